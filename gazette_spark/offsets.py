@@ -36,7 +36,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, cast
 
-from gazette_spark.errors import OffsetError
+from gazette_spark.errors import JsonError, OffsetError
+from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 3
 """Largest number of the JSON form. A larger one was written by a later release."""
@@ -187,19 +188,15 @@ class JournalOffsets:
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object of offsets, without the liberties of Python's parser.
-
-    A key given twice, NaN and Infinity are refused; integers keep every digit.
+    """Parse a JSON object of offsets.
 
     Raises:
         OffsetError: the text is not such an object.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, OffsetError):
-            raise
-        _refuse(f"not JSON ({error}): {_shown(text)}")
+        value = parse_json(text)
+    except JsonError as error:
+        _refuse(f"{error}: {_shown(text)}")
     if not isinstance(value, dict):
         _refuse(f"a position is a JSON object, got {_shown(value)}")
     return value
@@ -283,19 +280,6 @@ def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:
             _refuse(f"gaps of journal {_shown(journal)} are {_shown(named)}")
         found[str(journal)] = tuple((int(low), high) for low, high in spans.items())
     return found
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            _refuse(f"key {key!r} is given twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    _refuse(f"{name} is no offset")
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     "Options, input and environment": {
         "OptionError": "Correct the option; the text has the allowed form. See [options](options.md).",
         "InputError": "Correct the file or the input; the text names the line or key.",
+        "JsonError": "Correct the text; the error names what is wrong with it.",
         "DamagedFileError": "Restore the file from a copy.",
         "MissingModuleError": "Set `PYSPARK_PYTHON` to the Python of the package before the session is "
         "made. On a cluster: [Deploy](../guides/deploy.md).",

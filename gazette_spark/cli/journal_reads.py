@@ -24,8 +24,9 @@ from gazette_spark.cli.journal_options import (
     journal_argument,
 )
 from gazette_spark.cli.main import Integer, Interrupted
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import JsonError, OptionError
 from gazette_spark.progress import Bar, progress
+from gazette_spark.strict_json import parse_json
 
 if TYPE_CHECKING:
     from gazette_spark.client import Chunk, Client, RetryReader
@@ -383,9 +384,9 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
 def load_offsets(path: Path) -> dict[str, int]:
     """Return the offsets of a file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise click.ClickException(f"{path} is not JSON: {error}") from error
+        found = parse_json(path.read_bytes())
+    except JsonError as error:
+        raise click.ClickException(f"{path} is {error}") from error
     match found:
         case dict() if all(type(value) is int and value >= -1 for value in found.values()):
             return found

@@ -32,7 +32,7 @@ class JsonMessage:
             fields = json.loads(record)
             meta = fields.pop("_meta", None) or {}
             return cls(fields, uuid.UUID(meta["uuid"]) if meta.get("uuid") else NIL_UUID)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             problem = f"{record[:80]!r} is no JSON object with a UUID at /_meta/uuid: {error}"
             raise MessageError(f"journal {spec.name!r}: {problem}") from error
 

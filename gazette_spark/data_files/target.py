@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options.table import TARGET_OPTION
+from gazette_spark.strict_json import parse_json
 
 FILES_SCHEMA = StructType(
     [
@@ -82,7 +83,7 @@ class FileTarget:
             OptionError: it is none.
         """
         try:
-            value = json.loads(text)
+            value = parse_json(text)
             value["partition_by"] = tuple(value["partition_by"])
             value["not_null"] = tuple(value["not_null"])
             return cls(**value)

@@ -10,6 +10,7 @@ from gazette_spark.errors.base import ClosedError as ClosedError
 from gazette_spark.errors.base import DamagedFileError as DamagedFileError
 from gazette_spark.errors.base import GazetteError as GazetteError
 from gazette_spark.errors.base import InputError as InputError
+from gazette_spark.errors.base import JsonError as JsonError
 from gazette_spark.errors.base import MissingModuleError as MissingModuleError
 from gazette_spark.errors.base import MissingPackageError as MissingPackageError
 from gazette_spark.errors.base import MissingZonesError as MissingZonesError

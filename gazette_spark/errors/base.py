@@ -109,6 +109,16 @@ class InputError(PlainError, ValueError):
 
 
 @dataclass(eq=False)
+class JsonError(GazetteError, ValueError):
+    """Text is not JSON, or holds what no value may hold: see ``strict_json``."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return f"not JSON ({self.problem})"
+
+
+@dataclass(eq=False)
 class DamagedFileError(GazetteError):
     """A stored file is not what was written: its length or its SHA-256 is another one."""
 

@@ -28,12 +28,14 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from gazette_spark.errors import InputError, JsonError
 from gazette_spark.lag import metrics
 from gazette_spark.lag.alarms import NO_ALARMS, Alarms
 from gazette_spark.lag.detail import feed_json, group_detail, group_summary, transaction_json, worst_first
 from gazette_spark.lag.monitor import FeedState, JournalLag, Monitor
 from gazette_spark.lag.report import group_json, topics_json
 from gazette_spark.lag.rules import Status
+from gazette_spark.strict_json import parse_json
 
 LOGGER = logging.getLogger("gazette_spark.lag")
 
@@ -289,8 +291,8 @@ def _log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer
 
 def _set_log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     try:
-        value = json.loads(request.body)
-    except (ValueError, RecursionError):
+        value = parse_json(request.body)
+    except JsonError:
         value = None
     match value:
         case {"level": str(level)}:
@@ -339,7 +341,7 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
     lag = api.monitor.lag(names[0], now_ms)
     try:
         matched, shown = Selection.parse(request.query).of(worst_first(lag.journals))
-    except ValueError as error:
+    except InputError as error:
         return api.error(400, str(error), request)
     courses = api.monitor.journal_courses(names[0], [each.journal for each in shown])
     detail = group_detail(names[0], lag, now_ms, api.alarms, shown)
@@ -365,12 +367,16 @@ class Selection:
         """Read ``match=TEXT&ok=no&limit=N``.
 
         Raises:
-            ValueError: the query is invalid.
+            InputError: the query is invalid.
         """
-        given = dict(parse_qsl(query, max_num_fields=8))
+        expected = "expected match=TEXT, ok=yes or ok=no, and limit=NUMBER"
+        try:
+            given = dict(parse_qsl(query, max_num_fields=8))
+        except ValueError:
+            raise InputError(expected) from None
         limit, ok = given.get("limit", ""), given.get("ok", "yes")
-        if (limit and not limit.isdecimal()) or ok not in ("yes", "no"):
-            raise ValueError("expected match=TEXT, ok=yes or ok=no, and limit=NUMBER")
+        if (limit and not limit.isdecimal()) or len(limit) > 9 or ok not in ("yes", "no"):
+            raise InputError(expected)
         return cls(given.get("match", "").lower(), ok == "yes", int(limit) if limit else None)
 
     def of(self, journals: Sequence[JournalLag]) -> tuple[int, Sequence[JournalLag]]:

@@ -13,13 +13,14 @@ see :func:`gazette_spark.listener.count_malformed`.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gazette_spark.errors import InputError
+from gazette_spark.errors import InputError, JsonError
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.strict_json import parse_json
 
 TRANSACTIONS = "transactions"
 """Field that the source adds to the write heads of a progress: open transactions, by journal."""
@@ -133,7 +134,11 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     """
     value = _parsed(progress)
     sources = value.get("sources")
-    if not isinstance(value.get("batchId"), int) or not isinstance(sources, list):
+    if (
+        not isinstance(value.get("batchId"), int)
+        or not isinstance(sources, list)
+        or not all(isinstance(source, Mapping) for source in sources)
+    ):
         raise InputError(
             "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
         )
@@ -167,7 +172,11 @@ def _malformed(observed: object) -> int | None:
     metrics = observed if isinstance(observed, Mapping) else {}
     found = [row for name, row in metrics.items() if str(name).startswith(OBSERVED)]
     counts = [row["malformed"] for row in found if isinstance(row, Mapping) and "malformed" in row]
-    return sum(int(count or 0) for count in counts) if counts else None
+    if not all(isinstance(count, int | None) for count in counts):
+        raise InputError(
+            f"the observed metric {OBSERVED!r} has counts of malformed records, got {counts!r:.80}"
+        )
+    return sum(count or 0 for count in counts) if counts else None
 
 
 def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
@@ -188,14 +197,26 @@ def _transactions(source: Mapping[str, Any]) -> Iterator[JournalTransactions]:
 
 
 def journal_transactions(found: Mapping[str, Any]) -> Iterator[JournalTransactions]:
-    """Yield the open transactions of each journal, from their form in a progress."""
-    for journal, opened in found.items():
-        oldest = [
-            OpenTransaction(each["producer"], int(begin), each["newest_ms"])
-            for begin, each in opened["oldest"].items()
-        ]
-        oldest.sort(key=lambda each: each.begin)
-        yield JournalTransactions(journal, opened["at"], opened["count"], tuple(oldest))
+    """Yield the open transactions of each journal, from their form in a progress.
+
+    Raises:
+        InputError: they have another form.
+    """
+    for journal, opened in found.items() if isinstance(found, Mapping) else ():
+        match opened:
+            case {"at": int(at), "count": int(count), "oldest": Mapping() as named}:
+                oldest = [_transaction(journal, begin, each) for begin, each in named.items()]
+                oldest.sort(key=lambda each: each.begin)
+                yield JournalTransactions(journal, at, count, tuple(oldest))
+            case _:
+                raise InputError(f"open transactions of journal {journal!r}: got {opened!r:.80}")
+
+
+def _transaction(journal: str, begin: str, value: object) -> OpenTransaction:
+    match value:
+        case {"producer": str(producer), "newest_ms": int(newest_ms)} if re.fullmatch("[0-9]{1,19}", begin):
+            return OpenTransaction(producer, int(begin), newest_ms)
+    raise InputError(f"an open transaction of journal {journal!r} at {begin!r:.30}: got {value!r:.80}")
 
 
 def _position(value: object) -> JournalOffsets | None:
@@ -210,8 +231,8 @@ def _json_object(value: object) -> Mapping[str, Any]:
     if isinstance(value, str):
         # Spark embeds what is JSON, and gives the rest as text; what was printed from Java says "null".
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = parse_json(value)
+        except JsonError:
             return {}
     return value if isinstance(value, Mapping) else {}
 
@@ -220,9 +241,9 @@ def _parsed(progress: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(progress, Mapping):
         return progress
     try:
-        value = json.loads(progress)
-    except ValueError as error:
-        raise InputError(f"a progress is a JSON object, and this is no JSON ({error})") from None
+        value = parse_json(progress)
+    except JsonError as error:
+        raise InputError(f"a progress is a JSON object, and this is {error}") from None
     if not isinstance(value, Mapping):
         raise InputError("a progress is a JSON object")
     return value

@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from gazette_spark.errors import GazetteError, InputError
+from gazette_spark import strict_json
+from gazette_spark.errors import InputError, JsonError
 from gazette_spark.lag.history import MAX_INT64
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Thresholds
 
 MAX_UINT64 = 2**64 - 1
-
-SHOWN = 60
-"""Characters of a bad value that are shown."""
 
 _REQUIRED: Any = object()
 
@@ -84,7 +82,7 @@ class Fields:
     def number(self, name: str, default: float) -> float:
         """Return a field that is a number."""
         value = self._get(name, default, "a number")
-        if not isinstance(value, float) and not _is_integer(value):
+        if not isinstance(value, float) and not (_is_integer(value) and abs(value) <= MAX_UINT64):
             self._refuse(name, "a number", value)
         return float(value)
 
@@ -168,31 +166,15 @@ def _slot(value: object, path: str) -> OffsetCommit | None:
 
 
 def parse_json(text: str) -> object:
-    """Parse JSON without the liberties of Python's parser: no key twice, no NaN or Infinity.
+    """Parse JSON.
 
     Raises:
-        InputError: the text is not such JSON.
+        InputError: the text is not JSON.
     """
     try:
-        value: object = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    except GazetteError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error}): {_shown_text(text)}") from error
-    return value
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"the key {twice!r} comes twice in one object")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise InputError(f"{name} is no number in JSON")
+        return strict_json.parse_json(text)
+    except JsonError as error:
+        raise InputError(f"{error}: {strict_json.shown(text)}") from error
 
 
 def _is_integer(value: object) -> bool:
@@ -200,10 +182,4 @@ def _is_integer(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return _shown_text(json.dumps(value, ensure_ascii=False))
-
-
-def _shown_text(text: str) -> str:
-    # Half of a surrogate pair could not be written to stderr.
-    shown = text[:SHOWN].encode("utf-8", "backslashreplace").decode()
-    return shown if len(text) <= SHOWN else f"{shown}…"
+    return strict_json.shown(json.dumps(value, ensure_ascii=False))

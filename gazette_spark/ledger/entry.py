@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
-from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
+from gazette_spark.errors import JsonError, LedgerFormatError, OffsetError, TableRefusedError
 from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
+from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 2
 """Largest number of an entry's JSON form. Form 1 has all positions, form 2 those that moved."""
@@ -284,8 +285,8 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
     if not text or '"app_id"' not in text:
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except JsonError:
         return None
     if not isinstance(value, dict) or value.get("app_id") != app_id or "format_version" not in value:
         return None

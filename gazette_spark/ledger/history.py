@@ -16,14 +16,14 @@ beginning, and never guesses a missing part.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gazette_spark.errors import RestoredError
+from gazette_spark.errors import JsonError, RestoredError
 from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, LedgerState, parse_entry
+from gazette_spark.strict_json import parse_json
 
 REPLACING = frozenset(
     {
@@ -229,8 +229,8 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
     found = set()
     for row in rows:
         try:
-            value = json.loads(row.user_metadata or "null")
-        except (ValueError, RecursionError):
+            value = parse_json(row.user_metadata or "null")
+        except JsonError:
             continue  # Other writers put any text there.
         match value:
             case {"app_id": str(app_id), "format_version": _}:

@@ -7,16 +7,18 @@ one. The batch begins where the one before it ended. ``metadata`` holds the quer
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 
-from gazette_spark.errors import OffsetError, QueryCheckpointError
+from gazette_spark.errors import JsonError, OffsetError, QueryCheckpointError
 from gazette_spark.ledger.entry import Positions, SourcePosition
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.strict_json import parse_json
 
 OFFSET_LOG_VERSION = "v1"
 NO_OFFSET = "-"
+_FIELDS = {"format_version", "journals"}
+"""Fields that only a Gazette position has."""
 UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
@@ -70,8 +72,8 @@ def parse_planned_ms(text: str, path: str) -> int:
     """
     lines = text.split("\n", 2)
     try:
-        about = json.loads(lines[1])
-    except (IndexError, ValueError):
+        about = parse_json(lines[1])
+    except (IndexError, JsonError):
         about = None
     match about:
         case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
@@ -84,13 +86,15 @@ def _parse_source(line: str, path: str) -> SourcePosition:
     if line == NO_OFFSET:
         return None
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = parse_json(line)
+    except JsonError as error:
+        if all(f'"{name}"' in line for name in _FIELDS):
+            raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
         return line
-    if not isinstance(value, dict) or not {"format_version", "journals"} <= value.keys():
+    if not isinstance(value, dict) or not value.keys() >= _FIELDS:
         return line
     try:
-        return JournalOffsets.from_json(line)
+        return JournalOffsets.from_dict(value)
     except OffsetError as error:
         raise QueryCheckpointError(path, str(error)) from error
 
@@ -116,8 +120,8 @@ def parse_query_id(text: str, path: str) -> str:
         QueryCheckpointError: it does not hold an id.
     """
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = parse_json(text)
+    except JsonError:
         value = None
     match value:
         case {"id": str(query_id)}:

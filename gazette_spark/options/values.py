@@ -166,5 +166,6 @@ def check_journal(name: str, journal: str, where: str = "") -> None:
 
 def shown(value: object) -> str:
     """Return a value as an error shows it: quoted, and cut if it is long."""
-    text = json.dumps(value, ensure_ascii=False)
+    # Half of a surrogate pair could not be written to stderr.
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 120 else f"{text[:117]}..."

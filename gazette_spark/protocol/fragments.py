@@ -149,10 +149,13 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
         raise ProtocolError("Fragment", f"{relpath!r} is not the path of a fragment")
     if relpath.startswith("/"):
         raise ProtocolError("Fragment", f"{relpath!r} is not relative to its journal")
+    begin, end = int(found[1], 16), int(found[2], 16)
+    if max(begin, end) >= 1 << 63:
+        raise ProtocolError("Fragment", f"{relpath[:100]!r} has an offset of more than 63 bits")
     return Fragment(
         journal=journal,
-        begin=int(found[1], 16),
-        end=int(found[2], 16),
+        begin=begin,
+        end=end,
         sum=bytes.fromhex(found[3]),
         codec=_CODECS[found[4].lower()],
         mod_time=mod_time,

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any
 
-from gazette_spark.errors import OptionError, ProtocolError, TokenError
+from gazette_spark.errors import JsonError, OptionError, ProtocolError, TokenError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import NAME, label_set, validate_selector
+from gazette_spark.strict_json import parse_json
 
 LEEWAY_S = 5.0
 """Seconds by which the clocks of signer and verifier may differ."""
@@ -31,6 +32,9 @@ LIFETIME_S = 3600.0
 """Seconds a token of a read, an append or a listing is valid; of an apply, :data:`APPLY_LIFETIME_S`."""
 
 APPLY_LIFETIME_S = 60.0
+
+MAX_TIME_S = 1 << 53
+"""Largest time of a claim: up to it, a float has each second."""
 
 MAX_TOKEN_CHARS = 64 << 10
 """A longer one is refused unread."""
@@ -161,8 +165,8 @@ class KeySet:
             if content is None:
                 continue
             try:
-                payload = json.loads(content)
-            except (ValueError, RecursionError):
+                payload = parse_json(content)
+            except JsonError:
                 raise TokenError("token is malformed") from None
             if not isinstance(payload, dict):
                 raise TokenError("token is malformed: its claims are no object")
@@ -196,7 +200,7 @@ def _selector_of(value: object) -> pb.LabelSelector:
         parts = {part: _labels_of(_entry(value, part)) for part in ("include", "exclude")}
         selector = pb.LabelSelector(**{part: labels for part, labels in parts.items() if labels.labels})
         validate_selector(selector, "Claims.Selector")
-    except (ProtocolError, TypeError) as error:
+    except (ProtocolError, TypeError, OverflowError) as error:
         raise TokenError(f"token is malformed: sel: {error}") from None
     return selector
 
@@ -232,6 +236,10 @@ def _time(payload: Mapping[str, Any], name: str) -> float | None:
     value = payload.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TokenError(f"token is malformed: {name} is not a number")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not -MAX_TIME_S <= value <= MAX_TIME_S
+    ):
+        raise TokenError(f"token is malformed: {name} is not a time in Unix seconds")
     return float(value)

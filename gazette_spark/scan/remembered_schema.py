@@ -17,9 +17,10 @@ from uuid import uuid4
 from pyspark.sql.types import StructType
 
 from gazette_spark.client.reading.fragments import without_query
-from gazette_spark.errors import DamagedFileError, OptionError
+from gazette_spark.errors import DamagedFileError, JsonError, OptionError
 from gazette_spark.options.schema_hints import struct
 from gazette_spark.seal import seal, unseal
+from gazette_spark.strict_json import parse_json
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -74,11 +75,11 @@ def parse_fields(text: bytes, where: str) -> Fields:
     """
     value, problem = None, "in which there is no schema"
     try:
-        value = json.loads(unseal(text, where))
+        value = parse_json(unseal(text, where))
     except DamagedFileError as error:
         problem = f"that is damaged: {error.problem}"
-    except ValueError:
-        pass
+    except JsonError as error:
+        problem = f"that is {error}"
     match value:
         case {"format_version": found, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
             found == FORMAT_VERSION and _is_schema(schema)

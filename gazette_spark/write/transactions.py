@@ -38,7 +38,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gazette_spark.errors import TransactionError
+from gazette_spark.errors import JsonError, TransactionError
+from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 1
 """Version of the records' form."""
@@ -113,8 +114,8 @@ class Record:
             TransactionError: it is no record, or one of a later form.
         """
         try:
-            value = json.loads(line)
-        except ValueError:
+            value = parse_json(line)
+        except JsonError:
             value = None
         if isinstance(value, dict) and value.get("format_version", 0) != FORMAT_VERSION:
             problem = f"its newest record has the form {value.get('format_version')!r}, not {FORMAT_VERSION}"
@@ -139,7 +140,9 @@ class Record:
                 "replaced": dict(replaced),
                 "earlier": list(earlier),
                 "intents": dict(intents),
-            }:
+            } if all(type(each) is int for each in replaced.values()) and all(
+                isinstance(each, str) for each in (*earlier, *intents.values())
+            ):
                 decoded = {name: base64.b64decode(text, validate=True) for name, text in intents.items()}
                 return cls(query, batch, author, decoded, rows, replaced, tuple(earlier))
         raise ValueError(value)

@@ -19,7 +19,8 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "closing", "seal", "failpoints", "progress", "spark_start", "spark_versions"),
+    ("errors", "version", "closing", "seal", "strict_json"),
+    ("failpoints", "progress", "spark_start", "spark_versions"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),
@@ -173,7 +174,7 @@ def drawn_edges(page: str) -> set[tuple[str, str]]:
     return {(a, b.strip()) for a, targets in arrows for b in targets.split("&")}
 
 
-EVERYBODY_IMPORTS = {"errors", "version", "closing", "seal"}
+EVERYBODY_IMPORTS = {"errors", "version", "closing", "seal", "strict_json"}
 """Left out of the diagram: an arrow from every part would hide the others."""
 
 

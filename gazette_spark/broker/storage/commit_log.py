@@ -16,6 +16,7 @@ from typing import Any
 
 from gazette_spark.errors import BrokerRootError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 1
 
@@ -86,15 +87,16 @@ def parse_log(data: bytes, path: str = "") -> ParsedLog:
     records: list[tuple[CommitRecord, int]] = []
     position = 0
     while (newline := data.find(b"\n", position)) >= 0:
-        value = _parse_line(data[position:newline])
-        if value is None:
-            problem = f"the commit log is damaged at byte {position}; restore it from a copy"
-            raise BrokerRootError(path, problem)
+        try:
+            value = _parse_line(data[position:newline])
+            if header is None:
+                header = _parse_header(value, path)
+            else:
+                records.append((_parse_commit(value), newline + 1))
+        except (ValueError, KeyError, TypeError) as error:
+            problem = f"the commit log is damaged at byte {position} ({error}); restore it from a copy"
+            raise BrokerRootError(path, problem) from error
         position = newline + 1
-        if header is None:
-            header = _parse_header(value, path)
-        else:
-            records.append((_parse_commit(value), position))
     return ParsedLog(header, tuple(records))
 
 
@@ -113,29 +115,42 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def _parse_line(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any]:
     if len(line) < 9 or line[:9] != b"%08x " % zlib.crc32(line[9:]):
-        return None
-    value = json.loads(line[9:])
-    return value if isinstance(value, dict) else None
+        raise ValueError("a line does not have the checksum that it begins with")
+    value = parse_json(line[9:])
+    if not isinstance(value, dict):
+        raise TypeError("a line is not a JSON object")
+    return value
 
 
 def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:
     if (found := value.get("format_version")) != FORMAT_VERSION:
         problem = f"the commit log has format_version {found}, this code reads {FORMAT_VERSION}"
         raise BrokerRootError(path, problem)
-    return SpoolHeader(value["journal"], value["begin"], value["codec"], _pairs(value["registers"]))
+    match value:
+        case {
+            "journal": str(journal),
+            "begin": int(begin),
+            "codec": int(codec),
+            "registers": list(registers),
+        }:
+            return SpoolHeader(journal, begin, codec, _pairs(registers))
+    raise ValueError("its header lacks a field")
 
 
 def _parse_commit(value: dict[str, Any]) -> CommitRecord:
     registers = value.get("registers")
-    return CommitRecord(
-        value["end"],
-        bytes.fromhex(value["sum"]),
-        value["at"],
-        None if registers is None else _pairs(registers),
-    )
+    match value:
+        case {"end": int(end), "sum": str(digest), "at": int() | float() as at}:
+            return CommitRecord(
+                end, bytes.fromhex(digest), at, None if registers is None else _pairs(registers)
+            )
+    raise ValueError("a commit lacks a field")
 
 
 def _pairs(value: list[list[str]]) -> Registers:
-    return tuple((name, text) for name, text in value)
+    pairs = tuple((name, text) for name, text in value)
+    if not all(isinstance(each, str) for pair in pairs for each in pair):
+        raise TypeError("registers are not texts")
+    return pairs

@@ -26,6 +26,7 @@ from gazette_spark.errors import BrokerRootError, DamagedFileError, ProtocolErro
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
 from gazette_spark.seal import seal, unseal
+from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 1
 
@@ -173,14 +174,14 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
         BrokerRootError: it is not one, or of a version this code does not know.
     """
     try:
-        value = json.loads(text)
+        value = parse_json(text)
         if value["format_version"] != FORMAT_VERSION:
             found = value["format_version"]
             problem = f"its state has format_version {found}, this code reads {FORMAT_VERSION}"
             raise BrokerRootError(root, problem)
         items = dict(_entries(kind, value[kind.plural]))
         return Catalog(kind, value["cluster_id"], value["revision"], items, frozenset(value["retired"]))
-    except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, json_format.ParseError) as error:
         raise BrokerRootError(root, f"{STATE_DIRECTORY}/state.json cannot be read: {error!r}") from error
 
 

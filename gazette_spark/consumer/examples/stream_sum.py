@@ -20,6 +20,7 @@ from gazette_spark.message.interfaces import NIL_UUID, Envelope
 from gazette_spark.message.publisher import Publisher
 from gazette_spark.message.uuids import ACK_TXN, split_uuid
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.strict_json import parse_json
 
 SUMS_JOURNAL = "examples/stream-sum/sums"
 """Where sums are published."""
@@ -69,10 +70,11 @@ class Chunk:
     def parse(cls, spec: pb.JournalSpec, record: bytes) -> Chunk:
         """Return the chunk of a record."""
         try:
-            found = json.loads(record)
+            found = parse_json(record)
             data = base64.b64decode(found["Data"] or "")
-            return cls(bytes(found["ID"]), found["SeqNo"], data, uuid.UUID(found["UUID"]))
-        except (ValueError, KeyError, TypeError) as error:
+            # A list, as bytes() makes so many zeros of a number.
+            return cls(bytes(list(found["ID"])), found["SeqNo"], data, uuid.UUID(found["UUID"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no chunk: {error!r}") from error
 
     def get_uuid(self) -> uuid.UUID:
@@ -103,10 +105,14 @@ class Sum:
     stamp: uuid.UUID = NIL_UUID
 
     @classmethod
-    def parse(cls, _: pb.JournalSpec, record: bytes) -> Sum:
+    def parse(cls, spec: pb.JournalSpec, record: bytes) -> Sum:
         """Return the sum of a record."""
-        found = json.loads(record)
-        return cls(bytes(found["ID"]), found["SeqNo"], found["Value"], uuid.UUID(found["UUID"]))
+        try:
+            found = parse_json(record)
+            stamp = uuid.UUID(found["UUID"])
+            return cls(bytes(list(found["ID"])), found["SeqNo"], found["Value"], stamp)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no sum: {error!r}") from error
 
     def get_uuid(self) -> uuid.UUID:
         """Return the UUID."""

@@ -26,6 +26,7 @@ from gazette_spark.errors import DamagedFileError, GazetteError, StoreFormatErro
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.seal import seal, unseal
+from gazette_spark.strict_json import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def hints_from_bytes(value: bytes, where: str) -> pr.FSMHints:
     try:
         if value.startswith(b"{"):
             # Gazette writes null where a list is empty; that is parsed as an empty one.
-            ParseDict(json.loads(value), hints, ignore_unknown_fields=True)
+            ParseDict(parse_json(value), hints, ignore_unknown_fields=True)
         else:
             hints.ParseFromString(value)
         FSM(hints)

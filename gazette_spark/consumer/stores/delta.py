@@ -16,7 +16,7 @@ from typing import Any
 
 from gazette_spark.client.appending.futures import OpFuture, finished_operation
 from gazette_spark.consumer.micro_batch import DOCUMENT, STATE
-from gazette_spark.errors import InputError
+from gazette_spark.errors import InputError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 
 Rows = Mapping[tuple[str, str], str]
@@ -38,12 +38,24 @@ def rows_of(document: object) -> dict[tuple[str, str], str]:
 
 
 def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the application's
-    """Return the document of stored rows, a copy of ``initial`` if there are none."""
+    """Return the document of stored rows, a copy of ``initial`` if there are none.
+
+    Raises:
+        StoreFormatError: a row is not JSON.
+    """
     if (DOCUMENT, "") in rows:
-        return json.loads(rows[DOCUMENT, ""])
+        return _parsed("", rows[DOCUMENT, ""])
     if rows:
-        return {key: json.loads(text) for (_, key), text in rows.items()}
+        return {key: _parsed(key, text) for (_, key), text in rows.items()}
     return copy.deepcopy(initial)
+
+
+def _parsed(key: str, text: str) -> Any:  # noqa: ANN401 - the application's
+    # A state may hold all that Python's encoder writes, for it was committed.
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreFormatError("of a state table", f"the row of key {key!r} is not JSON: {error}") from error
 
 
 class RowStore:

@@ -34,6 +34,7 @@ from gazette_spark.consumer.recoverylog.recorder import Recorder
 from gazette_spark.errors import DamagedFileError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.seal import check_seal, seal_line
+from gazette_spark.strict_json import parse_json
 
 CURRENT = "state.json"
 NEXT = "next.json"
@@ -131,14 +132,14 @@ def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
         checkpoint = ParseDict(rest[0] or {}, pc.Checkpoint()) if rest else pc.Checkpoint()
         for journal, offset in (offsets or {}).items():
             checkpoint.sources[journal].read_through = offset
-    except (ValueError, TypeError, AttributeError, ParseError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
         problem = f"expected offsets, a state and a checkpoint as JSON: {error}"
         raise StoreFormatError(path, problem) from error
     return state, checkpoint
 
 
 def _documents(text: str) -> list[Any]:
-    """Return the JSON documents of a text, which has three at most."""
+    """Return the JSON documents of a text, which has three at most. The state is the application's."""
     decoder = json.JSONDecoder()
     found: list[Any] = []
     at = _skip_space(text, 0)
@@ -146,7 +147,8 @@ def _documents(text: str) -> list[Any]:
         if len(found) == 3:
             raise ValueError(f"more than three documents, from character {at} on")
         document, end = decoder.raw_decode(text, at)
-        found.append(document)
+        # A state may hold all that Python's encoder writes, for it was committed.
+        found.append(document if len(found) == 1 else parse_json(text[at:end]))
         at = _skip_space(text, end)
     return found
 

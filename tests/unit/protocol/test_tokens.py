@@ -88,6 +88,11 @@ def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
         pytest.param(signed({"cap": -1, "exp": NOW}), id="cap-negative"),
         pytest.param(signed({"cap": 2**32, "exp": NOW}), id="cap-33-bits"),
         pytest.param(signed({"cap": 2, "exp": NOW, "nbf": NOW + 6}), id="not-before"),
+        pytest.param(signed({"cap": 2, "exp": float("nan")}), id="exp-nan"),
+        pytest.param(signed({"cap": 2, "exp": float("inf")}), id="exp-infinite"),
+        pytest.param(signed({"cap": 2, "exp": 1e300}), id="exp-huge"),
+        pytest.param(signed({"cap": 2, "exp": 10**350}), id="exp-integer-past-floats"),
+        pytest.param(signed({"cap": 2, "exp": NOW, "nbf": float("nan")}), id="nbf-nan"),
         pytest.param(signed({"cap": 2, "exp": NOW, "sel": []}), id="selector-list"),
         pytest.param(
             signed({"cap": 2, "exp": NOW, "sel": {"include": {"labels": [{"name": "x"}]}}}), id="label"

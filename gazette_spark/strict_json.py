@@ -1,0 +1,115 @@
+"""JSON that was stored or received, without the liberties of Python's parser and without its exceptions.
+
+:func:`parse_json` returns a value that is safe to handle, or raises one error. Python's parser ends in
+RecursionError on deep nesting and in ValueError on a number of 5,000 digits. It also accepts what breaks the
+code behind it: no limit holds back NaN, half of a surrogate pair cannot be encoded, a key that comes twice
+hides one of its values, and a value that is nested a thousand deep cannot be printed in an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any, NoReturn
+
+from gazette_spark.errors import JsonError
+
+MAX_BYTES = 64 << 20
+"""Longest text: the positions of a million journals."""
+
+MAX_DEPTH = 100
+"""Deepest nesting; Spark's types of nested columns are the deepest values that we store."""
+
+MAX_DIGITS = 400
+"""Longest number: that of the largest float without an exponent has 309 digits."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""The escape of half a surrogate pair."""
+
+SHOWN = 60
+"""Characters of a bad value that errors show."""
+
+
+def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - parsed JSON
+    """Return the value of a JSON text.
+
+    Raises:
+        JsonError: the text is not JSON in UTF-8, is too long or too deeply nested, holds a number that is not
+            finite or has more than 400 digits, a key twice in one object, or half of a surrogate pair.
+    """
+    try:
+        encoded = text.encode() if isinstance(text, str) else bytes(text)
+        if len(encoded) > max_bytes:
+            raise JsonError(f"{len(encoded)} bytes, more than {max_bytes}")
+        decoded = encoded.decode()
+        value = json.loads(
+            decoded,
+            object_pairs_hook=_unique_keys,
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_no_constant,
+        )
+        if decoded.count("[") + decoded.count("{") > MAX_DEPTH:
+            _check_depth(value)
+        if _SURROGATE.search(decoded):
+            # Whole pairs were joined by the parser.
+            json.dumps(value, ensure_ascii=False).encode()
+    except JsonError:
+        raise
+    except RecursionError:
+        raise JsonError(f"nested more than {MAX_DEPTH} deep") from None
+    except UnicodeError as error:
+        raise JsonError(f"it is not Unicode: {error.reason}") from None
+    except ValueError as error:
+        raise JsonError(str(error)) from None
+    return value
+
+
+def shown(text: str | bytes) -> str:
+    """Return the begin of a text as an error shows it: always printable."""
+    decoded = text if isinstance(text, str) else text[: 4 * SHOWN].decode("utf-8", "backslashreplace")
+    # Half of a surrogate pair could not be written to stderr.
+    begin = decoded[:SHOWN].encode("utf-8", "backslashreplace").decode()
+    return begin if len(decoded) <= SHOWN else f"{begin}…"
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return
+        level = [
+            each
+            for container in level
+            for each in (container.values() if isinstance(container, dict) else container)
+            if isinstance(each, dict | list)
+        ]
+    raise JsonError(f"nested more than {MAX_DEPTH} deep")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name in found if times[name] > 1)
+        raise JsonError(f"the key {shown(twice)!r} comes twice in one object")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise JsonError(f"a number has {len(text)} digits, more than {MAX_DIGITS}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if len(text) > MAX_DIGITS:
+        raise JsonError(f"a number has {len(text)} digits, more than {MAX_DIGITS}")
+    if (number := float(text)) in (float("inf"), float("-inf")):
+        raise JsonError(f"the number {text} is too large")
+    return number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise JsonError(f"{name} is not a number in JSON")
