@@ -50,7 +50,7 @@ FOLLOWED_COMMITS = 8
 RESTORE_CANDIDATES = 200
 """Versions compared with what a RESTORE to a point in time left."""
 
-PLAIN_NAME = re.compile(r"(?:(?P<namespace>\w+(?:\.\w+)*)\.)?(?P<name>\w+)", re.ASCII)
+PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
 """Names that mean the same in a pattern of SHOW TABLE EXTENDED."""
 
 LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
@@ -354,12 +354,12 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
 
 def _shown_location(spark: SparkSession, table: str) -> str | None:
     """Return the directory by SHOW TABLE EXTENDED; None if that does not tell, and DESCRIBE has to."""
-    parts = PLAIN_NAME.fullmatch(table)
-    if parts is None:
+    if not PLAIN_NAME.fullmatch(table):
         return None
-    where = f"IN {parts['namespace']} " if parts["namespace"] else ""
+    namespace, _, name = table.rpartition(".")
+    where = f"IN {namespace} " if namespace else ""
     try:
-        rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{parts['name']}'").collect()
+        rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{name}'").collect()
     except AnalysisException:
         return None
     # A view of the session hides a table of its name. A comment may hold a line that reads like the location.

@@ -15,7 +15,7 @@ from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.fragments import POSTFIX_BYTES
 from gazette_spark.protocol.names import validate_path
 
-_ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+_ACTION = re.compile(r"\{\{-?(.*?)\}\}", re.DOTALL)
 _TIME_FORMAT = re.compile(r"""\.Spool\.FirstAppendTime\.Format\s+["`]([^"`]*)["`]""")
 _LAYOUT_TOKEN = re.compile("2006|01|02|15|04|05")
 _STRFTIME = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
@@ -33,7 +33,7 @@ def render_postfix(template: str, first_append_time: float) -> str:
     'date=2026-11-21'
     """
     moment = datetime.fromtimestamp(first_append_time, UTC)
-    text = _ACTION.sub(lambda action: _render_action(action[1], moment), template)
+    text = _ACTION.sub(lambda action: _render_action(action[1].removesuffix("-").strip(), moment), template)
     if "{{" in text or "}}" in text:
         raise ProtocolError(WHERE, f"unbalanced braces in {template!r}")
     # As strict as a fragment's own check, or a template would pass here and fail when a fragment is stored.

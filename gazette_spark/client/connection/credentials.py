@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
-_TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*\.?[\w-]*")
+_TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*(?:\.[\w-]*)?")
 """A token in a foreign text, found by the text before it or by the start of every JWT."""
 
 

@@ -12,7 +12,9 @@ from gazette_spark.client.connection.certificates import load_pair
 PROBE_TIMEOUT_S = 2.0
 """Timeout of the probe's handshake, in seconds."""
 
-_HANDSHAKE_FAILED = re.compile(r"SSL_ERROR_SSL: .*?OPENSSL_internal:([^:]+(?:: [a-z][^:]*)?)|Hostname Verif")
+_HANDSHAKE_FAILED = re.compile(
+    r"SSL_ERROR_SSL: (?>.*?OPENSSL_internal:)([^:]+(?:: [a-z][^:]*)?)|Hostname Verif"
+)
 _CLOSED = re.compile(
     r"failed to connect.*(Socket closed|Connection reset|Broken pipe|Unwrap failed)", re.DOTALL
 )

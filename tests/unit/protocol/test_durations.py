@@ -30,6 +30,36 @@ def test_text_form(seconds: int, nanos: int, text: str) -> None:
     assert parse_duration(text) == duration
 
 
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("+1.s", 1_000_000_000),
+        ("-.5s.5s", -1_000_000_000),
+        ("0." + "3" * 5_000 + "h", 1_199_999_999_999),
+        ("0" * 5_000 + "1s", 1_000_000_000),
+        ("1ns" * 100_000, 100_000),
+    ],
+    ids=["zero", "minus zero", "no decimals", "decimals alone", "many decimals", "zeros", "many parts"],
+)
+def test_long_texts(text: str, nanoseconds: int) -> None:
+    """A text of any length is read in one pass, and its sum is exact."""
+    assert parse_duration(text).ToNanoseconds() == nanoseconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["12345678s" * 12 + "x", "1" * 5_000 + "s", "9" * 30 + "h", "+", "-", "+-1s", "00"],
+    ids=lambda t: t[:20],
+)
+def test_texts_that_hung_or_overflowed(text: str) -> None:
+    """They are refused by name, without the whole of them."""
+    with pytest.raises(ProtocolError, match="duration") as caught:
+        parse_duration(text)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("text", ["", "60", "1 m", "1d", "m", "1h-1m", "9223372037s", "\u0661s"])
 def test_other_texts(text: str) -> None:
     """Text without a unit, with an unknown one, or out of range is refused where it stands."""
