@@ -51,6 +51,7 @@ from gazette_spark.consumer.stores.delta import RowStore
 from gazette_spark.consumer.transaction_loop import failed
 from gazette_spark.errors import GazetteError, InputError, ShardFailedError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.message.columns import REMEMBERED
 from gazette_spark.message.interfaces import Envelope, Message
 from gazette_spark.message.iterate import ReadCommitted, ReadUncommitted
 from gazette_spark.message.publisher import Publisher
@@ -227,7 +228,7 @@ class Job:
                     data=raw.record,
                 )
             at = committed.messages.offset
-        states = sequencer.checkpoint(HORIZON_NS).states
+        states = sequencer.checkpoint(HORIZON_NS, REMEMBERED).states
         source = build_checkpoint(SequencerCheckpoint({journal: at}, states)).sources[journal]
         yield Row("", journal=journal, kind=SOURCE, key=journal, data=source.SerializeToString())
 

@@ -36,6 +36,7 @@ from gazette_spark.consumer.transaction import (
 )
 from gazette_spark.errors import ClosedError, GazetteError, ShardFailedError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.message.columns import REMEMBERED
 from gazette_spark.message.interfaces import Envelope
 from gazette_spark.message.publisher import Publisher, PublisherClock
 from gazette_spark.message.sequencer import DROPPED, HELD_BACK, HORIZON_NS, Outcome
@@ -234,7 +235,7 @@ class TransactionLoop:
         except Exception as error:
             raise self._failed("finalize_txn", error) from error
         failpoint("consumer.finalized")
-        read = self._sequencer.checkpoint(HORIZON_NS)
+        read = self._sequencer.checkpoint(HORIZON_NS, REMEMBERED)
         intents = self._publisher.build_ack_intents()
         checkpoint = build_checkpoint(read, intents)
         progress = read_through(checkpoint)

@@ -21,7 +21,8 @@ them again with :class:`Replay`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,8 +47,17 @@ LOST = -2
 """Instead of a transaction's begin: bytes of the transaction are gone, so none of it is delivered."""
 
 FORGET_AFTER = (24 * 3600 * 10_000_000) << 4
-"""A producer without a transaction is forgotten once the journal's largest clock is so far ahead: a day, the
-horizon of Gazette's consumers. A message that it repeats later is delivered again."""
+"""A producer without a transaction may be forgotten once the journal's largest clock is so far ahead: a day,
+the horizon of Gazette's consumers. A message that it repeats later is delivered again."""
+
+REMEMBERED = 1024
+"""Producers of a journal that are remembered at any age: those that wrote last.
+
+Clocks are what producers say. By age alone, one message of the year 2100 would make a reader forget every
+other producer and deliver their retried appends twice, for good. Neither the time of reading nor that of
+fragments can take the clocks' place: a range that is read twice, by a stream and years later by ``verify``,
+must give the same rows. The order in which producers write is in the journal's bytes, and no producer can
+write for another one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +71,8 @@ class ProducerStates:
     """Largest clock of the open transaction; ``last_acks`` without one."""
     begins: Offsets
     """Where the open transaction begins, ``NO_TRANSACTION`` or ``LOST``."""
+    last_offsets: Offsets
+    """Where the producer's last message begins."""
     newest: int = 0
     """Largest clock of the journal so far."""
 
@@ -70,31 +82,43 @@ class ProducerStates:
     @classmethod
     def none(cls) -> ProducerStates:
         """Return the states at a query's start: no producer is known."""
-        clocks = np.zeros(0, np.uint64)
-        return cls(np.zeros(0, np.int64), clocks, clocks, np.zeros(0, np.int64))
+        clocks, offsets = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        return cls(offsets, clocks, clocks, offsets, offsets)
 
     def kept(self) -> ProducerStates:
         """Return the states without producers that are forgotten."""
+        if len(self) <= REMEMBERED:
+            return self
+        # Those that wrote last are all there, since none of them was ever forgotten.
+        wrote_last = self.last_offsets >= np.partition(self.last_offsets, -REMEMBERED)[-REMEMBERED]
         open_ = self.begins != NO_TRANSACTION
-        return self._take(open_ | ~_far_behind(self.last_clocks, self.newest))
+        return self._take(open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest))
 
     def open_before(self, offset: int) -> npt.NDArray[np.bool_]:
         """Tell of each producer whether its open transaction begins before an offset."""
         return (self.begins >= 0) & (self.begins < offset)
 
-    def awaited(self) -> npt.NDArray[np.bool_]:
-        """Tell of each producer whether its transaction is open, and has a message of the last day."""
-        return (self.begins >= 0) & ~_far_behind(self.last_clocks, self.newest)
+    def awaited(self, now: int) -> npt.NDArray[np.bool_]:
+        """Tell of each producer whether its transaction is open, and has a message of the last day.
+
+        Args:
+            now: The present time as a clock. A larger one of the journal does not count.
+        """
+        return (self.begins >= 0) & ~_far_behind(self.last_clocks, min(self.newest, now))
 
     def lost_since(self, available: int) -> ProducerStates:
         """Return the states where bytes before ``available`` are gone: transactions they held are lost."""
         gone = self.open_before(available)
-        begins = np.where(gone, LOST, self.begins)
-        return ProducerStates(self.producers, self.last_acks, self.last_clocks, begins, self.newest)
+        return replace(self, begins=np.where(gone, LOST, self.begins))
 
     def _take(self, keep: npt.NDArray[np.bool_]) -> ProducerStates:
         return ProducerStates(
-            self.producers[keep], self.last_acks[keep], self.last_clocks[keep], self.begins[keep], self.newest
+            self.producers[keep],
+            self.last_acks[keep],
+            self.last_clocks[keep],
+            self.begins[keep],
+            self.last_offsets[keep],
+            self.newest,
         )
 
 
@@ -174,14 +198,21 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
         return Sequenced(acks, Closings.of(()), states)
     order = rows[np.argsort(uuids.producers[rows], kind="stable")]
     segments = _Segments.of(states, uuids, offsets, order)
+    # A forgotten producer begins anew. So it makes no difference whether its state was tidied up before.
+    if (
+        new := segments.forgotten(segments.heads, segments.last_clocks, segments.begins == NO_TRANSACTION)
+    ).any():
+        segments.last_acks[new] = segments.last_clocks[new] = segments.clocks[segments.heads][
+            new
+        ] - np.uint64(1)
     regular = segments.regular()
     found = _by_columns(segments, acks)
     singles = [_one_by_one(segments, int(at), acks) for at in np.flatnonzero(~regular)]
     kept = found.take(regular[np.searchsorted(segments.producers, found.producers)])
-    return Sequenced(acks, Closings.joined([kept, *singles]), segments.states(states))
+    return Sequenced(acks, Closings.joined([kept, *singles]), segments.states())
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Segments:
     """The messages by producer, each producer's in order, and its state; changed in place."""
 
@@ -200,7 +231,8 @@ class _Segments:
     begins: Offsets
     newest: Clocks
     """Largest clock of the journal before each message, by its index."""
-    newest_after: int = field(default=0)
+    old: ProducerStates
+    """The states before these messages."""
 
     @classmethod
     def of(
@@ -235,7 +267,7 @@ class _Segments:
             last_clocks,
             begins,
             newest,
-            int(newest[-1]),
+            states,
         )
 
     def regular(self) -> npt.NDArray[np.bool_]:
@@ -245,8 +277,53 @@ class _Segments:
         before[self.heads] = self.last_clocks
         return np.asarray(np.logical_and.reduceat(self.clocks > before, self.heads))
 
-    def states(self, old: ProducerStates) -> ProducerStates:
+    @cached_property
+    def previous(self) -> Offsets:
+        """For each message the index of the producer's previous one, -1 without; past all for others."""
+        found = np.full(len(self.newest), len(self.newest), np.int64)
+        found[self.order[1:]] = self.order[:-1]
+        found[self.order[self.heads]] = -1
+        return found
+
+    def forgotten(
+        self, firsts: npt.NDArray[np.int64], last_clocks: Clocks, candidates: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Tell of each candidate whether it was forgotten before its message at ``order[firsts]``."""
+        found = np.zeros(len(candidates), np.bool_)
+        if len(self.old) + len(self.producers) > REMEMBERED:
+            rows = self.order[np.where(candidates, firsts, 0)]
+            day_ago = np.maximum(self.newest[rows], np.uint64(FORGET_AFTER)) - np.uint64(FORGET_AFTER)
+            for at in np.flatnonzero(candidates & (last_clocks < day_ago)).tolist():
+                found[at] = self.is_forgotten(at, int(last_clocks[at]), int(rows[at]))
+        return found
+
+    def is_forgotten(self, at: int, last_clock: int, row: int) -> bool:
+        """Tell whether a producer was forgotten before its message ``row``, wherever states were tidied up.
+
+        That is: a day before the newest clock, and with ``REMEMBERED`` others that wrote after it.
+        """
+        if len(self.old) + len(self.producers) <= REMEMBERED:
+            return False
+        if last_clock + FORGET_AFTER >= int(self.newest[row]):
+            return False
+        previous = int(self.previous[row])
+        # A producer that wrote several times since counts with the first of these messages.
+        others = int(np.count_nonzero(self.previous[previous + 1 : row] <= previous))
+        if previous >= 0 or others >= REMEMBERED:
+            return others >= REMEMBERED
+        known = int(np.searchsorted(self.old.producers, self.producers[at]))
+        if known == len(self.old) or self.old.producers[known] != self.producers[at]:
+            return False
+        later = self.old.last_offsets > self.old.last_offsets[known]
+        if others + np.count_nonzero(later) < REMEMBERED:
+            return False
+        # Those that wrote both before these messages and among them count once.
+        later &= ~np.isin(self.old.producers, self.producers[self.order[self.heads] < row])
+        return others + int(np.count_nonzero(later)) >= REMEMBERED
+
+    def states(self) -> ProducerStates:
         """Return all states, those of other producers as they were."""
+        old = self.old
         others = np.ones(len(old), np.bool_)
         if len(old):
             at = np.searchsorted(self.producers, old.producers)
@@ -259,11 +336,12 @@ class _Segments:
                 (self.last_acks, old.last_acks),
                 (self.last_clocks, old.last_clocks),
                 (self.begins, old.begins),
+                (self.offsets[self.tails - 1], old.last_offsets),
             )
         ]
         order = np.argsort(merged[0], kind="stable")
-        producers, last_acks, last_clocks, begins = (column[order] for column in merged)
-        return ProducerStates(producers, last_acks, last_clocks, begins, self.newest_after)
+        producers, last_acks, last_clocks, begins, last_offsets = (column[order] for column in merged)
+        return ProducerStates(producers, last_acks, last_clocks, begins, last_offsets, int(self.newest[-1]))
 
 
 def _by_columns(segments: _Segments, acks: Offsets) -> Closings:
@@ -308,7 +386,11 @@ def _by_columns(segments: _Segments, acks: Offsets) -> Closings:
     last = np.where(any_end, since, 0)
     last_acks = np.where(any_end, segments.clocks[last], segments.last_acks)
     next_begin = segments.offsets[np.minimum(np.where(any_end, since + 1, heads), count - 1)]
-    begins = np.where(any_end & (since == tails - 1), NO_TRANSACTION, next_begin)
+    opens = any_end & (since < tails - 1)
+    begins = np.where(any_end & ~opens, NO_TRANSACTION, next_begin)
+    first_open = np.where(opens, last + 1, 0)
+    new = segments.forgotten(first_open, segments.clocks[last], regular & opens)
+    last_acks = np.where(new, segments.clocks[first_open] - np.uint64(1), last_acks)
     begins = np.where(~any_end & carried, segments.begins, begins)
     segments.last_acks = np.where(regular, last_acks, segments.last_acks)
     segments.last_clocks = np.where(regular, segments.clocks[tails - 1], segments.last_clocks)
@@ -371,8 +453,7 @@ def _one_by_one(segments: _Segments, at: int, acks: Offsets) -> Closings:
     one.carried = None if begin == NO_TRANSACTION else (begin, last_ack)
     columns = (segments.clocks, segments.flags, segments.offsets, segments.order)
     for clock, flags, offset, row in zip(*(column[low:high].tolist() for column in columns), strict=True):
-        repeats = clock <= one.last_clock and one.begin == NO_TRANSACTION
-        if repeats and one.last_clock + FORGET_AFTER < int(segments.newest[row]):
+        if one.begin == NO_TRANSACTION and segments.is_forgotten(at, one.last_clock, row):
             one.last_ack = one.last_clock = clock - 1
         one.take(clock, flags, offset, row)
     segments.last_acks[at], segments.last_clocks[at] = one.last_ack, one.last_clock

@@ -33,7 +33,7 @@ an ACK when all it commits is delivered; ``min`` and ``begin`` move with each me
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -171,6 +171,9 @@ class Sequencer:
         clock = int(stamp)
         key = JournalProducer(envelope.journal, producer)
         sequence = self._sequences.get(key)
+        if sequence is not None:
+            # In the order in which they wrote last: a checkpoint forgets from the front.
+            self._sequences[key] = self._sequences.pop(key)
         if clock == 0:
             # Clock 0 opts out: it is delivered by a sequence that nobody sees again.
             sequence, clock, flags = _Sequence(key, 0, 0), 1, OUTSIDE_TXN
@@ -328,12 +331,14 @@ class Sequencer:
         """Tell whether a transaction that was opened since the last checkpoint is still open."""
         return bool(self._pending)
 
-    def checkpoint(self, horizon_ns: int = 0) -> SequencerCheckpoint:
+    def checkpoint(self, horizon_ns: int = 0, remembered: int = 0) -> SequencerCheckpoint:
         """Return offsets and producers' states, and forget producers that were not seen for long.
 
         Args:
             horizon_ns: A producer is forgotten this long before the newest acknowledgement of its journal; 0:
                 none is.
+            remembered: Producers of each journal that are kept at any age, those that wrote last. Gazette
+                keeps none, so one clock that is ahead makes it forget all others.
         """
         least: dict[str, int] = {}
         if horizon_ns > 0:
@@ -343,15 +348,15 @@ class Sequencer:
             # Unsigned as in Gazette: clocks smaller than the horizon wrap around, but for 0.
             reach = (horizon_ns // 100) << 4
             least = {journal: (clock - reach) & MAX_CLOCK for journal, clock in newest.items() if clock}
-        self._sequences = {
-            key: sequence
-            for key, sequence in sorted(self._sequences.items())
-            if sequence.max >= least.get(key.journal, 0)
-        }
+        wrote_later = Counter[str]()
+        for key, sequence in reversed(list(self._sequences.items())):
+            if sequence.max < least.get(key.journal, 0) and wrote_later[key.journal] >= remembered:
+                del self._sequences[key]
+            wrote_later[key.journal] += 1
         self._pending.clear()
         states = tuple(
             ProducerState(key.journal, key.producer, Clock(sequence.min), sequence.begin)
-            for key, sequence in self._sequences.items()
+            for key, sequence in sorted(self._sequences.items())
         )
         return SequencerCheckpoint(dict(self._offsets), states)
 

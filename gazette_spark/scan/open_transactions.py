@@ -8,6 +8,7 @@ many journals a look, in turn.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
@@ -89,7 +90,7 @@ def shown(states: ProducerStates, at: int) -> Found | None:
 
     Those of producers that are silent for a day are left out: a task that was killed leaves one for good.
     """
-    opened = np.flatnonzero(states.awaited())
+    opened = np.flatnonzero(states.awaited(int(Clock.at(time.time_ns()))))
     if not len(opened):
         return None
     oldest = opened[np.argsort(states.begins[opened], kind="stable")][:SHOWN]

@@ -45,6 +45,7 @@ _SCHEMA = pa.schema(
         ("last_ack", pa.uint64()),
         ("last_clock", pa.uint64()),
         ("begin", pa.int64()),
+        ("last_offset", pa.int64()),
     ]
 )
 
@@ -268,7 +269,7 @@ def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
 def _table(states: ProducerStates) -> pa.Table:
     octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
     producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
-    numbers = (states.last_acks, states.last_clocks, states.begins)
+    numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
     columns = [
         pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(each))])
         for field, each in zip(list(_SCHEMA)[1:], numbers, strict=True)
@@ -281,12 +282,17 @@ def _states(table: pa.Table, newest: int) -> ProducerStates:
     octets = np.zeros((table.num_rows, 8), np.uint8)
     octets[:, 2:] = np.frombuffer(texts, np.uint8).reshape(-1, 6)
     # Arrow's own conversions import pandas where there is one.
-    last_acks, last_clocks, begins = (
+    last_acks, last_clocks, begins, last_offsets = (
         np.concatenate([np.zeros(0, kind), *(_numbers(chunk, kind) for chunk in table.column(name).chunks)])
-        for name, kind in (("last_ack", np.uint64), ("last_clock", np.uint64), ("begin", np.int64))
+        for name, kind in (
+            ("last_ack", np.uint64),
+            ("last_clock", np.uint64),
+            ("begin", np.int64),
+            ("last_offset", np.int64),
+        )
     )
     producers = octets.view(">u8").ravel().astype(np.int64)
-    return ProducerStates(producers, last_acks, last_clocks, begins, newest)
+    return ProducerStates(producers, last_acks, last_clocks, begins, last_offsets, newest)
 
 
 def _numbers(chunk: pa.Array, kind: type[np.number[Any]]) -> npt.NDArray[np.number[Any]]:

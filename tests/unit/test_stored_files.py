@@ -59,6 +59,7 @@ def _states(root: Path) -> Stored:
         np.array([5, 6], np.uint64),
         np.array([9, 6], np.uint64),
         np.array([1234, NO_TRANSACTION], np.int64),
+        np.array([1300, 7], np.int64),
         newest=9,
     )
     path, files = root / "log/a/2000", StateFiles(str(root))

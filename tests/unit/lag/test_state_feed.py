@@ -48,9 +48,8 @@ class Watched:
         """Write the states at an offset: each producer's newest message is two minutes older than now."""
         clocks = np.full(len(begins), Clock.at((NOW_MS - 120_000) * 1_000_000), np.uint64)
         producers = np.arange(len(begins)) + 1
-        self.files.save(
-            journal, offset, 0, ProducerStates(producers, clocks, clocks, np.array(begins, np.int64))
-        )
+        states = ProducerStates(producers, clocks, clocks, np.array(begins, np.int64), producers)
+        self.files.save(journal, offset, 0, states)
 
     def look(self) -> list[str]:
         """Look once; return the failures."""

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark.message import columns
 from gazette_spark.message.columns import (
     DROPPED,
     FORGET_AFTER,
     LOST,
     NO_TRANSACTION,
     PENDING,
+    REMEMBERED,
     Closings,
     ProducerStates,
     Replay,
@@ -24,7 +27,14 @@ from gazette_spark.message.columns import (
 )
 from gazette_spark.message.interfaces import Envelope, Message
 from gazette_spark.message.sequencer import Sequencer
-from gazette_spark.message.uuids import Clock, UuidColumns, build_uuid, producer_number, producer_of
+from gazette_spark.message.uuids import (
+    MAX_CLOCK,
+    Clock,
+    UuidColumns,
+    build_uuid,
+    producer_number,
+    producer_of,
+)
 from tests.oracles.committed import Sent, committed
 from tests.rig.examples import examples
 
@@ -59,9 +69,18 @@ def columns_of(messages: Sequence[Sent]) -> tuple[UuidColumns, np.ndarray]:
     return UuidColumns(producers, clocks, flags, np.ones(len(messages), np.bool_)), offsets
 
 
-def engine(messages: Sequence[Sent], cuts: Sequence[int]) -> tuple[dict[int, int], ProducerStates]:
-    """Sequence messages part by part; read again what earlier parts left pending."""
-    states = ProducerStates.none()
+def engine(
+    messages: Sequence[Sent],
+    cuts: Sequence[int],
+    *,
+    tidy: bool = False,
+    states: ProducerStates | None = None,
+) -> tuple[dict[int, int], ProducerStates]:
+    """Sequence messages part by part; read again what earlier parts left pending.
+
+    ``tidy`` forgets producers after each part, as at the end of a batch.
+    """
+    states = states or ProducerStates.none()
     found: dict[int, int] = {}
     closings, until = [Closings.of(())], [np.zeros(0, np.int64)]
     bounds = [0, *cuts, len(messages)]
@@ -69,7 +88,7 @@ def engine(messages: Sequence[Sent], cuts: Sequence[int]) -> tuple[dict[int, int
         part = messages[low:high]
         uuids, offsets = columns_of(part)
         result = sequence(states, uuids, offsets)
-        states = result.states
+        states = result.states.kept() if tidy else result.states
         found |= {
             each.offset: int(ack)
             for each, ack in zip(part, result.ack_offsets, strict=True)
@@ -139,8 +158,46 @@ def test_columns_commit_what_the_sequencer_delivers(history: tuple[list[Sent], l
     assert {producer: (last, begin) for producer, last, begin in got} == expected
 
 
-def test_a_producer_of_yesterday_is_forgotten() -> None:
-    """A producer is forgotten after a day of its journal, unless it has a transaction open."""
+DAYS_AHEAD = {"two days": (1 << 62) + 2 * FORGET_AFTER, "the largest": MAX_CLOCK}
+
+
+@pytest.mark.parametrize("ahead", DAYS_AHEAD.values(), ids=DAYS_AHEAD)
+def test_one_clock_ages_nobody(ahead: int) -> None:
+    """One message of the future, and the others' repeated messages are duplicates as before, for good."""
+    now = 1 << 62
+    first = [Sent(1, now, 0, 0), Sent(2, now, 1, 1), Sent(2, now + 1, 2, 2), Sent(3, ahead, 0, 3)]
+    # However many messages it writes, it is one producer.
+    first += [Sent(3, ahead, 0, offset) for offset in range(4, 4 + REMEMBERED)]
+    repeated = [Sent(1, now, 0, 2000), Sent(2, now, 1, 2001), Sent(2, now + 1, 2, 2002)]
+    for cut in (0, 1, 2, 3, 500, len(first), len(first) + 1):
+        found, states = engine([*first, *repeated], [cut], tidy=True)
+        assert found == {0: 0, 1: 2, 2: 2, 3: 3}
+        found, _ = engine([Sent(1, now, 0, 3000), Sent(1, now + 1, 0, 3001)], [], states=states.kept())
+        assert found == {3001: 3001}
+
+
+@settings(max_examples=examples(800))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 8), st.sampled_from([0, 0, 0, 1, 2])),
+        min_size=4,
+        max_size=25,
+    ),
+    st.lists(st.integers(0, 25), max_size=4),
+)
+def test_forgetting_does_not_depend_on_cuts(sent: list[tuple[int, int, int]], cuts: list[int]) -> None:
+    """Where states are cut and tidied up between any messages, the rows are those of one pass."""
+    messages = [Sent(*each, offset) for offset, each in enumerate(sent)]
+    at = sorted(min(cut, len(messages)) for cut in cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "FORGET_AFTER", 2)
+        patch.setattr(columns, "REMEMBERED", 2)
+        assert engine(messages, at, tidy=True)[0] == engine(messages, [])[0]
+
+
+def test_a_producer_of_yesterday_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer is forgotten after a day and many others, unless it has a transaction open."""
+    monkeypatch.setattr(columns, "REMEMBERED", 2)
     early, late = 1 << 62, (1 << 62) + FORGET_AFTER + 1
     messages = [Sent(1, early, 0, 0), Sent(2, early, 1, 1), Sent(3, late, 0, 2), Sent(3, late + 1, 0, 3)]
     found, states = engine(messages, [2])

@@ -11,6 +11,7 @@ import pytest
 from gazette_spark.errors import SequencerError
 from gazette_spark.message import Clock, Envelope, ProducerState, Sequencer
 from gazette_spark.message.sequencer import HORIZON_NS, Outcome, ReplayRange
+from gazette_spark.message.uuids import MAX_CLOCK
 from tests.rig.histories import Stamp, messages, producer_named, replayed, word_of
 
 A, B = producer_named("A"), producer_named("B")
@@ -189,6 +190,22 @@ def test_old_producers_are_forgotten() -> None:
     assert [(state.journal, state.producer[:1]) for state in kept] == [("a", b"B"), ("a", b"C"), ("b", b"A")]
     assert reader.read(f"A{old - 1}O C{old}O") == f"A{old - 1}O"
     assert len(reader.sequencer.checkpoint().states) == 4
+
+
+@pytest.mark.parametrize("ahead", [1_700_172_800_000_000_000, None], ids=["two days", "the largest"])
+def test_one_clock_ages_nobody(ahead: int | None) -> None:
+    """Those that wrote last are kept at any age; by age alone, only the one that is ahead is known."""
+    now, then = int(Clock.at(1_700_000_000_000_000_000)), MAX_CLOCK if ahead is None else int(Clock.at(ahead))
+    history = f"A{now}O B{now}O C{now}O A{now}O b/A{now}O D{then}O"
+    names = {}
+    for remembered in (0, 3):
+        reader = Reader(ring=100)
+        reader.read(history)
+        kept = reader.sequencer.checkpoint(HORIZON_NS, remembered).states
+        names[remembered] = [(state.journal, state.producer[:1]) for state in kept]
+        assert reader.read(f"A{now}O") == ("" if remembered else f"A{now}O")
+    assert names[0] == [("a", b"D"), ("b", b"A")]
+    assert names[3] == [("a", b"A"), ("a", b"C"), ("a", b"D"), ("b", b"A")]
 
 
 def test_a_horizon_wraps() -> None:

@@ -22,7 +22,8 @@ A, B, C = "log/a", "log/b", "log/c"
 def states(*begins: int) -> ProducerStates:
     """Return the states of producers whose transactions begin there; the first message is of second 1."""
     clocks = np.array([Clock.at((at + 1) * 1_000_000_000) for at in range(len(begins))], np.uint64)
-    return ProducerStates(np.arange(len(begins)) + 1, clocks, clocks, np.array(begins, np.int64))
+    last_offsets = np.arange(len(begins))
+    return ProducerStates(last_offsets + 1, clocks, clocks, np.array(begins, np.int64), last_offsets)
 
 
 def one_by_one(ask: Callable[[str], Found | None], journals: Iterable[str]) -> dict[str, Found | None]:

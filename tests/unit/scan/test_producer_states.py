@@ -20,13 +20,14 @@ STATES = ProducerStates(
     np.array([5, (1 << 64) - 1], np.uint64),
     np.array([9, (1 << 64) - 1], np.uint64),
     np.array([1234, NO_TRANSACTION], np.int64),
+    np.array([1300, 7], np.int64),
     newest=(1 << 64) - 1,
 )
 
 
 def values(states: ProducerStates) -> list[list[int]]:
     """Return the states for a comparison."""
-    columns = (states.producers, states.last_acks, states.last_clocks, states.begins)
+    columns = (states.producers, states.last_acks, states.last_clocks, states.begins, states.last_offsets)
     return [*(column.tolist() for column in columns), [states.newest]]
 
 
