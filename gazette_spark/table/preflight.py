@@ -38,7 +38,7 @@ DELTA_SESSION = (
 
 DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
 
-DELTA_JAR = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?2\.\d+-(?P<delta>\d+\.\d+)[^/]*\.jar$")
+DELTA_JAR = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?2\.\d+-(?P<delta>\d+\.\d{1,9})[^/]*\.jar$")
 """Name of Delta's jar: the release of Spark that it is for, which old ones leave out, and its own."""
 
 SPARK_OF_DELTA = {"3.0": "3.5", "3.1": "3.5", "3.2": "3.5", "3.3": "3.5", "4.0": "4.0"}

@@ -105,6 +105,10 @@ class Scan:
                 return self.repeated(least, most, body, open_) | (open_ if not least else frozenset())
             case "POSSESSIVE_REPEAT":
                 # It gives nothing back, and neither does one of its rounds.
+                begins = firsts(argument[2], self.flags)
+                for each in open_ if argument[1] == _constants.MAXREPEAT else ():
+                    if shared := each & frozenset().union(*begins):
+                        self.problem("two repetitions in a row accept", shared)
                 self.sequence(argument[2], frozenset())
                 return open_
             case "AT" | "ASSERT" | "ASSERT_NOT":
@@ -298,6 +302,7 @@ def test_no_expression_repeats_what_it_repeats() -> None:
         (r"a+ba+", False),
         (r"a{1,9}a{1,9}", False),
         (r"\d*+\d*", False),
+        (r"\d*\d*+", True),
         (r'(?:[^"]++|"")*+x', False),
         (r"\w+(?:\.\w+)*", False),
     ],
