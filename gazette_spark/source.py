@@ -254,10 +254,21 @@ class _Reader:
         """Yield the rows of a task's pieces. Runs on executors."""
         failpoint("source.read")
         # Spark adds one empty partition to a batch query without partitions.
-        if isinstance(partition, PiecePartition):
-            options = replace(self._options, security=partition.security)
-            for journals, piece in opened_pieces(options, partition.pieces):
+        if not isinstance(partition, PiecePartition):
+            return
+        options = replace(self._options, security=partition.security)
+        opened = opened_pieces(options, partition.pieces)
+        if self._files is None:
+            for journals, piece in opened:
                 yield from self._rows(journals, piece)
+            return
+        from gazette_spark.data_files.writer import write_files  # Most queries do without.
+
+        pieces = (
+            (f"journal={each.journal} begin={each.begin} end={each.end}", self._rows(journals, each))
+            for journals, each in opened
+        )
+        yield from write_files(pieces, self._files)
 
     def _rows(self, journals: JournalSource | None, piece: Piece) -> Iterator[pa.RecordBatch]:
         form = format_of(self._options, self._schema, piece)
@@ -272,12 +283,7 @@ class _Reader:
                 parser = QuarantiningParser(make)
             else:
                 parser = make()
-        rows = record_batches(journals, piece, self._options, self._schema, parser)
-        if self._files is None:
-            return rows
-        from gazette_spark.data_files.writer import write_files  # Most queries do without.
-
-        return write_files(rows, self._files, journal=piece.journal, begin=piece.begin, end=piece.end)
+        return record_batches(journals, piece, self._options, self._schema, parser)
 
 
 @short_errors

@@ -25,13 +25,9 @@ FILES_SCHEMA = StructType(
         StructField("stats", StringType()),
         StructField("partition_values", MapType(StringType(), StringType())),
         StructField("modification_ms", LongType()),
-        StructField("journal", StringType()),
-        StructField("begin", LongType()),
-        StructField("end", LongType()),
     ]
 )
-"""Columns of the rows that tell of files: ``path`` is relative to the table, ``[begin, end)`` is the range of
-the piece whose rows the file has."""
+"""Columns of the rows that tell of files; ``path`` is relative to the table."""
 
 DEFAULT_FILE_BYTES = 256 << 20
 """Size at which a file is ended and another begun, if the sink does not say."""

@@ -31,7 +31,10 @@ WAITING_BYTES = 256 << 20
 """Arrow bytes that wait for their row group, in all open files; beyond that the largest group is ended."""
 
 OPEN_FILES = 64
-"""Files of a task that are open at once, one for each partition of the table; the oldest is ended."""
+"""Files of a task that are open at once, of as many partitions of the table; the oldest is ended."""
+
+GATHERED_BYTES = 1 << 16
+"""Arrow bytes that are looked through for partitions together."""
 
 LEAST_SAMPLE, MOST_SAMPLE = 1000, 4096
 """Values that tell whether a column's values repeat."""
@@ -45,56 +48,68 @@ SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class _OpenFile:
-    """A data file that is being written."""
+class _DataFile:
+    """A data file of one partition. It is opened when its first row group is written."""
 
-    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, first: pa.RecordBatch) -> None:
+    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema) -> None:
         self.path = path
         self._where = where
         self._full = posixpath.join(root, path)
-        self._schema = schema = first.schema
-        if isinstance(where, pa_fs.LocalFileSystem):
-            where.create_dir(posixpath.dirname(self._full), recursive=True)
-        self._out = where.open_output_stream(self._full)
+        self._schema = schema
+        self._out: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(
-            self._out,
-            schema,
-            compression="zstd",
-            use_dictionary=_repeated(first) or False,
-            metadata_collector=self._metadata,
-            store_schema=False,
-        )
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
         self._with_nan: set[str] = set()
         self._floats = [each.name for each in schema if pa.types.is_floating(each.type)]
 
     @property
+    def is_open(self) -> bool:
+        """Whether a part of it is written."""
+        return self._out is not None
+
+    @property
     def size(self) -> int:
         """Bytes that are written, without those that wait for their row group."""
-        return int(self._out.tell())
+        return 0 if self._out is None else int(self._out.tell())
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows."""
-        for name in self._floats:
-            if name not in self._with_nan and _has_nan(rows.column(name)):
-                self._with_nan.add(name)
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Keep rows for the next row group."""
         self._waiting.append(rows)
         self.waiting_bytes += rows.nbytes
-        if self.waiting_bytes >= ROW_GROUP_BYTES:
-            self.flush()
 
     def flush(self) -> None:
-        """End the row group."""
-        if self._waiting:
-            table = pa.Table.from_batches(self._waiting, schema=self._schema)
-            self._writer.write_table(table, row_group_size=table.num_rows)
+        """Write the rows that wait, as a row group."""
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self.waiting_bytes = [], 0
+        for name in self._floats:
+            if name not in self._with_nan and any(map(_has_nan, rows.column(name).chunks)):
+                self._with_nan.add(name)
+        writer = self._writer or self._open(rows)
+        writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        if isinstance(self._where, pa_fs.LocalFileSystem):
+            self._where.create_dir(posixpath.dirname(self._full), recursive=True)
+        self._out = self._where.open_output_stream(self._full)
+        self._writer = pq.ParquetWriter(
+            self._out,
+            self._schema,
+            compression="zstd",
+            use_dictionary=_repeated(first) or False,
+            metadata_collector=self._metadata,
+            store_schema=False,
+        )
+        return self._writer
 
     def close(self, indexed_leaves: int) -> dict[str, Any]:
         """End the file; return what is to be told of it."""
         self.flush()
+        assert self._writer is not None
+        assert self._out is not None
         self._writer.close()
         size = self.size
         self._out.close()
@@ -111,61 +126,113 @@ class _OpenFile:
 
     def abort(self) -> None:
         """Remove the file, if that can be done: nobody will refer to it."""
-        for end in (self._writer.close, self._out.close, lambda: self._where.delete_file(self._full)):
+        if self._out is None:
+            return
+        ends = [self._out.close, lambda: self._where.delete_file(self._full)]
+        for end in ends if self._writer is None else [self._writer.close, *ends]:
             with suppress(Exception):
                 end()
 
 
+class _TaskFiles:
+    """The data files of a task, one for each partition of the table among its rows."""
+
+    def __init__(self, target: FileTarget) -> None:
+        self._target = target
+        self._where, self._root = filesystem(target)
+        columns = arrow_schema(target.columns_written)
+        self._stored = pa.schema([each for each in columns if each.name not in target.partition_by])
+        self._files: dict[tuple[str | None, ...], _DataFile] = {}
+        self.told: list[dict[str, Any]] = []
+        """What is to be told of the files that are whole."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the files of their partitions, and write row groups that are large enough."""
+        for key, found in partitioned(rows, self._target):
+            if key not in self._files:
+                path = posixpath.join(*_directories(self._target.partition_by, key), _file_name())
+                self._files[key] = _DataFile(self._where, self._root, path, self._stored)
+            self._files[key].add(found.select(self._stored.names))
+            if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
+                self._flush(key)
+        while sum(each.waiting_bytes for each in self._files.values()) > WAITING_BYTES:
+            self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
+
+    def _flush(self, key: tuple[str | None, ...]) -> None:
+        """Write a file's row group, and end the file if it is large enough.
+
+        Where as many files are open as may be, the oldest of them is ended before.
+        """
+        if not self._files[key].is_open:
+            opened = [each for each, file in self._files.items() if file.is_open]
+            if len(opened) >= OPEN_FILES:
+                self._finish(opened[0])
+        self._files[key].flush()
+        if self._files[key].size >= self._target.file_bytes:
+            self._finish(key)
+
+    def _finish(self, key: tuple[str | None, ...]) -> None:
+        row = self._files[key].close(self._target.indexed_leaves)
+        del self._files[key]
+        self.told.append(row | {"partition_values": dict(zip(self._target.partition_by, key, strict=True))})
+
+    def finish(self) -> None:
+        """End all files."""
+        for key in list(self._files):
+            self._finish(key)
+
+    def abort(self) -> None:
+        """Remove the files that are not whole."""
+        for each in self._files.values():
+            each.abort()
+
+
 def write_files(
-    batches: Iterable[pa.RecordBatch], target: FileTarget, *, journal: str, begin: int, end: int
+    pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a piece to data files; yield rows that tell of them, by ``FILES_SCHEMA``.
+    """Write the rows of a task to data files; yield rows that tell of them, by ``FILES_SCHEMA``.
+
+    The task writes one file for each partition of the table among its rows, from however many pieces they
+    come, and another one where a file has reached the target's ``file_bytes``.
 
     Args:
-        batches: The rows, with the target's ``read_schema``.
+        pieces: For each piece its origin, as errors name it, and its rows with the target's ``read_schema``.
         target: The table.
-        journal: Journal of the piece.
-        begin: First byte of the piece.
-        end: Byte behind its last one.
 
     Raises:
         TableRefusedError: a row has a null where the table takes none.
     """
-    written = arrow_schema(target.columns_written)
-    kept = [name for name in written.names if name not in target.partition_by]
-    where, root = filesystem(target)
-    place = f"journal={journal} begin={begin} end={end}"
-    files: dict[tuple[str | None, ...], _OpenFile] = {}
-    told: list[dict[str, Any]] = []
-
-    def finish(key: tuple[str | None, ...]) -> None:
-        row = files.pop(key).close(target.indexed_leaves)
-        row["partition_values"] = dict(zip(target.partition_by, key, strict=True))
-        told.append(row | {"journal": journal, "begin": begin, "end": end})
-
+    columns = arrow_schema(target.columns_written)
+    batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
+    files = _TaskFiles(target)
     try:
-        for batch in batches:
-            rows = shaped(batch, written, target, place)
-            for key, found in partitioned(rows, target.partition_by):
-                part = found.select(kept)
-                if key not in files:
-                    if len(files) == OPEN_FILES:
-                        finish(next(iter(files)))
-                    path = posixpath.join(*_directories(target.partition_by, key), _file_name())
-                    files[key] = _OpenFile(where, root, path, part)
-                files[key].write(part)
-                if files[key].size >= target.file_bytes:
-                    finish(key)
-            while sum(each.waiting_bytes for each in files.values()) > WAITING_BYTES:
-                max(files.values(), key=lambda each: each.waiting_bytes).flush()
-        for key in list(files):
-            finish(key)
+        # Pieces may bring a record each. To look for the partitions of so few rows, and to keep them as
+        # arrays until their row group is written, would take far more time and memory than the rows.
+        for rows in _gathered(batches):
+            files.add(rows)
+        files.finish()
     except BaseException:
-        for each in files.values():
-            each.abort()
+        files.abort()
         raise
-    if told:
-        yield _told_batch(told)
+    if files.told:
+        yield _told_batch(files.told)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of :data:`GATHERED_BYTES` or more, the last one excepted."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= GATHERED_BYTES:
+            yield from _joined(waiting)
+            waiting, waiting_bytes = [], 0
+    yield from _joined(waiting)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _told_batch(told: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
@@ -187,14 +254,15 @@ def _told_batch(told: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _repeated(rows: pa.RecordBatch) -> list[str]:
+def _repeated(rows: pa.Table) -> list[str]:
     """Return the leaf columns that are written with a dictionary, as Parquet names them.
 
     Parquet gives a dictionary up when it has a megabyte, and has looked up each value until then: a fifth of
     the write's CPU time for the columns of ``format=raw``. A column whose first values are all others would
     get there.
     """
-    return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(rows, leaf)]
+    sample = rows.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
+    return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(sample, leaf)]
 
 
 def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
@@ -208,7 +276,7 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
     if pa.types.is_temporal(leaf.type):
         column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
     # Without Arrow's functions: to load them takes a worker of format=raw a tenth of all that it loads.
-    values = [each for each in column.slice(0, MOST_SAMPLE).to_pylist() if each is not None]
+    values = [each for each in column.to_pylist() if each is not None]
     return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
 
 
@@ -237,7 +305,7 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     return pa_fs.PyFileSystem(handler), ""
 
 
-def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, place: str) -> pa.RecordBatch:
+def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin: str) -> pa.RecordBatch:
     """Return rows with the table's names and types; no cast changes a value.
 
     Raises:
@@ -250,7 +318,7 @@ def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, place:
     for column, field in zip(columns, written, strict=True):
         if column.null_count and field.name in target.not_null:
             problem = (
-                f"column {field.name} is NOT NULL, and {column.null_count} records of {place} have none. "
+                f"column {field.name} is NOT NULL, and {column.null_count} records of {origin} have none. "
                 "Send such records to dead letters, which the sink alone does, without ingest(); or "
                 f"ALTER TABLE … ALTER COLUMN {field.name} DROP NOT NULL"
             )
@@ -259,9 +327,10 @@ def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, place:
 
 
 def partitioned(
-    rows: pa.RecordBatch, partition_by: tuple[str, ...]
+    rows: pa.RecordBatch, target: FileTarget
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Yield rows by the values of the partition columns, as Delta writes these."""
+    partition_by = target.partition_by
     if not partition_by:
         if rows.num_rows:
             yield (), rows

@@ -165,9 +165,7 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each, field in zip((journals, offsets, values), schema, strict=True)
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-        yield from write_files(
-            [rows], self._files, journal=partition.journal, begin=partition.begin, end=partition.end
-        )
+        yield from write_files([(f"journal={partition.journal}", [rows])], self._files)
 
     def _records(self, partition: RecordsPartition) -> Iterator[tuple[str, int, bytes]]:
         content = (self._root / partition.journal).read_bytes()[partition.begin : partition.end]

@@ -248,7 +248,7 @@ from gazette_spark.spark_versions import arrow_schema
 shape = StructType().add("offset", LongType())
 rows = pa.RecordBatch.from_arrays([int64_array(np.arange(2000))], schema=arrow_schema(shape))
 target = FileTarget("t", {str(tmp_path)!r}, shape.json(), shape.json())
-told = list(write_files([rows], target, journal="a", begin=0, end=9))
+told = list(write_files([("journal=a", [rows])], target))
 assert [each.column("rows")[0].as_py() for each in told] == [2000]
 print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
 """

@@ -58,7 +58,7 @@ def batch(rows: Sequence[tuple[str | None, dt.date | None, int | None, bytes | N
 
 def told(given: FileTarget, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
     """Write rows; return what the task tells."""
-    files = write_files(batches, given, journal="a/journal", begin=10, end=90)
+    files = write_files([("journal=a/journal begin=10 end=90", batches)], given)
     return [row for each in files for row in each.to_pylist()]
 
 
@@ -78,14 +78,36 @@ def test_files_are_read_back_by_deltalake(tmp_path: Path) -> None:
     found = table.to_pyarrow_table().to_pylist()
     wanted = [{"p": p or None, "day": day, "N": n, "value": value} for p, day, n, value in rows]
     assert sorted(found, key=lambda row: row["N"]) == wanted
-    assert {(f["journal"], f["begin"], f["end"]) for f in files} == {("a/journal", 10, 90)}
     assert sum(f["rows"] for f in files) == 8
     assert all((tmp_path / f["path"]).stat().st_size == f["size"] for f in files)
 
 
+def each_batch_is_a_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no rows wait for others."""
+    for name in ("GATHERED_BYTES", "ROW_GROUP_BYTES"):
+        monkeypatch.setattr(f"gazette_spark.data_files.writer.{name}", 1)
+
+
+def test_a_task_writes_a_file_for_each_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a record each share it, and so do partitions beyond those that may be open at once."""
+    monkeypatch.setattr("gazette_spark.data_files.writer.OPEN_FILES", 2)
+    pieces = [(f"journal=a/{n}", [batch([(str(n % 7), DAY, n, b"")])]) for n in range(300)]
+    for partition_by, count in (((), 1), (("p",), 7)):
+        root = tmp_path / str(count)
+        files = [
+            row
+            for told in write_files(pieces, target(root, partition_by=partition_by))
+            for row in told.to_pylist()
+        ]
+        assert len(files) == count
+        tables = [pq.read_table(root / file["path"], partitioning=None) for file in files]
+        assert sorted(n for table in tables for n in table.column("N").to_pylist()) == list(range(300))
+        assert [file["rows"] for file in files] == [table.num_rows for table in tables]
+
+
 def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes written count, row group by row group; no rows make no file."""
-    monkeypatch.setattr("gazette_spark.data_files.writer.ROW_GROUP_BYTES", 1)
+    each_batch_is_a_row_group(monkeypatch)
     batches = [batch([("x", DAY, n, bytes(range(256)) * 40)]) for n in range(4)]
     assert len(told(target(tmp_path, file_bytes=500), *batches)) == 4
     assert len(told(target(tmp_path, file_bytes=10**6), *batches)) == 1
@@ -94,6 +116,7 @@ def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more partitions than that the oldest file is ended, and nothing is lost."""
+    each_batch_is_a_row_group(monkeypatch)
     monkeypatch.setattr("gazette_spark.data_files.writer.OPEN_FILES", 2)
     rows = batch([(str(n % 5), DAY, n, b"") for n in range(20)])
     files = told(target(tmp_path, partition_by=("p",)), rows, rows)
@@ -115,6 +138,7 @@ def test_a_url_is_written_to_through_deltalake(tmp_path: Path) -> None:
 
 def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups are ended early where all open files together would hold too much; nothing is lost."""
+    monkeypatch.setattr("gazette_spark.data_files.writer.GATHERED_BYTES", 1)
     monkeypatch.setattr("gazette_spark.data_files.writer.WAITING_BYTES", 2000)
     rows = batch([(str(n % 5), DAY, n, bytes(100)) for n in range(50)])
     files = told(target(tmp_path, partition_by=("p",)), *[rows] * 4)
@@ -133,7 +157,7 @@ def test_a_task_that_fails_tells_of_nothing(tmp_path: Path) -> None:
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        list(write_files(broken(), target(tmp_path), journal="a/journal", begin=0, end=9))
+        list(write_files([("journal=a/journal", broken())], target(tmp_path)))
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -175,13 +199,15 @@ def test_columns_whose_values_do_not_repeat_get_no_dictionary(tmp_path: Path) ->
     rows = pa.RecordBatch.from_pydict(columns)
     assert keyed(tmp_path / "many", rows) == {"kind", "item.kind", "sparse", "tags.list.element"}
     assert "offset" in keyed(tmp_path / "few", rows.slice(0, 900))
+    assert "offset" not in keyed(tmp_path / "pieces", *(rows.slice(at, 40) for at in range(0, count, 40)))
 
 
-def keyed(root: Path, rows: pa.RecordBatch) -> set[str]:
+def keyed(root: Path, *batches: pa.RecordBatch) -> set[str]:
     """Write rows; return the columns of the file that have a dictionary."""
+    rows = pa.Table.from_batches(batches)
     shape = json.dumps(from_arrow_schema(rows.schema).jsonValue())
     root.mkdir()
-    files = write_files([rows], FileTarget("t", str(root), shape, shape), journal="j", begin=0, end=9)
+    files = write_files([("journal=j", batches)], FileTarget("t", str(root), shape, shape))
     (file,) = [row for each in files for row in each.to_pylist()]
     group = pq.read_metadata(root / file["path"]).row_group(0)
     chunks = [group.column(number) for number in range(group.num_columns)]

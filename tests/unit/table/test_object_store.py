@@ -56,7 +56,7 @@ class Files(DataFrame):
     def collect(self) -> list[Row]:
         """Write the file, as the task does."""
         target = FileTarget.from_json(self._target.to_json())
-        told = write_files([self._rows], target, journal="a/journal", begin=0, end=9)
+        told = write_files([("journal=a/journal", [self._rows])], target)
         return [
             Row(**row | {"partition_values": dict(row["partition_values"])})
             for each in told
