@@ -10,6 +10,7 @@ float with a NaN        none: Delta orders NaN above all numbers, Parquet leaves
 float within a struct   none: NaN is looked for in columns only
 array, map              nothing, null counts included
 decimal                 none beyond 15 digits, which a reader may round
+date, time              none in a file with a year before 1 or after 9999
 ======================  =====================================================================
 """
 
@@ -92,7 +93,10 @@ def file_statistics(
         filled = sum(each.num_values > 0 for each in groups)
         if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
             continue
-        low, high = min(each.min for each in bounded), max(each.max for each in bounded)
+        try:
+            low, high = min(each.min for each in bounded), max(each.max for each in bounded)
+        except OverflowError:  # A date or time whose year Python does not have: before 1, or after 9999.
+            continue
         if (bounds := _bounds(low, high)) is not None:
             _put(lows, leaf.path, bounds[0])
             _put(highs, leaf.path, bounds[1])

@@ -45,6 +45,15 @@ UNIQUE_SHARE = 0.99
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
 """Characters that stand for themselves in the name of a partition's directory."""
 
+READABLE_DAYS = range(-96465292, 95026237)
+"""Days since 1970 whose text ``deltalake`` reads."""
+
+LAST_PLAIN_YEAR = 9999
+"""Later years have a sign in ISO 8601."""
+
+LONGEST_NAME = 255
+"""Bytes of the name of a directory, in most file systems."""
+
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -200,7 +209,8 @@ def write_files(
         target: The table.
 
     Raises:
-        TableRefusedError: a row has a null where the table takes none.
+        TableRefusedError: a row has a null where the table takes none, or a partition's value that
+            ``deltalake`` cannot read.
     """
     columns = arrow_schema(target.columns_written)
     batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
@@ -329,13 +339,17 @@ def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin
 def partitioned(
     rows: pa.RecordBatch, target: FileTarget
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield rows by the values of the partition columns, as Delta writes these."""
+    """Yield rows by the values of the partition columns, as Delta writes these.
+
+    Raises:
+        TableRefusedError: ``deltalake`` cannot read a value.
+    """
     partition_by = target.partition_by
     if not partition_by:
         if rows.num_rows:
             yield (), rows
         return
-    texts = [_partition_texts(rows.column(name)) for name in partition_by]
+    texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])
     groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
@@ -343,18 +357,41 @@ def partitioned(
         yield key, rows.take(groups.column("#_list")[number].values)
 
 
-def _partition_texts(column: pa.Array) -> pa.Array:
+def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
     """Return a column's values as Delta's log has them; an empty text is null there."""
     import pyarrow.compute as pc  # As above: most tables have no partitions.
 
+    if pa.types.is_date32(column.type):
+        encoded = column.dictionary_encode()
+        days = encoded.dictionary.view(pa.int32()).to_pylist()
+        texts = text_array([_day_text(name, day, table) for day in days])
+        return texts.take(encoded.indices)
     texts = column.cast(pa.string())
     return pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
 
 
+def _day_text(name: str, day: int, table: str) -> str:
+    """Return a day as Spark writes it. Arrow leaves out the sign of later years, and knows fewer of them."""
+    date = np.datetime64(day, "D")
+    year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
+    sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
+    text = f"{sign}{abs(year):04}{str(date)[-6:]}"
+    if day not in READABLE_DAYS:
+        problem = (
+            f"the partition column {name} has the date {text}. deltalake reads the years -262143 to 262142. "
+            "Start the query with DeltaSink.start, whose rows Spark writes"
+        )
+        raise TableRefusedError(table, problem)
+    return text
+
+
 def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list[str]:
-    """Return the directories of a partition, as Hive and Delta name them."""
+    """Return the directories of a partition, as Hive and Delta name them.
+
+    Readers take the values from the log, so two partitions may share a directory, and a name may be cut.
+    """
     return [
-        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
+        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"[:LONGEST_NAME]
         for name, value in zip(names, values, strict=True)
     ]
 

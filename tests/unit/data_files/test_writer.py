@@ -213,3 +213,51 @@ def keyed(root: Path, *batches: pa.RecordBatch) -> set[str]:
     chunks = [group.column(number) for number in range(group.num_columns)]
     assert pq.read_table(root / file["path"]).to_pylist() == rows.to_pylist()
     return {each.path_in_schema for each in chunks if each.has_dictionary_page}
+
+
+@pytest.mark.parametrize(
+    ("day", "text"),
+    [
+        (-96465292, "-262143-01-01"),
+        (-4371953, "-10000-01-01"),
+        (-719529, "-0001-12-31"),
+        (-719528, "0000-01-01"),
+        (2932896, "9999-12-31"),
+        (2932897, "+10000-01-01"),
+        (95026236, "+262142-12-31"),
+    ],
+)
+def test_dates_of_partitions_are_written_as_spark_writes_them(tmp_path: Path, day: int, text: str) -> None:
+    """Deltalake reads them back; as an ordinary column they make no statistics."""
+    days = pa.array([day, None], pa.int32()).view(pa.date32())
+    rows = pa.RecordBatch.from_arrays([["x", "y"], days, [1, 2], [b"", b""]], schema=ARROW)
+    files = told(target(tmp_path, partition_by=("day",)), rows)
+    assert [dict(file["partition_values"]) for file in files] == [{"day": text}, {"day": None}]
+    table = DeltaTable.create(str(tmp_path), ARROW, partition_by=["day"])
+    actions = [
+        AddAction(f["path"], f["size"], dict(f["partition_values"]), f["modification_ms"], True, f["stats"])
+        for f in files
+    ]
+    table.create_write_transaction(list(actions), "append", table.schema(), partition_by=["day"])
+    assert len(DeltaTable(str(tmp_path)).get_add_actions()) == 2
+    (file,) = told(target(tmp_path), rows.slice(0, 1))
+    assert ("day" in json.loads(file["stats"])["minValues"]) is (text == "9999-12-31")
+
+
+def test_a_date_that_deltalake_cannot_read_is_refused(tmp_path: Path) -> None:
+    """The error names the column and the date, and nothing is left."""
+    days = pa.array([95026237], pa.int32()).view(pa.date32())
+    rows = pa.RecordBatch.from_arrays([["x"], days, [1], [b""]], schema=ARROW)
+    with pytest.raises(
+        TableRefusedError, match=r"partition column day has the date \+262143-01-01\. .*start"
+    ):
+        told(target(tmp_path, partition_by=("day",)), rows)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_long_partition_value_has_a_directory(tmp_path: Path) -> None:
+    """The name is cut to what file systems take; the value is whole."""
+    texts = ["é" * 300, "é" * 300 + "x"]
+    files = told(target(tmp_path, partition_by=("p",)), batch([(each, DAY, 1, b"") for each in texts]))
+    assert [dict(file["partition_values"])["p"] for file in files] == texts
+    assert all((tmp_path / file["path"]).exists() for file in files)
