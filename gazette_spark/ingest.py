@@ -160,8 +160,8 @@ def _prepare(
         if not isinstance(kinds[name], PARTITION_TYPES):
             problem = f"it is partitioned by {name} {kinds[name].simpleString()}, which ingest() does not do"
             raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
-    files = FileCommits(table.name, detail.location, storage_options)
-    files.open()
+    files = FileCommits(table.name, detail.location, detail.table_id, storage_options)
+    files.open(table.current_location(spark))
     indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
     target = FileTarget(
         table.name,

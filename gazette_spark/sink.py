@@ -486,7 +486,7 @@ class DeltaSink:
             if known is None or seen is None or not _is_running(query):
                 return False
             if self._files is not None:
-                self._files.open()
+                self._files.open(self._target.current_location(spark))
             before = self._target.ledger(spark, self.app_id, known)
             if before.entry is None or before.entry.attempt != seen:
                 return False  # Another writer has moved on; the next batch hears of it.
@@ -562,7 +562,7 @@ class DeltaSink:
         for _ in range(MAX_TRIES):
             self._router.look(spark)
             if self._files is not None:
-                self._files.open()
+                self._files.open(self._target.current_location(spark))
             before = self._known = self._target.ledger(spark, self.app_id, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refusal):

@@ -18,7 +18,7 @@ class DeltaRows:
     """The newest version of a table when this was made. For one thread.
 
     Args:
-        location: The table's directory, or a URL ``deltalake`` takes.
+        location: The table's directory or URL, in Spark's spelling: nothing is quoted.
 
     Raises (all of its methods do):
         InputError: ``deltalake`` is not installed or cannot read the table, or rows have no origin.

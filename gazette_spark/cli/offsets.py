@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import click
 
@@ -15,8 +15,10 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
 from gazette_spark.lag.feeds import DeltaLog, masked_url
+from gazette_spark.ledger.delta_reader import directory_history
 from gazette_spark.ledger.entry import LedgerState
-from gazette_spark.ledger.history import HistoryRow, app_ids, history_row, read_state, visible_entries
+from gazette_spark.ledger.history import HistoryRow, app_ids, read_state, visible_entries
+from gazette_spark.locations import local_path
 from gazette_spark.offsets import JournalOffsets
 
 
@@ -43,7 +45,9 @@ def show_offsets(
     output_format: str,
     **options: Any,  # noqa: ANN401 - those of RecordOptions
 ) -> None:
-    """Show the ledger of the Delta table TABLE, a directory or a URL such as s3://bucket/orders.
+    """Show the ledger of the Delta table TABLE, a directory or a location such as s3://bucket/orders.
+
+    A location is written as Spark writes it: nothing in it is percent-encoded.
 
     The command also lists bytes that are not in the table because they were lost or skipped, as far back as
     the table's history goes.
@@ -63,11 +67,16 @@ def show_offsets(
 
 
 def checked_location(table: str) -> str:
-    """Return a table's directory, which is there, or its URL; ``file:///`` becomes a directory."""
-    location = unquote(urlsplit(table).path) if table.startswith("file:") else table
-    if "://" not in location and not Path(location).is_dir():
-        raise click.UsageError(f"there is no directory {location!r}; TABLE is a directory or a URL")
-    return location
+    """Return a table's directory, which has to exist, or its location in an object store."""
+    directory = local_path(table)
+    if directory is None:
+        return table
+    if not Path(directory).is_dir():
+        plain = unquote(directory)
+        hint = f". Write it without quoting: {plain!r}" if plain != directory and Path(plain).is_dir() else ""
+        problem = f"there is no directory {directory!r}; TABLE is a directory or a URL"
+        raise click.UsageError(f"{problem}{hint}")
+    return directory
 
 
 def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
@@ -89,7 +98,7 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
 
 def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     """Show the ledger in a table's history."""
-    history = list(read_history(Path(table)) if "://" not in table else DeltaLog(table).rows(None))
+    history = DeltaLog(table).rows(None) if "://" in table else list(directory_history(Path(table)))
     table = masked_url(table)
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
@@ -114,17 +123,6 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
         click.echo("\nBytes that were gone or left out and are not in the table:")
         columns = ["app_id", "batch_id", "table_version", "journal", "begin", "end", "bytes"]
         show(skipped, columns, output_format)
-
-
-def read_history(table: Path) -> Iterator[HistoryRow]:
-    """Yield the commits left in a table's log, newest first, as ``DESCRIBE HISTORY`` would."""
-    commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
-    for path in sorted(commits, reverse=True):
-        for line in path.read_text().splitlines():
-            match json.loads(line):
-                case {"commitInfo": dict(info)}:
-                    yield history_row({**info, "version": int(path.stem)})
-                    break
 
 
 def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: str) -> Iterator[dict[str, object]]:

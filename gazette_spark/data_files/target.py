@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -44,9 +43,6 @@ UNSAFE_STORAGE_OPTIONS = {
     "MOUNT_ALLOW_UNSAFE_RENAME": _OVERWRITES,
 }
 """Options of ``deltalake``, and why a store is not entered by them."""
-
-SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
-"""Schemes of Hadoop's file systems, by which other libraries know the same stores under another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +120,3 @@ def checked_storage_options(
         if reason and value.lower() not in ("", "0", "false"):
             raise OptionError("storage_options", name, f"it to be unset: {reason}")
     return dict(given)
-
-
-def table_url(location: str) -> str:
-    """Return a table's place as ``deltalake`` takes it: a local path, or a URL.
-
-    Args:
-        location: As Spark tells it, e.g. ``file:/lake/t``, ``s3a://bucket/t``, ``/lake/t``.
-    """
-    scheme, colon, rest = location.partition(":")
-    if not colon or "/" in scheme:
-        return location
-    if scheme == "file":
-        return urllib.parse.unquote("/" + rest.lstrip("/"))
-    return f"{SPARK_SCHEMES.get(scheme, scheme)}:{rest}"

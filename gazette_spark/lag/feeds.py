@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,9 +24,10 @@ from gazette_spark.lag.positions import (
     reaches_back,
     table_commits,
 )
-from gazette_spark.ledger.delta_reader import named_errors, open_table
+from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table
 from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
 from gazette_spark.ledger.query_checkpoint import parse_offsets
+from gazette_spark.locations import local_path
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -110,7 +112,7 @@ class TableFeed:
     """The ledger of a Delta table, read from its log with ``deltalake``: a group for each app id in it.
 
     Args:
-        location: the table's directory, or a URL ``deltalake`` takes.
+        location: the table's directory or URL, in Spark's spelling: nothing is quoted.
         name: name of the group in place of the app id; if there are several, ``name/app id``.
         fetch: in place of ``deltalake``, for tests: newest rows first; None requests all of them.
     """
@@ -160,7 +162,10 @@ class TableFeed:
 
 
 class DeltaLog:
-    """Reads a table's history with ``deltalake``, which is loaded when it is needed."""
+    """Reads a table's history: in a directory from the log's files, elsewhere with ``deltalake``.
+
+    ``deltalake`` is loaded when it is needed.
+    """
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -183,6 +188,8 @@ class DeltaLog:
             raise InputError(shown) from error
 
     def _rows(self, limit: int | None) -> list[HistoryRow]:
+        if (directory := local_path(self._location)) is not None:
+            return self._directory_rows(Path(directory), limit)
         with named_errors(self._location):
             # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
             table, self._table = self._table, None
@@ -191,15 +198,26 @@ class DeltaLog:
             else:
                 table.update_incremental()
             found = [history_row(info) for info in table.history(limit)]
+            if not found:
+                raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
             self._table = table
             return found
+
+    def _directory_rows(self, directory: Path, limit: int | None) -> list[HistoryRow]:
+        try:
+            found = list(islice(directory_history(directory), limit))
+        except (OSError, ValueError) as error:
+            raise InputError(f"table {self._location} cannot be read: {error}") from error
+        if not found:
+            raise InputError(f"table {self._location} cannot be read: there is no commit in its _delta_log")
+        return found
 
 
 class CheckpointFeed:
     """A query checkpoint, for queries whose sink has no ledger. The time of a batch is that of its file.
 
     Args:
-        directory: the query checkpoint, in a file system of this machine.
+        directory: the query checkpoint, in a file system of this machine; ``file:`` may precede it.
         group: name of the group.
         batches: number of the last batches that the first poll reads.
     """
@@ -207,7 +225,7 @@ class CheckpointFeed:
     def __init__(self, directory: str, group: str, batches: int = 10) -> None:
         self.groups = (group,)
         self._group = group
-        self._directory = Path(directory)
+        self._directory = Path(local_path(directory) or directory)
         self._batches = batches
 
     def __repr__(self) -> str:

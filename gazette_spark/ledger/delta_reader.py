@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gazette_spark.errors import InputError
+from gazette_spark.ledger.history import HistoryRow, history_row
+from gazette_spark.locations import deltalake_location, misread_by_deltalake
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -19,15 +23,34 @@ def open_table(location: str) -> DeltaTable:
     """Open the newest version of a table.
 
     Args:
-        location: Its directory, or a URL ``deltalake`` takes.
+        location: Its directory or URL, in Spark's spelling: nothing is quoted.
 
     Raises:
-        InputError: ``deltalake`` is not installed, or there is no table it can open.
+        InputError: ``deltalake`` is not installed, would open another table, or finds none that it can open.
     """
+    if other := misread_by_deltalake(location):
+        raise InputError(
+            f"table {location} cannot be read: deltalake would read {other!r} instead. If that is the table, "
+            "give its location without percent-encoding; else rename the directory"
+        )
     with named_errors(location):
         from deltalake import DeltaTable
 
-        return DeltaTable(location)
+        return DeltaTable(deltalake_location(location))
+
+
+def directory_history(table: Path) -> Iterator[HistoryRow]:
+    """Yield the commits left in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would.
+
+    ``deltalake`` 1.6.6 gives no history of a directory with ``#`` or ``?`` in its name, so it is not asked.
+    """
+    commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
+    for path in sorted(commits, reverse=True):
+        for line in path.read_text().splitlines():
+            match json.loads(line):
+                case {"commitInfo": dict(info)}:
+                    yield history_row({**info, "version": int(path.stem)})
+                    break
 
 
 @contextmanager

@@ -7,7 +7,6 @@ one. The batch begins where the one before it ended. ``metadata`` holds the quer
 
 from __future__ import annotations
 
-import posixpath
 import re
 
 from gazette_spark.errors import JsonError, OffsetError, QueryCheckpointError
@@ -127,21 +126,3 @@ def parse_query_id(text: str, path: str) -> str:
         case {"id": str(query_id)}:
             return query_id
     raise QueryCheckpointError(path, f'expected {{"id":"…"}}, got {text[:80]!r}')
-
-
-def is_inside(path: str, directory: str) -> bool:
-    """Say whether a path is a directory or is below it, both given with or without ``file:``."""
-    inner, outer = (_plain(each) for each in (path, directory))
-    return inner == outer or inner.startswith(outer + "/")
-
-
-def _plain(path: str) -> str:
-    scheme, colon, rest = path.partition(":")
-    if colon and scheme != "file":
-        return path.rstrip("/")
-    return posixpath.abspath("/" + rest.lstrip("/") if colon else path)
-
-
-def escape_glob(path: str) -> str:
-    """Return a path with ``*?[]{}`` escaped, which Spark would read as patterns."""
-    return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in path)

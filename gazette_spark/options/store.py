@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gazette_spark.errors import OptionError
+from gazette_spark.locations import url_of_path
 from gazette_spark.options.security import SECURITY_OPTIONS
 from gazette_spark.options.values import shown
 
@@ -40,7 +41,7 @@ def parse_store(name: str, text: str) -> str:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or parts.query or len(PurePosixPath(path).parts) < 2:
             raise bad
-        return f"file://{quote(path.rstrip('/'))}"
+        return url_of_path(path.rstrip("/"))
     users = {"gs": ("", "anonymous"), "gcs": ("", "anonymous"), "s3": ("",)}.get(parts.scheme)
     if parts.scheme not in ("s3", "gs", "gcs", "abfs", "abfss") or not parts.hostname:
         raise bad
@@ -54,7 +55,7 @@ def parse_store(name: str, text: str) -> str:
 def parse_location(name: str, text: str) -> str:
     """Parse a directory that is written to: a path, or a URL as of a store."""
     if text.startswith("/"):
-        text = f"file://{quote(text)}"
+        text = url_of_path(text)
     try:
         return parse_store(name, text)
     except OptionError as error:

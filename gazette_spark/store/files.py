@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
 from gazette_spark.client.reading.fragments import FragmentReader, without_query
@@ -22,6 +22,7 @@ from gazette_spark.errors import (
     FragmentTooLongError,
     FragmentTooShortError,
 )
+from gazette_spark.locations import path_of_url
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.store.layout import StoredFragment, StoreFile
 
@@ -66,7 +67,7 @@ def open_store(url: str) -> StoreFiles:
         FragmentStoreError: pyarrow cannot open it.
     """
     if url.startswith(FILE):
-        return Directory(unquote(url.removeprefix(FILE)))
+        return Directory(path_of_url(url))
     # Loaded here: queries on brokers and directories do without.
     from pyarrow.fs import FileSystem
 

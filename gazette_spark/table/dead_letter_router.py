@@ -37,7 +37,7 @@ from gazette_spark.ledger.dead_letters import (
 )
 from gazette_spark.ledger.decision import KeptRange, Landed, Refusal, Write
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
-from gazette_spark.ledger.query_checkpoint import is_inside
+from gazette_spark.locations import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,10 +18,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.errors import TableRefusedError
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
-from gazette_spark.ledger.query_checkpoint import is_inside
+from gazette_spark.locations import absolute, is_inside
 from gazette_spark.table.files import find_line, has_files, is_classic, jvm_errors, path_exists
 from gazette_spark.table.preflight import check_delta
 from gazette_spark.table.session import session_settings
@@ -53,6 +52,9 @@ RESTORE_CANDIDATES = 200
 PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
 """Names that mean the same in a pattern of SHOW TABLE EXTENDED."""
 
+TIME_TRAVEL_NAME = re.compile(r".*@([vV]\d+|\d{17})/*", re.DOTALL)
+"""Paths that Delta takes for a version of the table whose path comes before the sign."""
+
 LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
 
 NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
@@ -68,6 +70,8 @@ class TableDetail:
     """Values of ``DESCRIBE DETAIL`` of a table."""
 
     location: str
+    """In Spark's spelling."""
+    table_id: str
     partition_by: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
@@ -78,7 +82,13 @@ class DeltaTable:
     """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
 
     def __init__(self, *, path: str | None, table: str | None) -> None:
-        self.path = None if path is None else _absolute(path)
+        if path is not None and TIME_TRAVEL_NAME.fullmatch(path):
+            # Reads would go to the table without this ending, writes to a table of the whole name.
+            expected = "a directory whose name does not end in @v and a number, or in @ and 17 digits: Delta "
+            raise OptionError(
+                "path", repr(path), expected + "reads a version of another table by such a name"
+            )
+        self.path = None if path is None else absolute(path)  # Delta's statements take no relative paths.
         self.table = table
         self._location: str | None = None
         """Directory of the table, if all its commits are known to be files in its log; else None."""
@@ -152,12 +162,22 @@ class DeltaTable:
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
         """Return the table's detail, None if there is no table."""
-        columns = ("location", "partitionColumns", "properties", "tableFeatures")
+        columns = ("location", "id", "partitionColumns", "properties", "tableFeatures")
         rows = self._describe(spark, f"DETAIL {self.name}", *columns)
         if not rows:
             return None
-        location, partition_by, properties, features = rows[0]
-        return TableDetail(location, tuple(partition_by), properties or {}, frozenset(features or ()))
+        location, table_id, partition_by, properties, features = rows[0]
+        return TableDetail(
+            location, table_id, tuple(partition_by), properties or {}, frozenset(features or ())
+        )
+
+    def current_location(self, spark: SparkSession) -> str | None:
+        """Return where a table of the catalog is now: its name may have passed to another table.
+
+        Returns:
+            None for a table that is named by its directory, and where the catalog does not say.
+        """
+        return None if self.table is None else _location_now(spark, self.table)
 
     def schema(self, spark: SparkSession) -> StructType:
         """Return the columns of the table, which has to be there."""
@@ -313,16 +333,6 @@ class DeltaTable:
             ):
                 return None
             raise
-
-
-def _absolute(path: str) -> str:
-    """Return where a directory with a relative path is, seen from this process; other paths as they are.
-
-    Delta's statements take absolute paths only.
-    """
-    if ":/" in path or path.startswith("/"):
-        return path
-    return os.path.abspath(path)  # noqa: PTH100 - it is not there yet
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Row
 
-from gazette_spark.data_files.target import checked_storage_options, table_url
+from gazette_spark.data_files.target import checked_storage_options
 from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.locations import deltalake_location, is_same, misread_by_deltalake
 from gazette_spark.table.delta_table import APP_ID_PREFIX
 
 if TYPE_CHECKING:
@@ -112,16 +113,31 @@ def features_of(snapshot: Snapshot) -> frozenset[str]:
 class FileCommits:
     """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
 
-    def __init__(self, table: str, location: str, storage_options: Mapping[str, str]) -> None:
-        """Name the table, and its directory as Spark tells it.
+    def __init__(self, table: str, location: str, table_id: str, storage_options: Mapping[str, str]) -> None:
+        """Name the table.
+
+        Args:
+            table: Its name in errors.
+            location: Its directory or prefix, in Spark's spelling.
+            table_id: The id in its metadata, as Spark reads it.
+            storage_options: How ``deltalake`` enters its object store.
 
         Raises:
             OptionError: one of the ``storage_options`` would have commits made without a look for another's.
+            TableRefusedError: ``deltalake`` would read another table's log.
         """
         self.table = table
-        self.location = table_url(location)
+        self.spark_location, self.table_id = location, table_id
+        if other := misread_by_deltalake(location):
+            problem = f"it is at {location}, in place of which deltalake would read {other}. {OTHER_WAY}"
+            raise TableRefusedError(table, problem)
+        self.location = deltalake_location(location)
         self.storage_options = checked_storage_options(storage_options, self.location)
         self._snapshot: Snapshot | None = None
+        self._catalog_location: str | None = None
+        """Where the catalog had the table when the query started. It may spell that in a way of its own."""
+        self._newest_commit: list[dict[str, Any]] = []
+        """What the log says about the commit of the snapshot's version."""
         self._columns: str | None = None
         """Columns and partitions of the table for which the tasks write files."""
         self._collected: tuple[DataFrame, list[Row]] | None = None
@@ -133,29 +149,57 @@ class FileCommits:
     def __repr__(self) -> str:
         return f"FileCommits({self.table}, {self.location})"
 
-    def open(self) -> Snapshot:
+    def open(self, current_location: str | None = None) -> Snapshot:
         """Open the newest snapshot, to commit on. To be called before the history is read.
 
+        Args:
+            current_location: Where the catalog has the table now, None if it does not say.
+
         Raises:
-            TableRefusedError: the table cannot be opened, takes no files from tasks, or has changed its
-                columns since the query started.
+            TableRefusedError: the table cannot be opened, is not the one that Spark reads, takes no files
+                from tasks, or has changed its columns since the query started.
         """
+        if self._catalog_location is None:
+            self._catalog_location = current_location
+        elif current_location is not None and not is_same(current_location, self._catalog_location):
+            problem = (
+                f"it was at {self._catalog_location} when the query started, and its name now belongs to the "
+                f"table at {current_location}. Nothing was committed. Start the query again"
+            )
+            raise TableRefusedError(self.table, problem)
         try:
             from deltalake import DeltaTable
             from deltalake.exceptions import DeltaError
         except ModuleNotFoundError:
             raise MissingModuleError("deltalake") from None
         try:
-            if self._snapshot is None:
-                self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
-            else:
+            # An update reads the commits after the snapshot's. Of a table that was made again meanwhile it
+            # would take the new commits for a continuation, or find none. So it goes on only from a commit
+            # that still stands in the log.
+            # deltalake shows no commits of a name with # or ?: such a table is opened each time.
+            known = self._newest_commit
+            if self._snapshot is not None and known and self._snapshot.history(1) == known:
                 self._snapshot.update_incremental()
+            else:
+                self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
+            self._newest_commit = self._snapshot.history(1)
         except (DeltaError, OSError) as error:
             self._snapshot = None
             problem = f"deltalake cannot open it at {self.location}: {error}. {OTHER_WAY}"
             raise TableRefusedError(self.table, problem) from error
         snapshot = self._snapshot
         metadata, columns = snapshot.metadata(), snapshot.schema().to_json()
+        # Spark decides on the table that it reads. Files committed to another one would be missing here and
+        # too many there, so the ids have to be equal, whatever Spark and deltalake make of the location.
+        opened_id = str(metadata.id)
+        if opened_id != self.table_id:
+            self._snapshot = None
+            problem = (
+                f"Spark reads the table {self.table_id} at {self.spark_location}, and deltalake opens the "
+                f"table {opened_id} at {self.location}. Nothing was committed. If the table was made "
+                f"again, start the query again. {OTHER_WAY}"
+            )
+            raise TableRefusedError(self.table, problem)
         if reason := refusal(features_of(snapshot), metadata.configuration, json.loads(columns)):
             raise TableRefusedError(self.table, f"{reason}, which ingest() does not honour. {OTHER_WAY}")
         now = json.dumps([columns, metadata.partition_columns])

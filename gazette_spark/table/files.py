@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.ledger.query_checkpoint import escape_glob, is_unfinished, offsets_directory
+from gazette_spark.ledger.query_checkpoint import is_unfinished, offsets_directory
+from gazette_spark.locations import escape_glob
 
 Found = TypeVar("Found")
 

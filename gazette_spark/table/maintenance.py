@@ -196,7 +196,7 @@ class TableMaintenance:
         self._known = None
         spark, new = df.sparkSession, self._new_table or NewTable()
         mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
-        detail = TableDetail("", properties={MAPPING: mapping, **new.properties})
+        detail = TableDetail("", "", properties={MAPPING: mapping, **new.properties})
         return fit(
             self._target.name, df.schema, new.parsed(spark), add=self.adds_columns, rules=_rules(detail)
         )

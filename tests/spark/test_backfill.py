@@ -15,10 +15,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.backfill import backfill
-from gazette_spark.cli.offsets import read_history
 from gazette_spark.client import Client
 from gazette_spark.errors import GapError, OverlapError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.ledger.delta_reader import directory_history
 from gazette_spark.ledger.entry import parse_whole_entry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.spans import joined
@@ -212,7 +212,9 @@ def test_the_ledger_names_what_a_backfill_skipped(
     assert found.written
     rows = rows_of(spark, tmp_path / "orders")
     assert not any(80 <= offset < 120 for _, offset in rows)
-    history = [parse_whole_entry(row.user_metadata, "orders") for row in read_history(tmp_path / "orders")]
+    history = [
+        parse_whole_entry(row.user_metadata, "orders") for row in directory_history(tmp_path / "orders")
+    ]
     gaps = [(gap.begin, gap.end) for entry in reversed(history) if entry for gap in entry.gaps]
     kept = [(offset, offset + 10) for _, offset in sorted(rows)]
     assert joined([*gaps, *kept]) == [(0, 160)]

@@ -43,7 +43,7 @@ class TwoTables:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
         self.table = root / "table"
-        self.dead = root / "dead"
+        self.dead = root / "dead letters' #1?+é %20"
         self.sql(
             "CREATE TABLE {t} (id BIGINT, Name STRING NOT NULL, _journal STRING, _offset BIGINT) USING delta"
         )

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import gaps
 from gazette_spark.cli.main import main
-from gazette_spark.cli.offsets import read_history
 from gazette_spark.client import Client
+from gazette_spark.ledger.delta_reader import directory_history
 from gazette_spark.ledger.entry import SkippedGap, parse_whole_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -326,7 +326,7 @@ def test_skipped_bytes_are_in_the_ledger(stored: Stored, tmp_path: Path) -> None
     sink = DeltaSink("orders", path=str(table))
     query = sink.start(frame, checkpoint=str(tmp_path / "checkpoint"), availableNow=True)
     assert query.awaitTermination(QUERY_TIMEOUT_S)
-    entries = [parse_whole_entry(row.user_metadata, "orders") for row in read_history(table)]
+    entries = [parse_whole_entry(row.user_metadata, "orders") for row in directory_history(table)]
     skipped = {entry.batch_id: entry.gaps for entry in entries if entry is not None}
     gap = SkippedGap(stored.name, fragment.begin, stored.next_record(fragment))
     assert skipped == {0: (), 1: (gap,)}

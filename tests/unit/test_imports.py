@@ -20,7 +20,7 @@ ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
     ("errors", "version", "closing", "seal", "strict_json"),
-    ("failpoints", "progress", "spark_start", "spark_versions"),
+    ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),

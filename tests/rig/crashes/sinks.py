@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable as Snapshot
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -70,7 +71,8 @@ class SinkKind:
         """Return a sink for the rows of :meth:`load`."""
         if not (direct and self.direct):
             return sink
-        return sink.with_files(FileCommits(table_at(table), table, {}))
+        table_id = Snapshot(table).metadata().id  # load() has made the table.
+        return sink.with_files(FileCommits(table_at(table), table, str(table_id), {}))
 
 
 def dead_table(table: str | Path) -> Path:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from deltalake import CommitProperties, write_deltalake
 
 from gazette_spark.cli.main import main
+from gazette_spark.errors import InputError
 from gazette_spark.lag.feeds import DeltaLog
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
@@ -134,3 +135,19 @@ def test_a_missing_directory_is_wrong_usage(tmp_path: Path) -> None:
     answer = run(str(tmp_path / "none"))
     assert answer.exit_code == 2
     assert "TABLE is a directory or a URL" in answer.stderr
+
+
+def test_a_location_is_not_percent_encoded(tmp_path: Path) -> None:
+    """Each name is taken as it is; where the quoted one is not there, the text shows the other."""
+    for name in ("h#sh 100%?", "day%201"):
+        table = tmp_path / name
+        table.mkdir()
+        commit(table, 3, entry(name, 1, orders=2048))
+        for location in (str(table), f"file:{table}", f"file://{table}"):
+            assert name in run(location).stdout
+        assert [row.version for row in DeltaLog(f"file:{table}").rows(1)] == [3]
+    quoted = run(f"file://{tmp_path}/h%23sh%20100%25%3F")
+    assert quoted.exit_code == 2
+    assert "Write it without quoting" in quoted.stderr
+    with pytest.raises(InputError, match="there is no commit in its _delta_log"):
+        DeltaLog(str(tmp_path)).rows(None)

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from gazette_spark.data_files.target import FileTarget, table_url
+from gazette_spark.data_files.target import FileTarget
 from gazette_spark.data_files.writer import write_files
 from gazette_spark.errors import OptionError, TableRefusedError
 
@@ -168,21 +168,6 @@ def test_a_target_travels_as_text(tmp_path: Path) -> None:
     assert "'k'" not in repr(given)
     with pytest.raises(OptionError, match="dataFilesSecret"):
         FileTarget.from_json('{"table": "t"}')
-
-
-@pytest.mark.parametrize(
-    ("location", "url"),
-    [
-        ("/lake/t", "/lake/t"),
-        ("file:/lake/a%20b", "/lake/a b"),
-        ("file:///lake/t", "/lake/t"),
-        ("s3a://bucket/t", "s3://bucket/t"),
-        ("gs://bucket/t", "gs://bucket/t"),
-    ],
-)
-def test_sparks_places_are_deltalakes(location: str, url: str) -> None:
-    """Schemes of Hadoop get the names that other libraries know."""
-    assert table_url(location) == url
 
 
 def test_columns_whose_values_do_not_repeat_get_no_dictionary(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import pytest
 from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.ledger.query_checkpoint import (
     check_pinned,
-    escape_glob,
-    is_inside,
     is_unfinished,
     metadata_path,
     offsets_directory,
@@ -64,34 +62,6 @@ def test_paths_of_the_files() -> None:
     """A slash at the end of the root makes no difference."""
     assert offsets_path("/c/", 7) == offsets_path("/c", 7) == "/c/offsets/7"
     assert metadata_path("file:/c") == "file:/c/metadata"
-
-
-@pytest.mark.parametrize(
-    ("path", "directory", "inside"),
-    [
-        pytest.param("/t", "/t", True, id="the same"),
-        pytest.param("/t/_checkpoint", "file:/t", True, id="below, one with scheme"),
-        pytest.param("file:///t/c/", "/t/", True, id="three slashes"),
-        pytest.param("/t/../t/c", "/t", True, id="dots"),
-        pytest.param("/table", "/t", False, id="same beginning"),
-        pytest.param("s3://b/t/c", "s3://b/t", True, id="object store"),
-        pytest.param("s3://b/t/c", "/t", False, id="another store"),
-    ],
-)
-def test_a_checkpoint_inside_the_table_is_seen(path: str, directory: str, *, inside: bool) -> None:
-    """Schemes and slashes do not hide it."""
-    assert is_inside(path, directory) is inside
-
-
-def test_a_relative_path_is_below_the_working_directory() -> None:
-    """A relative path lies below the working directory, as Spark reads it on a local file system."""
-    assert is_inside("t/c", "t")
-    assert not is_inside("t", "/t")
-
-
-def test_glob_letters_are_escaped() -> None:
-    """Spark would take them for a pattern."""
-    assert escape_glob("/a{b}[c]*?\\") == "/a\\{b\\}\\[c\\]\\*\\?\\\\"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StructType
 
+from gazette_spark.errors import OptionError
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.table import delta_table
 from gazette_spark.table.delta_table import DICTIONARY_KEY, FOLLOWED_COMMITS, DeltaTable
@@ -142,3 +143,11 @@ def test_a_relative_path_is_where_it_is_now(tmp_path: Path, monkeypatch: pytest.
     assert DeltaTable(path="shop/orders", table=None).path == f"{tmp_path}/shop/orders"
     for path in ("/data/orders", "s3://shop/orders", "dbfs:/shop/orders"):
         assert DeltaTable(path=path, table=None).path == path
+
+
+@pytest.mark.parametrize("name", ["/lake/orders@v1", "s3a://lake/orders@V07/", "orders@20260301120000000"])
+def test_a_name_that_delta_takes_for_a_version_is_refused(name: str) -> None:
+    """Reads would go to the table ``orders``."""
+    with pytest.raises(OptionError, match=r"'path'.*Delta reads a version of another table"):
+        DeltaTable(path=name, table=None)
+    assert DeltaTable(path="/lake/orders@v1x", table=None).path == "/lake/orders@v1x"

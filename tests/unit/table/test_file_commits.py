@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, Self
 
@@ -115,7 +116,16 @@ def table(tmp_path: Path) -> Path:
 
 def commits(table: Path) -> FileCommits:
     """Return what commits files of the table."""
-    return FileCommits("t", f"file:{table}", {})
+    return FileCommits("t", f"file:{table}", table_id(table), {})
+
+
+def table_id(table: Path) -> str:
+    """Return the id in the metadata of a table's first version, "none" if there is no table."""
+    log = table / f"_delta_log/{0:020}.json"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return next(
+        (str(each["metaData"]["id"]) for each in map(json.loads, lines) if "metaData" in each), "none"
+    )
 
 
 def numbers(table: Path) -> list[int]:
@@ -183,3 +193,50 @@ def test_a_table_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     """The error names the place and the other lane."""
     with pytest.raises(TableRefusedError, match=r"deltalake cannot open it at .*DeltaSink\.start"):
         commits(tmp_path).open()
+
+
+def test_files_go_into_the_table_that_spark_reads(table: Path) -> None:
+    """A table with another id, or at another location, gets no commit; the error names both."""
+    ids = table_id(table), "another"
+    stranger = FileCommits("t", f"file:{table}", ids[1], {})
+    with pytest.raises(TableRefusedError, match=f"Spark reads the table {ids[1]} at .* table {ids[0]} at "):
+        stranger.open()
+    ours = commits(table)
+    ours.open(f"file://{table}/")
+    with pytest.raises(TableRefusedError, match=r"its name now belongs to the table at file:/lake/other\."):
+        ours.open("file:/lake/other")
+    assert ours.commit(Told(table, 1), entry(1)) is None
+
+
+@pytest.mark.parametrize("commits_since", [0, 1, 2])
+@pytest.mark.parametrize("name", ["orders", "h#sh?"])
+def test_a_table_that_is_made_again_stops_the_query(tmp_path: Path, name: str, commits_since: int) -> None:
+    """Its log is not taken for a continuation of the old one, however many commits it has."""
+    table = tmp_path / name
+    DeltaTable.create(str(table), pa.schema([("n", pa.int64())]))
+    ours = commits(table)
+    ours.open()
+    assert ours.commit(Told(table, 1), entry(1)) is None
+    ours.open()
+    shutil.rmtree(table)
+    DeltaTable.create(str(table), pa.schema([("n", pa.int64())]))
+    for number in range(commits_since):
+        write_deltalake(str(table), pa.table({"n": [number]}), mode="append")
+    with pytest.raises(
+        TableRefusedError, match=r"Nothing was committed\. If the table was made again, start"
+    ):
+        ours.open()
+    assert numbers(table) == list(range(commits_since))
+
+
+@pytest.mark.parametrize("name", ["day%201", "back\\slash"])
+def test_a_table_that_deltalake_misreads_is_refused(tmp_path: Path, name: str) -> None:
+    """Even where the neighbour that it would read is a copy, with the same id."""
+    copy = tmp_path / name.replace("%20", " ").replace("\\", "/")
+    for each in (tmp_path / name, copy):
+        each.mkdir(parents=True)
+    DeltaTable.create(str(copy), pa.schema([("n", pa.int64())]))
+    shutil.copytree(copy, tmp_path / name, dirs_exist_ok=True)
+    with pytest.raises(TableRefusedError, match=r"in place of which deltalake would read .*DeltaSink\.start"):
+        commits(tmp_path / name)
+    assert len(list((tmp_path / name / "_delta_log").iterdir())) == 1

@@ -38,7 +38,7 @@ class FakeTable:
     def detail(self, _spark: object) -> TableDetail:
         """What else it is."""
         self.details += 1
-        return TableDetail("/t", properties=self.properties)
+        return TableDetail("/t", "id", properties=self.properties)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from gazette_spark.data_files.target import FileTarget, checked_storage_options
 from gazette_spark.data_files.writer import write_files
 from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.locations import deltalake_location
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.file_commits import FileCommits
 from tests.rig.object_store import SECRET, ObjectStore, running_store
@@ -42,14 +43,14 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 class Files(DataFrame):
     """What a task of a batch tells, after it has written the row ``n``."""
 
-    def __new__(cls, store: ObjectStore, n: int, value: bytes = b"") -> Self:
+    def __new__(cls, store: ObjectStore, n: int, value: bytes = b"", url: str = URL) -> Self:
         """Be no DataFrame of a session."""
         return object.__new__(cls)
 
-    def __init__(self, store: ObjectStore, n: int, value: bytes = b"") -> None:
+    def __init__(self, store: ObjectStore, n: int, value: bytes = b"", url: str = URL) -> None:
         shape = json.dumps(SCHEMA.jsonValue())
         self._target = FileTarget(
-            "t", URL, shape, shape, partition_by=("p",), storage_options=store.options()
+            "t", url, shape, shape, partition_by=("p",), storage_options=store.options()
         )
         self._rows = pa.RecordBatch.from_arrays([["a b%/é"], [n], [value]], schema=ARROW)
 
@@ -72,7 +73,8 @@ def entry(number: int) -> LedgerEntry:
 
 def commits(store: ObjectStore) -> FileCommits:
     """Return what commits files of the table, which Spark names by a scheme of its own."""
-    return FileCommits("t", URL.replace("s3:", "s3a:"), store.options())
+    spelled = URL.replace("s3:", "s3a:")
+    return FileCommits("t", spelled, str(table(store).metadata().id), store.options())
 
 
 def table(store: ObjectStore) -> DeltaTable:
@@ -101,6 +103,29 @@ def test_files_and_commits_are_read_back(store: ObjectStore) -> None:
     assert store.noted("absent") == log
     assert len([key for key in store.noted("put") if key.endswith(".parquet")]) == 2
     assert table(store).history(1)[0]["userMetadata"] == entry(3).to_json()
+
+
+ODD_NAMES = ("a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^@v1", "back\\slash", "100%", "a%zz")
+
+
+def test_a_prefix_of_any_name_is_the_one_that_spark_has(store: ObjectStore) -> None:
+    """Objects of files and commits have the characters of Spark's location."""
+    for name in ODD_NAMES:
+        check_prefix(store, name)
+
+
+def check_prefix(store: ObjectStore, name: str) -> None:
+    """Write a table's files and commits, and compare the keys."""
+    spelled = f"s3a://lake/odd/{name}"
+    url = deltalake_location(spelled)
+    empty = DeltaTable.create(url, ARROW, partition_by=["p"], storage_options=store.options())
+    ours = FileCommits("t", spelled, str(empty.metadata().id), store.options())
+    ours.open()
+    assert ours.commit(Files(store, 1, url=ours.location), entry(1)) is None
+    read = DeltaTable(url, storage_options=store.options())
+    assert read.to_pyarrow_table().column("n").to_pylist() == [1]
+    keys = store.keys(f"odd/{name}/")
+    assert [Path(key).suffix for key in keys] == [".json", ".json", ".parquet"]
 
 
 def test_of_two_writers_in_a_race_one_commits(store: ObjectStore) -> None:
@@ -168,7 +193,7 @@ def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) ->
 
 def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectStore) -> None:
     """Of the driver and of a task."""
-    denied = FileCommits("t", URL, store.options(AWS_ACCESS_KEY_ID="OTHER"))
+    denied = FileCommits("t", URL, "id", store.options(AWS_ACCESS_KEY_ID="OTHER"))
     with pytest.raises(
         TableRefusedError, match=r"deltalake cannot open it at s3://lake/tables/orders"
     ) as seen:

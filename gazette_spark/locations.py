@@ -1,0 +1,124 @@
+"""Spellings of a location, and the ways from one to another.
+
+The same directory or prefix has three names:
+
+==========  =====================================================  ===================================
+spelling    used by                                                the directory ``/lake/day%201``
+==========  =====================================================  ===================================
+path        the operating system, pyarrow's local file system      ``/lake/day%201``
+Spark's     Spark, Delta and Hadoop; what users give this package  ``/lake/day%201``,
+                                                                   ``file:/lake/day%201``
+URL         ``deltalake`` and pyarrow for object stores; the       ``file:///lake/day%25201``
+            options that take the URL of a fragment store
+==========  =====================================================  ===================================
+
+Spark's spelling looks like a URL and is not one: nothing in it is quoted, so ``%20`` stands for these three
+characters, and ``#`` and ``?`` are part of the name. Whoever unquotes it gets another directory.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from urllib.parse import quote, unquote, urlsplit
+
+SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
+"""Schemes of Hadoop's file systems, by which other libraries know the same stores under another name."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
+
+
+def split_scheme(location: str) -> tuple[str, str]:
+    """Return the scheme of a location in Spark's spelling, "" if it has none, and the rest."""
+    found = _SCHEME.match(location)
+    return (found[1].lower(), location[found.end() :]) if found else ("", location)
+
+
+def local_path(location: str) -> str | None:
+    """Return the path of a location in Spark's spelling, None if it is in an object store or in HDFS.
+
+    A relative path stays one.
+    """
+    scheme, rest = split_scheme(location)
+    if not scheme:
+        return location
+    if scheme != "file":
+        return None
+    if rest.startswith("//"):  # file:///lake, or file://localhost/lake: Hadoop ignores the host.
+        rest = rest[2:].partition("/")[2]
+    return "/" + rest.lstrip("/")
+
+
+def absolute(location: str) -> str:
+    """Return a location whose path, if it is relative, begins at this process's working directory."""
+    scheme, rest = split_scheme(location)
+    return location if scheme else os.path.abspath(rest)  # noqa: PTH100 - it need not exist.
+
+
+def is_inside(location: str, directory: str) -> bool:
+    """Say whether a location is a directory or is below it, both in Spark's spelling."""
+    inner, outer = _comparable(location), _comparable(directory)
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def is_same(location: str, other: str) -> bool:
+    """Say whether two locations in Spark's spelling are one."""
+    return _comparable(location) == _comparable(other)
+
+
+def _comparable(location: str) -> str:
+    path = local_path(location)
+    if path is not None:
+        return posixpath.normpath(absolute(path))
+    scheme, rest = split_scheme(location)
+    host, _, key = rest.lstrip("/").partition("/")
+    return f"{SPARK_SCHEMES.get(scheme, scheme)}://{host}{posixpath.normpath('/' + key).rstrip('/')}"
+
+
+def deltalake_location(location: str) -> str:
+    """Return a location in Spark's spelling as ``deltalake`` takes it: a path, or a quoted URL.
+
+    See :func:`misread_by_deltalake` for locations that it does not read correctly in any spelling.
+    """
+    path = local_path(location)
+    if path is not None:
+        return path
+    scheme, rest = split_scheme(location)
+    return f"{SPARK_SCHEMES.get(scheme, scheme)}:{_quoted(rest)}"
+
+
+def misread_by_deltalake(location: str) -> str | None:
+    """Return what ``deltalake`` would read in place of a location in Spark's spelling.
+
+    Releases up to 1.6.6 list a table's log under the right name, and unquote that name before they read the
+    log's files. So for the table ``day%201`` they read the commits of its neighbour ``day 1``. In directories
+    they also take a backslash for a slash.
+
+    Returns:
+        None if it reads the right location.
+    """
+    path = local_path(location)
+    read = unquote(location) if path is None else unquote(location).replace("\\", "/")
+    return None if read == location else read
+
+
+def escape_glob(location: str) -> str:
+    """Return a location in Spark's spelling for ``spark.read``, which takes ``*?[]{}`` for a pattern."""
+    return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in location)
+
+
+def url_of_path(path: str) -> str:
+    """Return the URL of an absolute path."""
+    return f"file://{quote(path)}"
+
+
+def path_of_url(url: str) -> str:
+    """Return the path of a ``file://`` URL, whose host is ignored."""
+    return unquote(urlsplit(url).path)
+
+
+def _quoted(rest: str) -> str:
+    """Quote what follows a scheme, but not the user and host: the container of Azure is written as a user."""
+    slashes, authority, path = re.match(r"(/*)([^/]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    return slashes + authority + quote(path, safe="/!$&'()*+,;:=@~")

@@ -1,0 +1,95 @@
+"""A table is the same one to Spark, deltalake and the commands, whatever its directory is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from gazette_spark.audit.delta_rows import DeltaRows
+from gazette_spark.audit.verify import verify_table
+from gazette_spark.cli.main import main
+from gazette_spark.errors import InputError, TableRefusedError
+from gazette_spark.ingest import ingest
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.feeds import CheckpointFeed, TableFeed
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.rules import Thresholds
+from gazette_spark.locations import misread_by_deltalake
+from gazette_spark.sink import DeltaSink
+from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+
+ODD = "a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^ %"
+"""Characters that mean something in URLs, patterns, SQL or names of partitions."""
+
+
+class NamedStream(FileStream):
+    """A stream whose table and query checkpoint have a name, as has the directory that holds them."""
+
+    def __init__(self, spark: SparkSession, root: Path, name: str) -> None:
+        (root / name).mkdir(parents=True)
+        super().__init__(spark, root / name)
+        self.table = root / name / name
+        self.checkpoint = root / name / f"{name} checkpoint"
+
+    def run_direct(self, sink: DeltaSink) -> None:
+        """Run the query by the direct lane."""
+        reader = self.spark.readStream.format("file_journals").option("root", str(self.journals))
+        query = ingest(reader, sink, checkpoint=str(self.checkpoint), availableNow=True)
+        assert query.awaitTermination(DEADLINE_S)
+
+
+@pytest.mark.parametrize("name", [ODD, "day%201"])
+def test_every_part_finds_the_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Both lanes, by directory and by a name in the catalog; resume, commits, lag, ``offsets show``, verify.
+
+    The table of the name that unquoting makes of it gets no commit.
+    """
+    stream = NamedStream(spark, tmp_path, name)
+    other = misread_by_deltalake(str(stream.table))
+    neighbour = Path(other) if other else stream.table.parent / "neighbour"
+    spark.range(1).write.format("delta").save(str(neighbour))
+    stream.append(6)
+    stream.run()
+    stream.append(4)
+    if other:
+        with pytest.raises(TableRefusedError, match=r"deltalake would read .*day 1\..*DeltaSink\.start"):
+            stream.run_direct(stream.sink())
+        stream.lose_checkpoint()
+        stream.run(resumeOffsets=stream.sink().resume_offsets(spark))
+    else:
+        quoted = str(stream.table).replace("\\", "\\\\").replace("'", "\\'")
+        spark.sql(f"CREATE TABLE named USING delta LOCATION '{quoted}'")
+        try:
+            stream.run_direct(DeltaSink(APP_ID, table="named"))
+        finally:
+            spark.sql("DROP TABLE named")
+    stream.assert_exact()
+    assert len(list((neighbour / "_delta_log").glob("*.json"))) == 1
+
+    entry = stream.sink().ledger(spark)
+    assert entry is not None
+    assert stream.sink().commits(spark)[-1].read_through == entry.read_through
+    for location in (str(stream.table), f"file:{stream.table}", f"file://{stream.table}"):
+        shown = CliRunner().invoke(main, ["offsets", "show", location, "--format", "json"])
+        (found,) = json.loads(shown.stdout)
+        assert found["app_id"] == APP_ID
+        assert found["batch_id"] == entry.batch_id
+    assert verify_table(spark, stream.sink().table, None, {}).result != "different"
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    CheckpointFeed(f"file:{stream.checkpoint}", "checkpoint").poll(monitor, 10**12)
+    TableFeed(f"file:{stream.table}", "table").poll(monitor, 10**12)
+    assert monitor.last_order("table") == stream.sink().commits(spark)[-1].order
+    if other:
+        with pytest.raises(InputError, match="deltalake would read"):
+            DeltaRows(str(stream.table))
+    else:
+        assert {rows for _, rows, *_ in DeltaRows(f"file:{stream.table}").last_rows()} == {
+            len(stream.truth()["a"].splitlines())
+        }
+    assert monitor.last_order("checkpoint") == entry.batch_id
