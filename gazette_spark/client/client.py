@@ -315,6 +315,11 @@ class Client(Closing):
         """
         return self._write_head(journal)
 
+    @property
+    def _question_s(self) -> float:
+        """Seconds that one try of a question has: a broker that hangs must leave time to ask another."""
+        return min(self._timeout_s, self._idle_timeout_s)
+
     def _write_head(self, journal: str, headers: dict[str, pb.Header] | None = None) -> int:
         validate_journal_name(journal, allow_meta=True)
 
@@ -337,7 +342,7 @@ class Client(Closing):
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         dial = self._dialer.for_member
-        return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
+        return heads.write_heads(dial, journals, self.write_head, timeout_s=self._question_s)
 
     def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return the write head of each journal as its primary knows it: no other member knows of more bytes.
@@ -348,7 +353,7 @@ class Client(Closing):
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         headers: dict[str, pb.Header] = {}
-        dial, timeout_s = self._dialer.for_member, self._timeout_s
+        dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
         found = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
         primaries: dict[str, Connection] = {}
@@ -411,7 +416,7 @@ class Client(Closing):
         """
         for journal in offsets:
             validate_journal_name(journal, allow_meta=True)
-        dial, timeout_s = self._dialer.for_member, self._timeout_s
+        dial, timeout_s = self._dialer.for_member, self._question_s
 
         def again(journal: str) -> heads.Tail:
             return heads.Tail(self.write_head(journal))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha1
 from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from gazette_spark.client import Client
 from gazette_spark.client.reading.heads import MANY, Tail, tail_of
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import Hang, StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 ABC = sha1(b"abc", usedforsecurity=False).digest()
@@ -92,3 +94,22 @@ def test_a_broker_that_stops_in_the_middle_of_a_question(
         broker.script("Read", answer)
         assert client.write_heads(names) == dict.fromkeys(names, 7)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("ask", ["write_heads", "primary_heads", "tails"])
+def test_a_broker_that_hangs_is_left_in_time(ask: str) -> None:
+    """A question has the time of a silent stream, so that another broker may answer before the call's end."""
+    with (
+        StubBroker() as broker,
+        Client(broker.endpoint, timeout_s=30, idle_timeout_s=0.3) as client,
+    ):
+        broker.script("Read", [Hang()], [not_yet(7)])
+        calls: dict[str, Callable[[], object]] = {
+            "write_heads": lambda: client.write_heads([JOURNAL]),
+            "primary_heads": lambda: client.primary_heads([JOURNAL]),
+            "tails": lambda: client.tails({JOURNAL: 0}, 10),
+        }
+        began = monotonic()
+        expected = Tail(7) if ask == "tails" else 7
+        assert calls[ask]() == {JOURNAL: expected}
+        assert monotonic() - began < 10
