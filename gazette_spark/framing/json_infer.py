@@ -28,9 +28,9 @@ from gazette_spark.framing.variant import nesting
 Type = Any
 """A leaf's type; fields by name; or a list of one, the type of its elements."""
 
-MAX_DEPTH = 200
-"""Deepest nesting of a record that is read. Spark takes no schema of more than some 330 levels, and each of
-them costs several frames of Python's stack, of which there are 1,000."""
+MAX_DEPTH = 64
+"""Deepest nesting of a record that is read: Arrow sends no deeper column to Spark, so one such record in the
+sample would end each query."""
 
 MAX_DIGITS = 38
 """Most digits of a decimal."""

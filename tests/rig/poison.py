@@ -294,6 +294,7 @@ def _inference(case: Case) -> None:
     StructType.fromJson(from_arrow_schema(schema).jsonValue())
     for batch in JsonParser(JsonFormat(schema)).record_batches(blocks):
         batch.validate(full=True)
+        batch.serialize()  # As it goes to Spark, which takes fewer levels than Arrow otherwise does.
 
 
 def _messages(case: Case) -> None:
