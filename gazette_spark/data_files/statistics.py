@@ -7,6 +7,7 @@ bound is left out wherever Parquet's order or form is not Delta's:
 binary, boolean         none: Delta has none
 text                    cut at 32 characters; the upper bound then ends in the last code point
 float with a NaN        none: Delta orders NaN above all numbers, Parquet leaves it out
+float with an infinity  none: JSON has no text for it
 float within a struct   none: NaN is looked for in columns only
 array, map              nothing, null counts included
 decimal                 none beyond 15 digits, which a reader may round
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from collections.abc import Collection, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -101,7 +103,7 @@ def file_statistics(
             _put(lows, leaf.path, bounds[0])
             _put(highs, leaf.path, bounds[1])
     found = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _has_order(leaf: Leaf, with_nan: Collection[str]) -> bool:
@@ -128,7 +130,7 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
         case Decimal(), Decimal():
             return (float(low), float(high)) if _is_short(low) and _is_short(high) else None
         case ((int() | float()), (int() | float())):
-            return low, high
+            return (low, high) if math.isfinite(low) and math.isfinite(high) else None
     return None
 
 

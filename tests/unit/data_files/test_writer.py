@@ -246,3 +246,15 @@ def test_a_long_partition_value_has_a_directory(tmp_path: Path) -> None:
     files = told(target(tmp_path, partition_by=("p",)), batch([(each, DAY, 1, b"") for each in texts]))
     assert [dict(file["partition_values"])["p"] for file in files] == texts
     assert all((tmp_path / file["path"]).exists() for file in files)
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf")])
+def test_an_infinity_has_no_bounds(tmp_path: Path, odd: float) -> None:
+    """JSON has no text for it, and deltalake refuses the commit of a file whose statistics have one."""
+    rows = pa.RecordBatch.from_pydict({"real": pa.array([1.5, odd]), "n": pa.array([1, 2])})
+    shape = json.dumps(from_arrow_schema(rows.schema).jsonValue())
+    files = write_files([("journal=j", [rows])], FileTarget("t", str(tmp_path), shape, shape))
+    (file,) = [row for each in files for row in each.to_pylist()]
+    stats = json.loads(file["stats"], parse_constant=pytest.fail)
+    assert stats["minValues"] == {"n": 1}
+    assert stats["maxValues"] == {"n": 2}
