@@ -59,7 +59,7 @@ def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa
         raise
     except RecursionError:
         raise JsonError(f"nested more than {MAX_DEPTH} deep") from None
-    except UnicodeError as error:
+    except (UnicodeEncodeError, UnicodeDecodeError) as error:
         raise JsonError(f"it is not Unicode: {error.reason}") from None
     except ValueError as error:
         raise JsonError(str(error)) from None
@@ -74,7 +74,7 @@ def shown(text: str | bytes) -> str:
     return begin if len(decoded) <= SHOWN else f"{begin}…"
 
 
-def _check_depth(value: object) -> None:
+def _check_depth(value: Any) -> None:  # noqa: ANN401 - parsed JSON
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if not level:
