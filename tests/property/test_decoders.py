@@ -178,7 +178,7 @@ SCHEMA = (GOLDEN / "inferred_schema/v1.json").read_text().partition("\n")[2]
 
 
 def _metadata_row(text: str) -> list[HistoryRow]:
-    return [HistoryRow(1, 0, "WRITE", text)]
+    return [HistoryRow(1, "WRITE", user_metadata=text)]
 
 
 DECODERS: dict[str, tuple[Callable[[str], object], list[str]]] = {

@@ -247,7 +247,7 @@ BUILT: dict[str, list[re.Pattern[Any]]] = {
         for text in ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "d MMMM y, h:mm a", "[dd/MM/]yyyy", "y-M-d H:m:s.S X")
     ],
     "gazette_spark/message/uuid_columns.py": [
-        getattr(uuid_columns._JsonReader(JsonPointer("/_meta/uuid")), name)
+        getattr(uuid_columns._JsonReader(JsonPointer(("_meta", "uuid"))), name)
         for name in ("_at_begin", "_at_end")
     ],
 }
