@@ -120,5 +120,5 @@ def path_of_url(url: str) -> str:
 
 def _quoted(rest: str) -> str:
     """Quote what follows a scheme, but not the user and host: the container of Azure is written as a user."""
-    slashes, authority, path = re.match(r"(/*)([^/]*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    slashes, authority, path = re.match(r"(/*+)([^/]*+)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     return slashes + authority + quote(path, safe="/!$&'()*+,;:=@~")

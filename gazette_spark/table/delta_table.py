@@ -52,7 +52,7 @@ RESTORE_CANDIDATES = 200
 PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
 """Names that mean the same in a pattern of SHOW TABLE EXTENDED."""
 
-TIME_TRAVEL_NAME = re.compile(r".*@([vV]\d+|\d{17})/*", re.DOTALL)
+TIME_TRAVEL_NAME = re.compile(r"(?>.*@)([vV]\d+|\d{17})/*", re.DOTALL)
 """Paths that Delta takes for a version of the table whose path comes before the sign."""
 
 LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
