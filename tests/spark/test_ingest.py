@@ -165,6 +165,41 @@ def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
     assert entries[0].end == entries[1].end
 
 
+def partition_values(table: Path) -> set[str]:
+    """Return the values of a table's partitions, as its log has them."""
+    logs = (path.read_text().splitlines() for path in (table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for lines in logs for line in lines]
+    return {json.dumps(each["add"]["partitionValues"], sort_keys=True) for each in actions if "add" in each}
+
+
+EXTREMES: tuple[dict[str, Any], ...] = (
+    {"day": "+10000-01-01", "at": "+10000-01-01T00:00:00Z", "local": "+10000-01-01T00:00:00"},
+    {"day": "0000-01-01", "at": "0000-01-01T00:00:00Z", "local": "0000-01-01T00:00:00"},
+    {"day": "-0001-12-31", "at": "-0001-12-31T00:00:00Z"},
+    {"day": "9999-12-31", "at": "9999-12-31T23:59:59.999999Z", "number": "NaN", "real": "-Infinity"},
+    {"day": None, "text": "", "number": -0.0, "real": -0.0, "price": "-0.00", "small": -128},
+    {"price": "9999999999.99", "small": 127},
+    {"text": "null", "price": "-9999999999.99", "big": "9" * 28 + "." + "9" * 10},
+    {"text": "a/b=c%20d%é#?&'\"`\\{}[]*:", "number": 5e-324, "real": 1e-45},
+    {"text": " blank ", "number": 1.7976931348623157e308},
+    {"text": "\t\n\x7f\U0001f600\ud7ff\ue000", "half": -32768, "whole": -(2**31), "id": -(2**63)},
+)
+"""Records with values that libraries write differently, or not at all."""
+
+
+def test_both_lanes_write_extreme_values_alike(lanes: Lanes) -> None:
+    """As values of partitions, and as others: the tables are equal, and deltalake opens both."""
+    lines = [json.dumps(event(100 + n) | each) + "\n" for n, each in enumerate(EXTREMES)]
+    lanes.journals.append("a", "".join(lines).encode())
+    for lane in ("spark", "direct"):
+        lanes.run(lane, lane, new_table=NewTable(partition_by=["day", "text", "small"]))
+    lanes.assert_equal("spark", "direct")
+    written, expected = (partition_values(lanes.root / name) for name in ("direct", "spark"))
+    assert written == expected
+    assert lanes.table("direct").where("day > '9999-12-31' OR day < '0001-01-01'").count() == 3
+    assert lanes.table("direct").where("at > '9999-12-31T23:59:59.9999995Z' OR id = 101").count() == 2
+
+
 STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 
 
