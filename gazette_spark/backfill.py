@@ -28,8 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gazette_spark.errors import OptionError
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options.query_range import LATEST
+from gazette_spark.offsets import Fingerprint, JournalOffsets
+from gazette_spark.options.query_range import LATEST, RANGE_OPTIONS
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.scan.admission import Limits
@@ -40,24 +40,6 @@ from gazette_spark.table.preflight import check_workers
 from gazette_spark.table.session import session_or_active
 
 log = logging.getLogger(__name__)
-
-RANGE_OPTIONS = frozenset(
-    {
-        "brokeraddress",
-        "endingoffsets",
-        "endingtimestamp",
-        "journals",
-        "journalspattern",
-        "messagessince",
-        "path",
-        "selector",
-        "startingoffsets",
-        "startingoffsetsbytimestamp",
-        "startingoffsetsbytimestampstrategy",
-        "startingtimestamp",
-    }
-)
-"""Options, in lower case, that a plan answers: the batch that is read has its answers in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +88,8 @@ def backfill(
 
     Raises:
         OptionError: the options are not those of a batch query.
+        JournalRecreatedError: a journal was deleted and created again since the table's rows were read, and
+            its offsets stand for other bytes.
         OffsetBeyondHeadError: brokers say that a journal ends before the table does.
         SinkError: the table cannot be continued; nothing was written.
     """
@@ -122,6 +106,12 @@ def backfill(
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         recorded = entry.read_through if entry else {}
+        compared: dict[str, Fingerprint] = {}
+        if entry:
+            # Journals that end before the table does are not compared: a store may be behind, and for
+            # brokers that is an error of its own.
+            heads = journals.write_heads(list(end.read_through))
+            compared = planner.compare(entry.fingerprints, recorded, heads)
         begin, end = continued(
             begin, end, recorded, open_end=is_open(parsed), check_heads=planner.check_heads
         )
@@ -135,7 +125,9 @@ def backfill(
             df = (reader.schema(schema) if schema is not None else reader).load()
             schema = df.schema  # One for all steps, if it comes from a sample.
             with of_spark(session, bar, f"backfill, {done:,} of {whole:,} bytes"):
-                written |= sink.write_batch(df if transform is None else transform(df), low, high)
+                known = {name: compared[name] for name in low.read_through if name in compared}
+                rows = df if transform is None else transform(df)
+                written |= sink.write_batch(rows, replace(low, fingerprints=known), high)
             done += Backfilled(low, high, written=True).size_bytes
             log.info("backfilled bytes=%d of=%d", done, whole)
     return Backfilled(begin, end, written)
@@ -146,7 +138,8 @@ def steps(
 ) -> Iterator[tuple[JournalOffsets, JournalOffsets]]:
     """Yield ranges that follow each other from ``begin`` to ``end``, on record boundaries.
 
-    Under ``failOnDataLoss=false`` their ends name the bytes that are gone, which the ledger records.
+    Their ends have what the ledger records: fingerprints of the journals, and under ``failOnDataLoss=false``
+    the bytes that are gone.
 
     Args:
         planner: Of the journals.
@@ -155,14 +148,18 @@ def steps(
         limit: Bytes of a range over all journals, exceeded by one record of each at most; None: one range.
     """
     if begin == end or limit is None:
-        yield from [] if begin == end else [(begin, planner.with_gaps(begin, end))]
+        yield from [] if begin == end else [(begin, planner.completed(begin, end))]
         return
     ends = {name: until for name, until in end.read_through.items() if until > begin.read_through[name]}
     planner.freeze(JournalOffsets(ends))
     at = JournalOffsets({name: begin.read_through[name] for name in ends})
     done = begin
     while (reached := planner.next(at, Limits(max_bytes=limit))) != at:
-        following = JournalOffsets({**done.read_through, **reached.read_through}, gaps=reached.gaps)
+        following = JournalOffsets(
+            {**done.read_through, **reached.read_through},
+            gaps=reached.gaps,
+            fingerprints=reached.fingerprints,
+        )
         yield done, following
         at, done = reached, following.plain()
 
@@ -209,7 +206,9 @@ def pinned_options(
     options: Mapping[str, str], parsed: SourceOptions, begin: JournalOffsets, end: JournalOffsets
 ) -> dict[str, str]:
     """Return the options of a query that reads a range, and nothing that appears after it was planned."""
-    kept = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
+    # The plan has answered these; Spark's own session may name another broker.
+    answered = RANGE_OPTIONS | {"brokeraddress"}
+    kept = {name: text for name, text in options.items() if name.lower() not in answered}
     read = [name for name, until in end.read_through.items() if until > begin.read_through[name]]
     kept["journals"] = ",".join(read)
     kept["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()

@@ -26,10 +26,14 @@ Older query checkpoints and a table's ledger use the first form.
 
 ``starts`` has the offsets at which a query of committed messages began. The third form of the JSON has them:
 the states of producers at an offset follow from the bytes since then.
+
+``fingerprints`` identifies the journals that the last batch read, by their creation and their bytes. The
+fourth form of the JSON has them; see :class:`Fingerprint`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -39,7 +43,7 @@ from typing import Any, Literal, NoReturn, cast
 from gazette_spark.errors import JsonError, OffsetError
 from gazette_spark.strict_json import parse_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Largest number of the JSON form. A larger one was written by a later release."""
 
 MAX_OFFSET = 2**63 - 1
@@ -53,9 +57,78 @@ _FIELDS = {
     2: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps"},
     3: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps", "starts"},
 }
+_FIELDS[4] = _FIELDS[3] | {"fingerprints"}
 """Allowed fields of each form of the JSON."""
 
 Position = Literal["", "initial", "pinned"]
+
+FINGERPRINT_BYTES = 512
+"""Bytes before an offset that identify its journal. To read so few costs no more than to read one."""
+
+DIGEST_LETTERS = 16
+"""Hexadecimal digits of a fingerprint's SHA-256 that are stored: 10,000 journals have to stay cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Identifies the journal that an offset belongs to: by its creation, and by the bytes before the offset.
+
+    A journal that is deleted and created again keeps its name, and its offsets may stand for other bytes.
+    Etcd's revision of its creation tells the two apart, and is unknown for stores without brokers. The bytes
+    tell whether it matters: a journal that is created again over its stored fragments has the same bytes.
+    """
+
+    begin: int
+    end: int
+    digest: str = ""
+    """First digits of the SHA-256 of the bytes ``[begin, end)``; empty if the range is."""
+    create_revision: int = 0
+    """Etcd's revision at which the journal was created; 0 if unknown."""
+
+    def __post_init__(self) -> None:
+        numbers = (self.begin, self.end, self.create_revision)
+        digits = DIGEST_LETTERS if self.begin < self.end else 0
+        if (
+            not all(type(each) is int and 0 <= each <= MAX_OFFSET for each in numbers)
+            or self.begin > self.end
+            or re.fullmatch(f"[0-9a-f]{{{digits}}}", self.digest) is None
+        ):
+            raise OffsetError(f"{self.to_text()!r} is not a fingerprint (begin:end:digest:revision)")
+
+    @classmethod
+    def of(cls, content: bytes, end: int, create_revision: int = 0) -> Fingerprint:
+        """Return the fingerprint of an offset, by the bytes before it."""
+        content = content[-FINGERPRINT_BYTES:]
+        return cls(end - len(content), end, _digest(content), create_revision)
+
+    @classmethod
+    def from_text(cls, text: object) -> Fingerprint:
+        """Read the stored form.
+
+        Raises:
+            OffsetError: it has another form.
+        """
+        match = re.fullmatch(r"([0-9]{1,19}):([0-9]{1,19}):([0-9a-f]*):([0-9]{1,19})", str(text))
+        if match is None:
+            raise OffsetError(f"{_shown(text)} is not a fingerprint (begin:end:digest:revision)")
+        begin, end, digest, revision = match.groups()
+        return cls(int(begin), int(end), digest, int(revision))
+
+    def to_text(self) -> str:
+        """Return the stored form."""
+        return f"{self.begin}:{self.end}:{self.digest}:{self.create_revision}"
+
+    def has_range_of(self, other: Fingerprint) -> bool:
+        """Say whether both are of the same bytes, at least one; then the digests tell the journals apart."""
+        return (self.begin, self.end) == (other.begin, other.end) and self.begin < self.end
+
+    def is_of(self, content: bytes) -> bool:
+        """Say whether some bytes, read from ``[begin, end)``, are those of this fingerprint."""
+        return self.digest == _digest(content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS] if content else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +137,7 @@ class JournalOffsets:
 
     ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
     copied and sorted; treat them as immutable. Positions with the same offsets are equal; ``revision``,
-    ``heads``, ``gone``, ``gaps`` and ``starts`` do not count.
+    ``heads``, ``gone``, ``gaps``, ``starts`` and ``fingerprints`` do not count.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
@@ -80,6 +153,8 @@ class JournalOffsets:
     """Journals of the position that were deleted: the query had read them, or its options allow the loss."""
     starts: Mapping[str, int] = field(default_factory=dict, compare=False)
     """By journal, the offset at which a query of committed messages began; empty for other queries."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False)
+    """Identify the journals that the batch up to this position read, pinned, or found to be created again."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
@@ -103,6 +178,9 @@ class JournalOffsets:
                     "a start lies at or before the offset of a journal of the position", journal, offset
                 )
         object.__setattr__(self, "starts", dict(sorted(self.starts.items())))
+        if unknown := sorted(self.fingerprints.keys() - self.read_through.keys()):
+            raise OffsetError("a fingerprint is of a journal of the position", unknown[0])
+        object.__setattr__(self, "fingerprints", dict(sorted(self.fingerprints.items())))
 
     def __hash__(self) -> int:
         return hash((tuple(self.read_through.items()), self.position))
@@ -126,6 +204,9 @@ class JournalOffsets:
             value |= {"format_version": 2, "gaps": named}
         if self.starts:
             value |= {"format_version": 3, "starts": dict(self.starts)}
+        if self.fingerprints:
+            texts = {journal: each.to_text() for journal, each in self.fingerprints.items()}
+            value |= {"format_version": 4, "fingerprints": texts}
         return value
 
     def plain(self) -> JournalOffsets:
@@ -173,13 +254,19 @@ class JournalOffsets:
         if not isinstance(gone, Mapping) or not all(each is True for each in gone.values()):
             _refuse(f"gone is {_shown(gone)}")
         starts = value.get("starts", {})
-        if not isinstance(starts, Mapping) or (version > 2 and not starts):
+        if not isinstance(starts, Mapping) or (version == 3 and not starts):
             _refuse(f"starts is {_shown(starts)}")
         if version == 2 and revision == 0 and not gaps and not gone:
             _refuse(f"revision is {_shown(value.get('revision'))}")
         if not isinstance(heads, Mapping):
             _refuse(f"heads is {_shown(heads)}")
-        return cls(journals, cast(Position, position), revision, heads, gaps, tuple(gone), starts)
+        prints = value.get("fingerprints", {})
+        if not isinstance(prints, Mapping) or (version > 3 and not prints):
+            _refuse(f"fingerprints is {_shown(prints)}")
+        fingerprints = {journal: Fingerprint.from_text(text) for journal, text in prints.items()}
+        return cls(
+            journals, cast(Position, position), revision, heads, gaps, tuple(gone), starts, fingerprints
+        )
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffsets:

@@ -374,8 +374,8 @@ class DeltaSink:
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
 
-        All journals of the ledger are in it. Where some were deleted or are not read any more, or the query
-        has several sources, use :meth:`resume`.
+        All journals of the ledger are in it, with the fingerprints by which the query recognizes them. Where
+        some were deleted or are not read any more, or the query has several sources, use :meth:`resume`.
 
         Returns:
             JSON, or None if the table has no entry yet: start then where you like. If all entries were
@@ -383,7 +383,8 @@ class DeltaSink:
         """
         state = self._target.ledger(session_or_active(spark), self.app_id)
         offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
-        return JournalOffsets(offsets).to_json() if offsets else None
+        prints = state.entry.fingerprints if state.entry else {}
+        return JournalOffsets(offsets, fingerprints=prints).to_json() if offsets else None
 
     def resume(self, reader: DataStreamReader, spark: SparkSession | None = None) -> DataStreamReader:
         """Have a query that has lost its checkpoint go on where the table ends.
@@ -406,7 +407,12 @@ class DeltaSink:
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
 
     def adopt(
-        self, offsets: JournalOffsets, spark: SparkSession | None = None, *, recreated: bool = False
+        self,
+        offsets: JournalOffsets,
+        spark: SparkSession | None = None,
+        *,
+        recreated: bool = False,
+        options: Mapping[str, str] | None = None,
     ) -> LedgerEntry:
         """Have the ledger of a table begin at ``offsets``, because it was cleaned up or there never was one.
 
@@ -419,20 +425,27 @@ class DeltaSink:
                 come from; else it is taken on trust. Of a table of committed messages they have ``starts``,
                 too: where its query began.
             spark: The session, if not the active one.
-            recreated: Or the table has a ledger, and the journals in ``offsets`` were deleted and made again.
-                Their rows go on there; rows of the old ones stay. All other journals go on as they are.
+            recreated: Or the table has a ledger, and the journals in ``offsets`` were deleted and created
+                again with other bytes. Their rows go on there; rows of the old ones stay. All other journals
+                go on as they are.
+            options: With ``recreated``, the options of the query's reader that say where the journals are and
+                how to enter. The journals' bytes are compared with the ledger: no bytes are written twice.
 
         Returns:
             The entry. Calling again with the same offsets changes nothing.
 
         Raises:
+            OptionError: ``recreated`` comes without ``options``.
             TableRefusedError: the table has a ledger, or rows past the offsets; or ``recreated`` names a
-                journal that the ledger does not know.
+                journal that the ledger does not know, or that has the bytes of the table's rows still.
         """
         session = session_or_active(spark)
         self._target.check(session, None)
         if recreated:
-            return adopt_recreated(self._target, session, self.app_id, offsets)
+            if options is None:
+                expected = "the options of the query's reader: the journals are compared with the ledger"
+                raise OptionError("options", "none with recreated=True", expected)
+            return adopt_recreated(self._target, session, self.app_id, offsets, options)
         mode: Mode = "upsert" if self._upsert else "append"
         return adopt(self._target, session, self.app_id, offsets, mode=mode)
 

@@ -58,6 +58,7 @@ from gazette_spark.framing.label_columns import is_labels_type, labels_array
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
+from gazette_spark.options.query_range import EARLIEST, OffsetChoice
 from gazette_spark.options.security import OPEN, Security
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.options.table import TARGET_OPTION
@@ -219,6 +220,11 @@ class _Reader:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks need: of 10,000 journals, offsets and fingerprints to start at are a megabyte."""
+        options = replace(self._options, resume_offsets=None, starting_offsets=OffsetChoice(EARLIEST))
+        return {**vars(self), "_options": options}
 
     def _parser_maker(self, form: str, labels: Labels = ()) -> Callable[[], RowParser]:
         schema = arrow_schema(self._schema)

@@ -74,7 +74,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "OffsetBeyondHeadError": "Wait until the brokers are healthy, and start again: "
         "[When brokers fail over](../guides/data-loss.md#when-brokers-fail-over).",
         "JournalRecreatedError": "Continue the table with the new journal: "
-        "[Recover](../guides/recover.md#a-journal-was-deleted-and-made-again).",
+        "[Recover](../guides/recover.md#a-journal-was-deleted-and-created-again).",
         "OtherJournalsError": "Keep the order of the query's sources, or start with a new checkpoint and "
         "`DeltaSink.resume`.",
         "CorruptFragmentError": "Restore the fragment file from a backup.",

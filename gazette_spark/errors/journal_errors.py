@@ -84,26 +84,43 @@ def end_explained(doubt: str) -> str:
 
 @dataclass(eq=False)
 class JournalRecreatedError(GazetteError):
-    """A journal was deleted and created again since the query last saw it.
+    """A journal was deleted and created again, and its offsets may stand for other bytes than were read.
 
-    Bytes of the old journal that were not stored yet are lost. Other bytes may have their offsets now.
+    Bytes of the old journal that were not stored yet are lost.
     """
 
     journal: str
     wanted: int
-    """Offset up to which the query has read."""
+    """Offset up to which its bytes were read."""
     create_revision: int
-    """Etcd's revision at which the journal was created."""
+    """Etcd's revision at which the journal was created; 0 if unknown."""
     revision: int
-    """Etcd's revision at which the query saw it last."""
+    """Etcd's revision at which it was created before, or seen last; 0 if unknown."""
+    compared: tuple[int, int] | None = None
+    """Range of bytes that are not those that were read; None if no bytes could be compared."""
+    table: str = ""
+    """Table whose ledger recorded the journal, if the sink found the difference."""
 
     def __str__(self) -> str:
+        revisions = ""
+        if self.create_revision and 0 < self.revision != self.create_revision:
+            revisions = f" at revision {self.create_revision}, after revision {self.revision} had another one"
+        where = f"table {self.table}: " if self.table else ""
+        what = f"{where}journal {self.journal!r}: it was deleted and created again{revisions}"
+        adopt = f"DeltaSink.adopt(JournalOffsets({{{self.journal!r}: 0}}), recreated=True, options=…)"
+        if self.compared:
+            begin, end = self.compared
+            return (
+                f"{what}. Its bytes [{begin}, {end}) are not those that were read, so its offsets stand for "
+                "other records now. Give the new journal another table or app id; or continue this table "
+                f"with it by {adopt}, and start with a new checkpoint and DeltaSink.resume(reader)"
+            )
         return (
-            f"journal {self.journal!r}: it was deleted and created again at revision {self.create_revision}; "
-            f"the query, which has read up to offset {self.wanted}, saw it last at revision {self.revision}. "
-            "Offsets may stand for other bytes now. If they do not, start the query with a new checkpoint "
-            "and this position as startingOffsets. Else start it with a new checkpoint and a new table, or "
-            "have the table go on with the new journal: DeltaSink.adopt(offsets, recreated=True)"
+            f"{what}, and the bytes that were read up to offset {self.wanted} cannot be compared: they are "
+            "not recorded here, or the journal no longer has them. Start with a new checkpoint and "
+            "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that finds "
+            "nothing to compare either, give the new journal another table or app id, or continue this table "
+            f"with it by {adopt}"
         )
 
 

@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from gazette_spark.errors import (
     DeadLetterError,
     FencedError,
+    JournalRecreatedError,
     LedgerLostError,
     OptionError,
     RestoredError,
@@ -278,7 +279,9 @@ def _attempt(state: LedgerState) -> str | None:
     return state.entry.attempt if state.entry else None
 
 
-def _advised(error: SinkError, dead: LedgerState) -> SinkError:
+def _advised(
+    error: SinkError | JournalRecreatedError, dead: LedgerState
+) -> SinkError | JournalRecreatedError:
     """Return an error of the main table's as one of the dead letters', where another way out is right."""
     if isinstance(error, RestoredError) and dead.entry is not None:
         undone_at = dead.jumps[0] if dead.jumps else dead.entry_version

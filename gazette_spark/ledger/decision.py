@@ -47,6 +47,7 @@ from gazette_spark.errors import (
     BatchMismatchError,
     FencedError,
     GapError,
+    JournalRecreatedError,
     LedgerLostError,
     Mismatch,
     OverlapError,
@@ -66,7 +67,7 @@ from gazette_spark.ledger.entry import (
     least_offsets,
     stored_on_parent,
 )
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Skip:
 class Refusal:
     """Write nothing and end the query."""
 
-    error: SinkError
+    error: SinkError | JournalRecreatedError
 
 
 Decision = Write | Skip | Refusal
@@ -226,7 +227,14 @@ def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
         return True
     if batch.planned_ms is None or (batch.query_id == entry.query_id and batch.batch_id < entry.batch_id):
         return False
-    return batch.batch_id > 0 or _is_bound(batch) or entry.stateful
+    if batch.batch_id > 0 or _is_bound(batch) or entry.stateful:
+        return True
+    # The source has compared a journal that was created again: later batches name the new creation.
+    known = entry.fingerprints
+    return any(
+        journal in known and known[journal].create_revision != new.create_revision and new.create_revision
+        for journal, new in batch.fingerprints.items()
+    )
 
 
 def _is_bound(batch: Batch) -> bool:
@@ -305,10 +313,14 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
                 yield KeptRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
 
 
-def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) -> SinkError | None:
+def _unfit_state(
+    state: LedgerState, compared: _Comparison, seen: str | None
+) -> SinkError | JournalRecreatedError | None:
     """Return why the table is not one this writer may continue, if it is not."""
     batch = compared.batch
-    if state.entry is not None and (error := _other_rows(batch, state.entry)):
+    if state.entry is not None and (
+        error := _recreated(batch, state.entry) or _other_rows(batch, state.entry)
+    ):
         return error
     if state.entry is None and (batch.batch_id > 0 or is_cut_off(state)):  # Batch 0 left an entry somewhere.
         return _without_entry(state, compared)
@@ -372,6 +384,33 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
                 f"one before, or at offset {recorded[journal]} with on_overlap='trim'"
             )
             return TableRefusedError(batch.table, problem)
+    return None
+
+
+def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None:
+    """Return an error if a journal of the batch is another one than the table's rows were read from.
+
+    The source compares bytes wherever it knows what to compare with. Here that is done again with what the
+    batch brought. A query that does not know the table, as one from the earliest offset with ``trim``, shows
+    itself by the creation of its journals. An entry of an old release has nothing to compare.
+    """
+    for journal, new in batch.fingerprints.items():
+        if (known := entry.fingerprints.get(journal)) is None:
+            continue
+        revisions = (new.create_revision, known.create_revision)
+        earlier = batch.earlier_fingerprints.get(journal, new)
+        for each in (new, earlier):
+            if each.has_range_of(known) and each.digest != known.digest:
+                compared = (known.begin, known.end)
+                return JournalRecreatedError(journal, known.end, *revisions, compared, batch.table)
+        # A fingerprint of the batch before says nothing of this one's journal if it names the old creation.
+        are_same_bytes = any(
+            each.has_range_of(known) and each.create_revision == new.create_revision
+            for each in (new, earlier)
+        )
+        is_other_creation = 0 not in revisions and new.create_revision != known.create_revision
+        if is_other_creation and not are_same_bytes and known.end > 0:
+            return JournalRecreatedError(journal, known.end, *revisions, table=batch.table)
     return None
 
 
@@ -491,8 +530,21 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         stateful=batch.stateful,
         heads=batch.heads,
         isolation=batch.isolation,
+        fingerprints=_latest_fingerprints(batch, entry),
     )
     return stored_on_parent(made, entry)
+
+
+def _latest_fingerprints(batch: Batch, entry: LedgerEntry | None) -> dict[str, Fingerprint]:
+    """Return the fingerprints of the table's end: of each journal the one that reaches furthest.
+
+    One of the same reach replaces the recorded one: its journal was created again over the same bytes.
+    """
+    known = dict(entry.fingerprints) if entry else {}
+    for journal, new in batch.fingerprints.items():
+        if journal not in known or known[journal].end <= new.end:
+            known[journal] = new
+    return known
 
 
 def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:

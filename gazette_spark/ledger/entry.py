@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from gazette_spark.errors import JsonError, LedgerFormatError, OffsetError, TableRefusedError
 from gazette_spark.ledger.row_digest import AuditedRows
-from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
+from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
 from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 2
@@ -110,8 +110,13 @@ class LedgerEntry:
     isolation: Isolation = "read_uncommitted"
     """Under ``read_committed`` the rows of some offsets are the messages that were committed there, wherever
     these begin."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Identify the journals that the table's rows were read from, each by bytes that the table has passed.
+    Journals that only entries of old releases name have none."""
     moved: Moved | None = field(default=None, compare=False, repr=False)
     """What moved since the parent, if that is stored in place of all positions."""
+    new_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False, repr=False)
+    """The fingerprints that differ from the parent's, stored with ``moved``."""
     deltas: int = field(default=0, compare=False)
     """Entries stored as what moved, from the last one with all positions to this one."""
     full_ms: int | None = field(default=None, compare=False)
@@ -182,10 +187,13 @@ class LedgerEntry:
         value |= {name: each for name, each in given if each is not None}
         if self.stateful:
             value["stateful"] = True
-        if self.heads:
-            value["heads"] = dict(self.heads)
-        if self.recreated:
-            value["recreated"] = dict(self.recreated)
+        prints = self.fingerprints if self.moved is None else self.new_fingerprints
+        by_journal = (
+            ("heads", dict(self.heads)),
+            ("recreated", dict(self.recreated)),
+            ("fingerprints", {journal: each.to_text() for journal, each in prints.items()}),
+        )
+        value |= {name: each for name, each in by_journal if each}
         if self.isolation != "read_uncommitted":
             value["isolation"] = self.isolation
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -196,7 +204,7 @@ class EntryDelta:
     """An entry as it is stored on top of its parent: with the positions that moved."""
 
     entry: LedgerEntry
-    """The entry, but for ``start``, ``begin`` and ``end``."""
+    """The entry, but for ``start``, ``begin``, ``end``, and the fingerprints that are its parent's."""
     moved: Moved
 
     @property
@@ -228,7 +236,13 @@ class EntryDelta:
             starts.append(JournalOffsets({**new, **first}))
             begins.append(JournalOffsets({**new, **end.read_through}))
             ends.append(JournalOffsets({**end.read_through, **until}))
-        return replace(self.entry, start=tuple(starts), begin=tuple(begins), end=tuple(ends))
+        return replace(
+            self.entry,
+            start=tuple(starts),
+            begin=tuple(begins),
+            end=tuple(ends),
+            fingerprints={**parent.fingerprints, **self.entry.fingerprints},
+        )
 
 
 def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
@@ -268,7 +282,9 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
         return replace(entry, full_ms=now_ms)
     if (moved := _moved(parent, entry)) is None:
         return replace(entry, full_ms=now_ms)
-    return replace(entry, moved=moved, deltas=parent.deltas + 1, full_ms=full_ms)
+    known = parent.fingerprints
+    new = {name: each for name, each in entry.fingerprints.items() if known.get(name) != each}
+    return replace(entry, moved=moved, new_fingerprints=new, deltas=parent.deltas + 1, full_ms=full_ms)
 
 
 def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | None:
@@ -364,6 +380,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 heads=_offsets(value.get("heads", {}), app_id),
                 recreated=_offsets(value.get("recreated", {}), app_id),
                 isolation=_isolation(value.get("isolation", "read_uncommitted"), app_id),
+                fingerprints=_fingerprints(value.get("fingerprints", {}), app_id),
                 full_ms=value.get("planned_ms"),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
@@ -373,6 +390,15 @@ def _offsets(value: object, app_id: str) -> Mapping[str, int]:
     if isinstance(value, dict) and all(type(at) is int and 0 <= at <= MAX_OFFSET for at in value.values()):
         return value
     raise LedgerFormatError(app_id, f"no offsets by journal: {json.dumps(value)[:200]}")
+
+
+def _fingerprints(value: object, app_id: str) -> Mapping[str, Fingerprint]:
+    if not isinstance(value, dict):
+        raise LedgerFormatError(app_id, f"no fingerprints by journal: {json.dumps(value)[:200]}")
+    try:
+        return {journal: Fingerprint.from_text(text) for journal, text in value.items()}
+    except OffsetError as error:
+        raise LedgerFormatError(app_id, str(error)) from error
 
 
 def _mode(value: object, app_id: str) -> Mode:
@@ -475,6 +501,7 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
         adopted=False,
         recreated={},
         moved=None,
+        new_fingerprints={},
         deltas=0,
         full_ms=None,
     )
@@ -503,6 +530,10 @@ class Batch:
     """Write heads of the journals that had more to read; those that ``end`` names if not given."""
     starts: Mapping[str, int] = field(default_factory=dict)
     """Where a query of committed messages began, by journal; those that ``end`` names if not given."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Identify the journals of the batch; those that ``end`` names if not given."""
+    earlier_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Likewise for the batch before; those that ``begin`` names if not given."""
 
     @property
     def isolation(self) -> Isolation:
@@ -511,6 +542,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""
+        object.__setattr__(self, "fingerprints", self.fingerprints or _named_fingerprints(self.end))
+        earlier = self.earlier_fingerprints or _named_fingerprints(self.begin)
+        object.__setattr__(self, "earlier_fingerprints", earlier)
         begin = (*self.begin, *[None] * (len(self.end) - len(self.begin)))
         completed = tuple(_pinned(b, e) for b, e in zip(begin, self.end, strict=True))
         object.__setattr__(self, "begin", completed)
@@ -523,6 +557,12 @@ class Batch:
         named = {name: at for each in starts for name, at in each.items()}
         object.__setattr__(self, "starts", self.starts or named)
         object.__setattr__(self, "end", tuple(_unmarked(e) for e in self.end))
+
+
+def _named_fingerprints(positions: Positions) -> dict[str, Fingerprint]:
+    """Return the fingerprints that positions name; of several sources that read a journal, the last one's."""
+    named = [each.fingerprints for each in positions if isinstance(each, JournalOffsets)]
+    return {journal: each for prints in named for journal, each in prints.items()}
 
 
 def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:

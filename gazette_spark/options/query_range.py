@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gazette_spark.errors import OffsetError, OptionError
-from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, parse_json_object
+from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets, parse_json_object
 from gazette_spark.options.values import check_journal, shown
 
 EARLIEST = -2
@@ -21,6 +21,24 @@ LATEST = -1
 
 MAX_TIMESTAMP_MS = 32_503_680_000_000
 """The year 3000. A larger number was meant in micro- or nanoseconds."""
+
+RANGE_OPTIONS = frozenset(
+    {
+        "endingoffsets",
+        "endingtimestamp",
+        "journals",
+        "journalspattern",
+        "messagessince",
+        "path",
+        "resumeoffsets",
+        "selector",
+        "startingoffsets",
+        "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+        "startingtimestamp",
+    }
+)
+"""Options, in lower case, that say which bytes a query reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,8 @@ class OffsetChoice:
 
     default: int
     named: Mapping[str, int] = field(default_factory=dict)
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Identify the journals that the offsets were read from, where they come from a table's ledger."""
 
     def of(self, journal: str) -> int:
         """Return the choice for one journal."""
@@ -43,15 +63,20 @@ def parse_starting_offsets(name: str, text: str) -> OffsetChoice:
     return _parse_offsets(name, text, others=EARLIEST)
 
 
-def parse_resume_offsets(name: str, text: str) -> Mapping[str, int]:
-    """Parse ``resumeOffsets``: offsets by journal, each from 0 on."""
+def parse_message_starts(name: str, text: str) -> Mapping[str, int]:
+    """Parse ``messagesSince``: offsets by journal, each from 0 on."""
+    return parse_resume_offsets(name, text).named
+
+
+def parse_resume_offsets(name: str, text: str) -> OffsetChoice:
+    """Parse ``resumeOffsets``: offsets by journal, each from 0 on; other journals start at the earliest."""
     expected = 'JSON of offsets, as DeltaSink.resume gives them: {"a/journal":1024}'
     if not text.startswith("{"):
         raise OptionError(name, shown(text), expected)
-    named = _parse_offsets(name, text, others=EARLIEST).named
-    if min(named.values(), default=0) < 0:
+    choice = _parse_offsets(name, text, others=EARLIEST)
+    if min(choice.named.values(), default=0) < 0:
         raise OptionError(name, shown(text), expected)
-    return named
+    return choice
 
 
 def parse_ending_offsets(name: str, text: str) -> OffsetChoice:
@@ -65,7 +90,8 @@ def _parse_offsets(name: str, text: str, *, others: int) -> OffsetChoice:
         return OffsetChoice(words[text.lower()])
     try:
         value = parse_json_object(text)
-        named = JournalOffsets.from_dict(value).read_through if "format_version" in value else value
+        position = JournalOffsets.from_dict(value) if "format_version" in value else JournalOffsets()
+        named = position.read_through if "format_version" in value else value
     except OffsetError as error:
         problem = f" ({error.problem.split('; expected')[0]})" if text.startswith("{") else ""
         expected = 'earliest, latest, or JSON such as {"a/journal":1024}'
@@ -75,7 +101,7 @@ def _parse_offsets(name: str, text: str, *, others: int) -> OffsetChoice:
         if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
             got = f"{shown(offset)} for journal {journal!r}"
             raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
-    return OffsetChoice(others, dict(named))
+    return OffsetChoice(others, dict(named), position.fingerprints)
 
 
 def parse_timestamp(name: str, text: str) -> int:

@@ -33,6 +33,7 @@ from gazette_spark.options.query_range import (
     check_offsets,
     check_timestamps,
     parse_ending_offsets,
+    parse_message_starts,
     parse_resume_offsets,
     parse_starting_offsets,
     parse_timestamp,
@@ -124,7 +125,7 @@ class SourceOptions:
     """Directory of the states of producers, for streams of committed messages."""
     messages_since: Mapping[str, int] | None
     starting_offsets: OffsetChoice
-    resume_offsets: Mapping[str, int] | None
+    resume_offsets: OffsetChoice | None
     """If given, the start of a new query in place of all other options."""
     ending_offsets: OffsetChoice
     starting_timestamp: int | None
@@ -539,7 +540,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "messagesSince",
-        parse_resume_offsets,
+        parse_message_starts,
         "First offsets of the committed read that this batch continues. `backfill` sets it, with "
         "`stateLocation`; do not set it yourself.",
         use="batch",

@@ -8,6 +8,7 @@ from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.fragment_times import offset_at
+from gazette_spark.scan.identities import JournalIdentities
 from gazette_spark.scan.listings import AskedJournals, selector_of
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
@@ -24,7 +25,7 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
         OffsetError: a journal's range is past its write head, or ends before it begins.
     """
     view = JournalView(client, options)
-    journals = Selection(view, AskedJournals(client, selector_of(options))).chosen()
+    journals = Selection(view, AskedJournals(client, selector_of(options)), JournalIdentities(view)).chosen()
     # The heads first: bytes appended meanwhile are listed, but past the end of the checked range.
     named = {
         journal: max(options.starting_offsets.of(journal), options.ending_offsets.of(journal))

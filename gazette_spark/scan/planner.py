@@ -17,7 +17,7 @@ A position moves like this:
    be empty.
 
 Each position has the state of the journals when it was made: see ``offsets``. ``selection`` uses it when a
-journal is gone.
+journal is gone, ``identities`` when it may be another one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from gazette_spark.errors import JournalNotFoundError, OffsetError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.message.columns import ProducerStates
-from gazette_spark.offsets import JournalOffsets, changed, check_forward
+from gazette_spark.offsets import (
+    FINGERPRINT_BYTES,
+    Fingerprint,
+    JournalOffsets,
+    changed,
+    check_forward,
+)
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.spans import Spans, joined
 from gazette_spark.scan.admission import (
@@ -48,6 +54,7 @@ from gazette_spark.scan.admission import (
 )
 from gazette_spark.scan.boundary import limited_end, next_record_end, window_of
 from gazette_spark.scan.counting import counted_end, counted_end_of
+from gazette_spark.scan.identities import JournalIdentities, RecordedWindow
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
 from gazette_spark.scan.open_transactions import OpenTransactions
@@ -90,8 +97,11 @@ class Planner:
     ) -> None:
         self._view = JournalView(client, options)
         self._journals = journals or AskedJournals(client, selector_of(options))
-        self._selection = Selection(self._view, self._journals)
-        self._resolver = RangeResolver(self._view, self._selection)
+        self._identities = JournalIdentities(self._view)
+        self._selection = Selection(self._view, self._journals, self._identities)
+        self._resolver = RangeResolver(self._view, self._selection, self._identities)
+        if options.resume_offsets is not None:
+            self._identities.take(options.resume_offsets.fingerprints)
         self._resumes = True
         """The next batch begins at a position that comes from outside."""
         self._clock = clock
@@ -127,7 +137,8 @@ class Planner:
 
     def _starts(self, first: JournalOffsets) -> dict[str, int]:
         """Return where the messages of a new query begin: a table's query goes on with the states it had."""
-        resumed = self._view.options.resume_offsets or {}
+        choice = self._view.options.resume_offsets
+        resumed = choice.named if choice else {}
         names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
         if not names:
             return dict(first.read_through)
@@ -184,6 +195,8 @@ class Planner:
             return self._next(start, limits)
 
     def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
+        if self._resumes:
+            self._identities.take(start.fingerprints)
         selected = self._selection.selected(start)
         added = sorted(name for name in selected - start.read_through.keys() if self._may_add(name))
         tails = self._tails(start, sorted(selected & start.read_through.keys()))
@@ -191,10 +204,14 @@ class Planner:
         backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
         firsts = self._view.each(self._view.client.first_offset, added)
         news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
+        reached = {journal: start.read_through[journal] for journal in news}
+        self._identities.compare_first(reached, self._selection.created, heads)
+        renewed = self._identities.renewed
+        news = {journal: left for journal, left in news.items() if journal not in renewed}
         self._mostly_news = 2 * len(news) > len(backlogs)
         ends = self._ends(news, limits, tails)
         reached = {**start.read_through, **ends, **firsts}
-        if reached == start.read_through and self._selection.gone == start.gone:
+        if reached == start.read_through and self._selection.gone == start.gone and not renewed:
             return start
         seen = heads | self._view.client.write_heads(added)
         position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
@@ -223,12 +240,47 @@ class Planner:
         }
         return self._missing(begins, ends)
 
-    def with_gaps(self, start: JournalOffsets, end: JournalOffsets) -> JournalOffsets:
-        """Return ``end`` with the missing bytes since ``start``; as it is where these are an error."""
-        if self._view.options.fail_on_data_loss:
-            return end
+    def completed(self, start: JournalOffsets, end: JournalOffsets) -> JournalOffsets:
+        """Return the end of a batch that begins at ``start`` with what the ledger records of it.
+
+        That is a fingerprint of each journal that the batch reads, which takes a small read, and the missing
+        bytes; where those are an error, none.
+        """
         begins = {journal: begin for journal, begin, _ in changed(start, end)}
-        return replace(end, gaps=self._missing(begins, end.read_through))
+
+        def read(journal: str) -> None:
+            until = end.read_through[journal]
+            content = self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
+            self._identities.read(journal, begins[journal], until, content)
+
+        self._view.each(read, begins)
+        prints = self._identities.finish(end.read_through, self._selection.created)
+        gaps = {} if self._view.options.fail_on_data_loss else self._missing(begins, end.read_through)
+        return replace(end, gaps=gaps, fingerprints=prints)
+
+    def compare(
+        self, recorded: Mapping[str, Fingerprint], reached: Mapping[str, int], ends: Mapping[str, int]
+    ) -> dict[str, Fingerprint]:
+        """Compare journals with the fingerprints of a table's ledger.
+
+        A store may lack bytes that a table has from brokers. Those are not compared.
+
+        Args:
+            recorded: The ledger's fingerprints.
+            reached: Where the table's rows end.
+            ends: Journals of the query, and where their bytes end today.
+
+        Returns:
+            The fingerprints under today's creations. They show the sink which journals were compared.
+
+        Raises:
+            JournalRecreatedError: a journal is another one than the table has rows of.
+        """
+        there = {name: each for name, each in recorded.items() if name in ends and each.end <= ends[name]}
+        self._identities.take(there)
+        known = {name: reached[name] for name in there}
+        self._identities.compare_first(known, self._selection.created, ends)
+        return self._identities.pinned(known, {})
 
     def _missing(
         self, begins: Mapping[str, int], ends: Mapping[str, int]
@@ -258,11 +310,21 @@ class Planner:
         if self._view.options.reads_committed:
             known = {**reached, **start.read_through, **start.starts}
             starts = {journal: known[journal] for journal in reached}
+        created = self._selection.created
+        new = {name: at for name, at in reached.items() if name not in start.read_through}
+        prints = self._identities.pinned(new, created) | self._identities.finish(reached, created)
         if not (revision := self._selection.revision):
-            return JournalOffsets(reached, gone=gone, starts=starts)
+            return JournalOffsets(reached, gone=gone, starts=starts, fingerprints=prints)
         kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
         behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
-        return JournalOffsets(reached, revision=revision, heads=kept | behind, gone=gone, starts=starts)
+        return JournalOffsets(
+            reached,
+            revision=revision,
+            heads=kept | behind,
+            gone=gone,
+            starts=starts,
+            fingerprints=prints,
+        )
 
     def _ends(
         self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]
@@ -359,6 +421,8 @@ class Planner:
         """
         check_forward(start, end)
         self._check_continued(start)
+        if self._resumes:
+            self._compare_planned(start, end)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
         if self._resumes and self._view.options.fail_on_data_loss:
             self._resolver.check_resumed(ranges)
@@ -375,6 +439,17 @@ class Planner:
         pieces = self._planned.given_to(pieces)
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
+
+    def _compare_planned(self, start: JournalOffsets, end: JournalOffsets) -> None:
+        """Compare the journals of a batch that another run planned, and that runs again."""
+        names = [journal for journal, _, _ in changed(start, end)]
+        planned = {name: end.fingerprints[name] for name in names if name in end.fingerprints}
+        if self._identities.has_all(planned):
+            return  # This run planned it.
+        again = JournalIdentities(self._view)
+        again.take(planned)
+        ends = {name: end.read_through[name] for name in planned}
+        again.compare_first(ends, self._selection.created, self._view.check_heads(ends))
 
     def _split(self, ranges: Sequence[OffsetRange], framings: Mapping[str, Framing]) -> list[Piece]:
         at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
@@ -454,10 +529,10 @@ class Planner:
 
     def _end_of(self, journal: str, backlog: Backlog, admitted: int, most: int, content: bytes | None) -> int:
         begin, options = backlog.begin, self._view.options
-        window, framing = self._view.window(journal), self._view.framing(journal)
+        window, framing = RecordedWindow(self._view.window(journal)), self._view.framing(journal)
         counts = most < admitted - begin
         if content is not None:
-            window = window_of(content, begin, window)
+            window = RecordedWindow(window_of(content, begin, window))
             if counts:
                 admitted = counted_end_of(content[: admitted - begin], begin, most, framing)
         elif counts:
@@ -480,4 +555,5 @@ class Planner:
         )
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)
+        self._identities.read(journal, begin, end, window.before(end))
         return end

@@ -10,6 +10,7 @@ from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.scan.boundary import window_reader
+from gazette_spark.scan.identities import JournalIdentities
 from gazette_spark.scan.ranges import OffsetRange
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
@@ -26,16 +27,19 @@ RESTORE = (
 class RangeResolver:
     """Decides the two ends a user chooses. To be used by one thread."""
 
-    def __init__(self, view: JournalView, selection: Selection) -> None:
+    def __init__(self, view: JournalView, selection: Selection, identities: JournalIdentities) -> None:
         self._view = view
         self._selection = selection
+        self._identities = identities
 
     def __repr__(self) -> str:
         return f"RangeResolver({self._view.options.selection})"
 
     def initial(self) -> JournalOffsets:
         """Return the start of a new query."""
-        return self._starts(self._selection.chosen())
+        start = self._starts(self._selection.chosen())
+        prints = self._identities.pinned(start.read_through, self._selection.created)
+        return replace(start, fingerprints=prints)
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return start and end of a batch query in each of its journals."""
@@ -61,7 +65,8 @@ class RangeResolver:
 
     def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
         """Return the journals' write heads; one below an offset in the options is confirmed."""
-        options, resumed = self._view.options, self._view.options.resume_offsets or {}
+        options = self._view.options
+        resumed = options.resume_offsets.named if options.resume_offsets else {}
         named = {
             journal: max(
                 options.starting_offsets.of(journal),
@@ -80,17 +85,20 @@ class RangeResolver:
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
         options = self._view.options
         choice, resumed = options.starting_offsets, options.resume_offsets
-        heads = self._heads(journals)
+        heads, created = self._heads(journals), self._selection.created
 
         def start_of(journal: str) -> int:
             if resumed is not None:
-                chosen = resumed.get(journal, EARLIEST)
-                return self._start_of(journal, chosen, heads[journal], "resumeOffsets (the end of the table)")
+                chosen, option = resumed.of(journal), "resumeOffsets (the end of the table)"
+                return self._start_of(journal, chosen, heads[journal], option)
             if (timestamp_ms := options.timestamp_of(journal)) is not None:
                 return self._start_at(journal, timestamp_ms, heads[journal])
             return self._start_of(journal, choice.of(journal), heads[journal])
 
         starts = self._view.each(start_of, journals)
+        # A head before the recorded end is an error above, unless the offsets name another start by hand.
+        self._identities.take((resumed or choice).fingerprints)
+        self._identities.compare_first(starts, created, heads)
         if not (revision := self._selection.revision):
             return JournalOffsets(starts)
         behind = {journal: head for journal, head in heads.items() if head > starts[journal]}

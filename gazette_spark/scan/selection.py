@@ -10,9 +10,11 @@ status          when                                                        cons
 ``READ``        it is gone, and this run has read it to its write head      its offset is kept
 ``GONE``        it is gone, and the position says so                        its offset is kept
 ``LOST``        it is gone with bytes not read, or that is unknown          an error, if losses are
-``RECREATED``   it was created after the position was made                  an error, always
+``RECREATED``   it was created after the position was made                  its bytes are compared
 ``NOT_LISTED``  it is gone for a broker at an older revision                asked again, then an error
 ==============  ==========================================================  =============================
+
+Whether a journal that was created again is another one, its bytes decide: see ``identities``.
 
 The write head is the one this run saw last. What was appended between that look and the deletion is unknown.
 So a write head that only the position has does not count: what was appended while no query ran would be lost
@@ -37,11 +39,11 @@ from typing import TYPE_CHECKING
 from gazette_spark.client.listing.listings import name_hint
 from gazette_spark.errors import (
     JournalNotFoundError,
-    JournalRecreatedError,
     OptionError,
     OtherJournalsError,
 )
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.identities import JournalIdentities
 from gazette_spark.scan.listings import Journals
 from gazette_spark.scan.view import JournalView
 
@@ -135,9 +137,12 @@ def check_continued(
 class Selection:
     """The journals that a query's options select. To be used by one thread."""
 
-    def __init__(self, view: JournalView, journals: Journals) -> None:
+    def __init__(self, view: JournalView, journals: Journals, identities: JournalIdentities) -> None:
         self._view = view
         self._journals = journals
+        self._identities = identities
+        self.created: Mapping[str, int] = {}
+        """Revisions at which the journals of the list were created, by journal; 0 if brokers do not say."""
         self.heads: Mapping[str, int] = {}
         """Write heads that the last look saw, by journal."""
         self._seen: dict[str, int] = {}
@@ -194,7 +199,7 @@ class Selection:
         Raises:
             JournalNotFoundError: a journal that an option names is missing; or one of the query is gone
                 with bytes that were not read, under ``failOnDataLoss=true``.
-            JournalRecreatedError: a journal is another one than the query read.
+            JournalRecreatedError: a journal is another one than the query read, or may be.
             UnavailableError: brokers stayed at an older revision than the query's.
         """
         self._take(self._journals.fresh() if fresh else self._journals.latest(), start)
@@ -249,17 +254,21 @@ class Selection:
         for spec in matching:
             self._view.cache_spec(spec)
         self._listing, self._names = listing, frozenset(spec.name for spec in matching)
-        self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
+        self.created = {entry.spec.name: entry.create_revision for entry in listing.journals}
+        self._youngest = max(self.created.values(), default=0)
         self._absent = self.paused = frozenset()
         self.gone = ()
 
     def _check_recreated(self, start: JournalOffsets) -> None:
-        assert self._listing is not None
         if not is_recreated(self._youngest, start.revision):
             return
-        for entry in self._listing.journals:
-            if is_recreated(entry.create_revision, start.revision) and entry.spec.name in start.read_through:
-                raise _recreated(entry.spec.name, start, entry.create_revision)
+        for journal, create_revision in self.created.items():
+            if is_recreated(create_revision, start.revision) and journal in start.read_through:
+                self._compare_recreated(journal, start, create_revision)
+
+    def _compare_recreated(self, journal: str, start: JournalOffsets, create_revision: int) -> None:
+        reached = start.read_through[journal]
+        self._identities.compare_recreated(journal, reached, create_revision, start.revision)
 
     def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
         """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
@@ -270,7 +279,8 @@ class Selection:
             known = self._known(journal, start)
             fate = classify(known, entry.create_revision if entry else None, told.revision)
             if fate is JournalStatus.RECREATED and entry:
-                raise _recreated(journal, start, entry.create_revision)
+                self._compare_recreated(journal, start, entry.create_revision)
+                fate = JournalStatus.PAUSED
             if fate is JournalStatus.LOST and self._view.options.fail_on_data_loss:
                 raise _lost(journal, known)
             if fate is JournalStatus.PAUSED:
@@ -300,10 +310,6 @@ class Selection:
             self._view.client.get_journal(journal)
         except JournalNotFoundError as error:
             raise JournalNotFoundError(journal, f"option {option!r} names it") from error
-
-
-def _recreated(journal: str, start: JournalOffsets, create_revision: int) -> JournalRecreatedError:
-    return JournalRecreatedError(journal, start.read_through[journal], create_revision, start.revision)
 
 
 def _lost(journal: str, known: LastSeen) -> JournalNotFoundError:

@@ -5,22 +5,27 @@ be found. Delta keeps the highest one of the app id for the table's life and doe
 skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is there.
 Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
 
-A journal that was deleted and made again begins at offset 0 with other bytes. The table's rows of the old one
-stay. An entry says from where on rows are the new one's. The table does not say which of two rows with one
-offset is which: ``verify`` compares no row of such a journal.
+A journal that was deleted and created again over an empty store begins at offset 0 with other bytes. The
+table's rows of the old one stay. An entry says from where on rows are the new one's. The table does not say
+which of two rows with one offset is which: ``verify`` compares no row of such a journal.
+
+A journal that was created again over its stored fragments still has the old bytes, at the old offsets, up to
+where they were stored. To go on before that would write their rows twice. So the fingerprints of the ledger's
+entries are compared with the journal: their history tells up to which offset it has the bytes of the rows.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark.errors import TableRefusedError
+from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
 from gazette_spark.ledger.entry import (
     COMPLETES_NOTHING,
     Isolation,
@@ -30,7 +35,13 @@ from gazette_spark.ledger.entry import (
     SourcePosition,
     entry_without_rows,
 )
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.ledger.history import HistoryRow, visible_entries
+from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
+from gazette_spark.options.query_range import RANGE_OPTIONS
+from gazette_spark.options.source import parse_options
+from gazette_spark.scan.boundary import window_reader
+from gazette_spark.scan.reads import JournalSource
+from gazette_spark.source import open_journals
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import COMMITTED_COLUMNS, has_columns, range_origin
 
@@ -70,13 +81,18 @@ def adopt(
 
 
 def adopt_recreated(
-    target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets
+    target: DeltaTable,
+    spark: SparkSession,
+    app_id: str,
+    offsets: JournalOffsets,
+    options: Mapping[str, str],
 ) -> LedgerEntry:
-    """Have a ledger go on at ``offsets`` of journals that were deleted and made again; return the entry.
+    """Have a ledger go on at ``offsets`` of journals that were deleted and created again; return the entry.
 
     Raises:
-        TableRefusedError: the ledger has no such journal, or rows go to dead letters, too; or another writer
-            was faster.
+        TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
+            table has rows of, or rows go to dead letters, too; or another writer was faster.
+        OffsetBeyondHeadError: a journal ends before its offset.
     """
     state = target.ledger(spark, app_id)
     entry = state.entry
@@ -97,7 +113,14 @@ def adopt_recreated(
             "of its own"
         )
         raise TableRefusedError(target.name, problem)
-    made = recreated_entry(state, offsets, uuid.uuid4().hex)
+    recorded = _fingerprints_of(target.history(spark, None), app_id, target.name, new)
+    access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
+    with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
+        prints = {
+            name: fingerprint_at(journals, name, at, recorded[name], end=known[name], table=target.name)
+            for name, at in new.items()
+        }
+    made = recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
     target.append(target.rows(spark).limit(0), made, exists=True)
     after = target.ledger(spark, app_id)
     if after.entry is None or after.entry.attempt != made.attempt:
@@ -106,6 +129,82 @@ def adopt_recreated(
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
+
+
+def _fingerprints_of(
+    history: Sequence[HistoryRow], app_id: str, table: str, journals: Collection[str]
+) -> dict[str, list[Fingerprint]]:
+    """Return the fingerprints that a table's history shows of journals, ascending by their ends.
+
+    Entries from before a journal was adopted once already are of the journal before that.
+    """
+    found: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
+    left = set(journals)
+    for _, entry in visible_entries(history, app_id, table=table):
+        for journal in left:
+            if (known := entry.fingerprints.get(journal)) is not None and known.begin < known.end:
+                found[journal].setdefault(known.end, known)
+        left -= entry.recreated.keys()
+    return {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in found.items()}
+
+
+def fingerprint_at(
+    journals: JournalSource,
+    journal: str,
+    offset: int,
+    recorded: Sequence[Fingerprint],
+    *,
+    end: int,
+    table: str,
+) -> Fingerprint:
+    """Return the fingerprint at an offset, behind which a journal has no bytes that a table has rows of.
+
+    A journal that has the bytes before one offset has those before each smaller one, too, but for those that
+    retention deleted. So few reads find the last fingerprint that fits. One whose bytes are gone, or some of
+    them, counts as fitting: to refuse an offset writes no row twice.
+
+    Args:
+        journals: Brokers, or a store.
+        journal: The journal.
+        offset: Where the rows of the journal are to go on.
+        recorded: The table's fingerprints of it, ascending by their ends.
+        end: End of the table's rows of it.
+        table: Name of the table, for errors.
+
+    Raises:
+        TableRefusedError: the journal has such bytes.
+        OffsetBeyondHeadError: it ends before the offset.
+    """
+    journals.first_offset(journal)  # A broker that has just started knows its write head after that.
+    head = journals.write_heads([journal])[journal]
+    if offset > head:
+        raise OffsetBeyondHeadError(journal, offset, head)
+    read_window = window_reader(journals, journal, fail_on_data_loss=False)
+
+    def is_other(known: Fingerprint) -> bool:
+        if known.end > head:
+            return True
+        content = read_window(known.begin, known.end)
+        return len(content) == known.end - known.begin and not known.is_of(content)
+
+    fitting = bisect_left(recorded, True, key=is_other)  # noqa: FBT003 - the key is false, then true.
+    common = recorded[fitting - 1].end if fitting else 0
+    if offset < common:
+        way_out = "Nothing has to be adopted: start with a new checkpoint and DeltaSink.resume(reader)"
+        if common < end:
+            differing = recorded[fitting].end if fitting < len(recorded) else end
+            way_out = (
+                f"Its bytes differ from the table's somewhere in [{common}, {differing}): adopt the offset "
+                "there at which its old fragments end, as gazette-spark journals fragments shows them"
+            )
+        problem = (
+            f"journal {journal!r} still has the bytes up to offset {common}, and the table has their rows: "
+            "it was created again over its stored fragments. To go on at offset "
+            f"{offset} would write rows twice"
+        )
+        raise TableRefusedError(table, f"{problem}. {way_out}")
+    content = read_window(max(0, offset - FINGERPRINT_BYTES), offset)
+    return Fingerprint.of(content, offset, journals.get_journal(journal).create_revision)
 
 
 def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -> LedgerEntry:
@@ -120,6 +219,7 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         return JournalOffsets({**known, **{name: at for name, at in new.items() if name in known}})
 
     ends = tuple(moved(position) for position in entry.end)
+    kept = {name: each for name, each in entry.fingerprints.items() if name not in new}
     return replace(
         entry_without_rows(state, attempt),
         query_id=f"adopt-{attempt}",
@@ -130,6 +230,7 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         planned_ms=COMPLETES_NOTHING,
         heads={},
         recreated={name: entry.read_through[name] for name in new},
+        fingerprints=kept | dict(offsets.fingerprints),
     )
 
 

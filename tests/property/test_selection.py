@@ -26,7 +26,7 @@ NAMES = ("log/a", "log/b", "log/c")
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["append", "half", "create", "delete", "look", "look", "restart"]),
+        st.sampled_from(["append", "half", "create", "create same", "delete", "look", "look", "restart"]),
         st.sampled_from(NAMES),
         st.integers(1, 4),
     ),
@@ -45,16 +45,24 @@ class World:
     """Write heads when this run of the query looked last."""
     gone: set[str] = field(default_factory=set)
     """Journals that a look found gone."""
+    deleted: dict[str, bytes] = field(default_factory=dict)
+    """What deleted journals had."""
+    read: dict[str, bytes] = field(default_factory=dict)
+    """What the query has read of each journal, and this run or its position recorded."""
 
     def step(self, what: str, name: str, number: int) -> None:
         """Do one thing, if it can be done."""
         journals = self.client.journals
         if what == "create" and name not in journals:
             self.client.revision += 1
-            journals[name] = FakeJournal(lines(number), create_revision=self.client.revision)
+            content = b"%09d\n" % self.client.revision * number
+            journals[name] = FakeJournal(content, create_revision=self.client.revision)
+        if what == "create same" and name in self.deleted and name not in journals:
+            self.client.revision += 1
+            journals[name] = FakeJournal(self.deleted[name], create_revision=self.client.revision)
         if what == "delete" and name in journals:
             self.client.revision += 1
-            del journals[name]
+            self.deleted[name] = journals.pop(name).content
         if what in ("append", "half") and name in journals:
             journals[name].content += lines(number) if what == "append" else b"h"
         if what == "restart":
@@ -68,14 +76,17 @@ class World:
         self.planner, client = planner_of(self.client.journals)
         client.revision, self.client = self.client.revision, client
         self.seen = {}
+        self.read = {name: each for name, each in self.read.items() if name in self.position.fingerprints}
 
     def expected(self) -> type[GazetteError] | None:
         """Return what the next look has to fail with."""
         found: type[GazetteError] | None = None
         for name, reached in self.position.read_through.items():
             journal = self.client.journals.get(name)
-            if journal is not None and journal.create_revision > self.position.revision:
-                return JournalRecreatedError
+            if journal is not None and journal.create_revision > self.position.revision and reached > 0:
+                read = self.read.get(name, b"nothing")
+                if journal.content[: len(read)] != read:
+                    return JournalRecreatedError
             if journal is None and name not in self.gone and self.seen.get(name, reached + 1) > reached:
                 found = JournalNotFoundError
         return found
@@ -94,6 +105,9 @@ class World:
         self.seen |= known
         self.gone = self.position.read_through.keys() - heads.keys()
         assert set(end.gone) == self.gone
+        for name, reached in end.read_through.items():
+            if reached > self.position.read_through.get(name, 0):
+                self.read[name] = self.client.journals[name].content[:reached]
         self.position = end
 
 

@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
+from gazette_spark.offsets import Fingerprint
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
@@ -226,6 +227,12 @@ def test_positions_in_the_query_checkpoint_are_what_the_documentation_says(
     run_available(journals.stream("a"), tmp_path)
     stored = [json.loads((tmp_path / "offsets" / name).read_text().splitlines()[-1]) for name in ("0", "1")]
     a = journals.name("a")
-    seen = {"format_version": 2, "revision": stored[0]["revision"], "heads": {a: 10}}
-    assert seen["revision"] >= journals.client.get_journal(a).create_revision
-    assert stored == [seen | {"journals": {a: 0}, "position": "pinned"}, seen | {"journals": {a: 6}}]
+    created = journals.client.get_journal(a).create_revision
+    seen = {"format_version": 4, "revision": stored[0]["revision"], "heads": {a: 10}}
+    assert seen["revision"] >= created
+    prints = (Fingerprint(0, 0, create_revision=created), Fingerprint.of(b"whole\n", 6, created))
+    first, second = ({"fingerprints": {a: each.to_text()}} for each in prints)
+    assert stored == [
+        seen | first | {"journals": {a: 0}, "position": "pinned"},
+        seen | second | {"journals": {a: 6}},
+    ]

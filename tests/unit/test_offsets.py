@@ -90,8 +90,8 @@ def test_a_wrong_offset_names_its_journal() -> None:
 
 def test_a_later_format_is_refused_with_the_way_out() -> None:
     """A checkpoint written by a later release is not guessed at."""
-    with pytest.raises(OffsetError, match=r"format_version 4 and this release reads 3.*use that one"):
-        JournalOffsets.from_dict(stored(format_version=4))
+    with pytest.raises(OffsetError, match=r"format_version 5 and this release reads 4.*use that one"):
+        JournalOffsets.from_dict(stored(format_version=5))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from gazette_spark import source
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
-from gazette_spark.offsets import MAX_OFFSET
+from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan import ranges
@@ -153,6 +153,15 @@ def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, va
     piece = Piece("log/a", 0, 18, 18, head=True, framing=framing)
     (found,) = read(stream_reader(struct(("value", BinaryType()))), PiecePartition(piece))
     assert found["value"].to_pylist() == values
+
+
+def test_tasks_do_not_get_where_the_query_starts() -> None:
+    """Of 10,000 journals of a table, offsets and fingerprints would be a megabyte for each task."""
+    ends = {f"shop/part-{number:05}": 10**9 for number in range(10_000)}
+    prints = {name: Fingerprint.of(b"x" * 512, end, 17) for name, end in ends.items()}
+    offsets = JournalOffsets(ends, fingerprints=prints).to_json()
+    for option in ("resumeOffsets", "startingOffsets"):
+        assert len(pickle.dumps(stream_reader(**{option: offsets}))) < 10_000
 
 
 def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None:

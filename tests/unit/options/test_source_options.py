@@ -283,7 +283,9 @@ def test_starting_offsets(text: str, choice: OffsetChoice) -> None:
 
 def test_resume_offsets() -> None:
     """Offsets of a table, by journal; not a word, and neither of the marks for the two ends."""
-    assert parse("stream", resumeOffsets='{"events/a":5}').resume_offsets == {"events/a": 5}
+    choice = parse("stream", resumeOffsets='{"events/a":5}').resume_offsets
+    assert choice is not None
+    assert choice.named == {"events/a": 5}
     assert parse("stream").resume_offsets is None
     for text in ("latest", "earliest", '{"events/a":-1}', "5"):
         assert refusal("stream", resumeOffsets=text).option == "resumeOffsets"

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gazette_spark.audit.tiling import Tiling, check_contiguous
-from gazette_spark.errors import TableRefusedError
+from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
 from gazette_spark.ledger.decision import Allowed, KeptRange, Refusal, Skip, Write, decide
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.adopt import first_entry, recreated_entry
+from gazette_spark.offsets import Fingerprint, JournalOffsets
+from gazette_spark.table.adopt import fingerprint_at, first_entry, recreated_entry
+from tests.oracles.brokers import FakeClient, FakeJournal
 
 END = (JournalOffsets({"x/a": 700, "x/b": 40}), JournalOffsets({"x/a": 900}))
-ENTRY = LedgerEntry("app", 4, "q", 2, END, END, END, "first", "older", planned_ms=99)
+OLD = b"".join(b"old %05d\n" % number for number in range(90))
+PRINTS = {"x/a": Fingerprint.of(OLD, 900, 3), "x/b": Fingerprint(40, 40, create_revision=4)}
+ENTRY = LedgerEntry(
+    "app", 4, "q", 2, END, END, END, "first", "older", planned_ms=99, fingerprints=PRINTS
+)  # fmt: skip
 
 
 def test_rows_go_on_where_the_new_journal_begins() -> None:
     """Under each source that reads it; all others stay, and the next query continues."""
-    entry = recreated_entry(LedgerState(ENTRY, "older", 6, 10, 9), JournalOffsets({"x/a": 5}), "second")
+    new_print = Fingerprint.of(b"new 0", 5, 8)
+    offsets = JournalOffsets({"x/a": 5}, fingerprints={"x/a": new_print})
+    entry = recreated_entry(LedgerState(ENTRY, "older", 6, 10, 9), offsets, "second")
+    assert entry.fingerprints == {"x/a": new_print, "x/b": PRINTS["x/b"]}
     new = (JournalOffsets({"x/a": 5, "x/b": 40}), JournalOffsets({"x/a": 5}))
     assert (entry.start, entry.begin, entry.end) == (new, new, new)
     assert entry.recreated == {"x/a": 700}
@@ -52,3 +62,55 @@ def test_an_adopted_ledger_of_committed_messages_says_where_their_query_began() 
     assert isinstance(tiling, Tiling)
     [claim] = tiling.claims
     assert (claim.start, claim.end, claim.adopted, claim.committed) == (10, 90, True, True)
+
+
+NEW = b"new" * 400
+RECORDED = [Fingerprint.of(OLD[:end], end, 3) for end in range(100, 1000, 100)]
+"""Of nine batches, up to offset 900."""
+
+
+@pytest.mark.parametrize(
+    ("journal", "least"),
+    [
+        pytest.param(FakeJournal(NEW), 0, id="other_bytes"),
+        pytest.param(FakeJournal(b""), 0, id="empty"),
+        pytest.param(FakeJournal(OLD + NEW), 900, id="all_bytes"),
+        pytest.param(FakeJournal(OLD), 900, id="all_bytes_and_no_more"),
+        pytest.param(FakeJournal(OLD[:430]), 400, id="the_first_bytes"),
+        pytest.param(FakeJournal(OLD[:430] + NEW), 400, id="the_first_bytes_and_others"),
+        pytest.param(FakeJournal(OLD[350:430] + NEW, begin=350), 800, id="retention_has_taken_some"),
+        pytest.param(FakeJournal(NEW, begin=950), 900, id="retention_has_taken_all"),
+    ],
+)
+def test_no_offset_is_adopted_behind_which_the_journal_has_rows_of_the_table(
+    journal: FakeJournal, least: int
+) -> None:
+    """Whatever is left of the old journal: its rows would be written twice."""
+    client = FakeClient({"x/a": journal})
+    for offset in {0, least - 1, least, journal.head} - {-1}:
+        if offset > journal.head:
+            continue
+        if offset < least:
+            with pytest.raises(TableRefusedError, match=f"has the bytes up to offset {least}, .* rows twice"):
+                fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+            continue
+        found = fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+        assert (found.end, found.create_revision) == (offset, 1)
+    assert len(client.reads) <= 5 * 4
+    with pytest.raises(OffsetBeyondHeadError):
+        fingerprint_at(client, "x/a", journal.head + 1, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "end", "way_out"),
+    [
+        pytest.param(OLD, 900, "Nothing has to be adopted: start with a new checkpoint", id="same"),
+        pytest.param(OLD[:430], 900, r"differ from the table's somewhere in \[400, 500\)", id="lost"),
+        pytest.param(OLD, 960, r"differ from the table's somewhere in \[900, 960\)", id="not_recorded"),
+    ],
+)
+def test_a_refusal_says_where_to_go_on(content: bytes, end: int, way_out: str) -> None:
+    """Where the bytes begin to differ, or that they do not."""
+    client = FakeClient({"x/a": FakeJournal(content)})
+    with pytest.raises(TableRefusedError, match=way_out):
+        fingerprint_at(client, "x/a", 0, RECORDED, end=end, table="t")  # type: ignore[arg-type]

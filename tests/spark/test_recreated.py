@@ -1,0 +1,257 @@
+"""A journal that is deleted and created again goes on in its table if its bytes are the same, else not.
+
+On a real broker its fragments stay in the store when it is deleted. Created again, it has their bytes, and
+takes appends once its head is reset. Over an empty store it begins at offset 0.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from gazette_spark.backfill import backfill
+from gazette_spark.client import Client
+from gazette_spark.client.listing.upkeep import reset_head
+from gazette_spark.errors import JournalRecreatedError, TableRefusedError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.sink import DeltaSink
+from tests.rig.brokers import BrokerHandle
+from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
+from tests.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "recover.md"
+
+REFUSED = (JournalRecreatedError, StreamingQueryException)
+"""A backfill raises the error itself, a query the one of Spark's with its text."""
+SPEC: dict[str, Any] = {"length": 1024, "codec": "NONE", "refresh_interval_s": 1}
+RECORD_BYTES = 1100
+TEXT = "was deleted and created again"
+
+
+@dataclass
+class Orders:
+    """A journal whose records are stored, and the table that is filled from it."""
+
+    journals: Journals
+    root: Path
+    runs: int = 0
+    timeout_ms: int = 60_000
+
+    @property
+    def name(self) -> str:
+        return self.journals.name("a")
+
+    @property
+    def options(self) -> dict[str, str]:
+        named = {"brokerAddress": self.journals.broker.endpoint, "journals": self.name}
+        return named | {"requestTimeoutMs": str(self.timeout_ms)}
+
+    def append(self, *records: str) -> None:
+        """Append records of one batch, each of which fills a fragment with its name."""
+        self.journals.append(
+            "a", "".join(f"{each * (RECORD_BYTES // 4)}"[:-1] + "\n" for each in records).encode()
+        )
+
+    def persist(self) -> None:
+        """Wait until all that was appended is stored."""
+        client = self.journals.client
+        head = client.write_heads([self.name])[self.name]
+
+        def stored() -> bool:
+            client.append(self.name, b"")  # A broker closes fragments when it is asked to append.
+            return any(
+                each.fragment.mod_time and each.fragment.end == head
+                for each in client.list_fragments(self.name)
+            )
+
+        wait_until("fragments to be stored", stored)
+
+    def recreate(self, *, emptied: bool = False, end: int | None = None) -> None:
+        """Delete the journal and create it again, over its stored fragments, to an end, or over nothing."""
+        client = self.journals.client
+        end = client.write_head(self.name) if end is None else end
+        client.apply([pb.ApplyRequest.Change(delete=self.name, expect_mod_revision=-1)])
+        stored = self.journals.broker.file_root / self.name
+        if emptied and stored.exists():
+            shutil.rmtree(stored)
+        if emptied:
+            self.journals.create("a", **SPEC)
+        else:
+            client.apply([pb.ApplyRequest.Change(upsert=journal_spec(self.name, **SPEC))])
+            wait_until("the store to be listed", lambda: client.write_head(self.name) == end)
+            wait_until("the head to be reset", lambda: reset_head(client, self.name) == end)
+
+    def sink(self, **given: str) -> DeltaSink:
+        return DeltaSink("orders", path=str(self.root / "table"), **given)  # type: ignore[arg-type]
+
+    def reader(self) -> DataStreamReader:
+        reader = self.journals.spark.readStream.format("gazette").options(**self.options)
+        return reader.option("startingOffsets", "earliest")
+
+    def run(
+        self, reader: DataStreamReader | None = None, sink: DeltaSink | None = None, *, new: bool = False
+    ) -> None:
+        """Run the query over what is there, with its checkpoint or a new one."""
+        self.runs += new
+        query = (sink or self.sink()).start(
+            (reader or self.reader()).load(),
+            checkpoint=str(self.root / f"checkpoint-{self.runs}"),
+            availableNow=True,
+        )
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+
+    def resume(self) -> None:
+        """Start with a new checkpoint where the table ends."""
+        self.run(self.sink().resume(self.reader()), new=True)
+
+    def trim(self) -> None:
+        """Start with a new checkpoint at the first record, and leave out what the table has."""
+        self.run(sink=self.sink(on_overlap="trim"), new=True)
+
+    def backfill(self) -> None:
+        """Write what the table lacks, in a batch."""
+        backfill(self.sink(), self.options)
+
+    def follow_the_page(self, offset: int = 0) -> None:
+        """Run the page's commands, with this test's broker, journal, table and checkpoint."""
+        section = PAGE.read_text().partition("## A journal was deleted and created again")[2]
+        (commands,) = re.findall(
+            r"^```python\n(.*?)^```", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL
+        )
+        self.runs += 1
+        changes = {
+            "http://localhost:8080": self.journals.broker.endpoint,
+            '"shop/orders": 0': f'"shop/orders": {offset}',
+            "shop/orders": self.name,
+            "/data/checkpoints/orders-2": str(self.root / f"checkpoint-{self.runs}"),
+        }
+        for old, new in changes.items():
+            assert old in commands
+            commands = commands.replace(old, new)
+        names = {"sink": self.sink(), "spark": self.journals.spark, "JournalOffsets": JournalOffsets}
+        exec(commands, names)
+        query = names["query"]
+        assert isinstance(query, StreamingQuery)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    def rows(self) -> list[str]:
+        """Return the table's records, by offset."""
+        rows = self.journals.spark.read.format("delta").load(str(self.root / "table")).collect()
+        return [bytes(row.value[:4]).decode() for row in sorted(rows, key=lambda row: row.offset)]
+
+
+@pytest.fixture
+def orders(
+    spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
+) -> Orders:
+    """A journal, and no table yet."""
+    journals = Journals(spark, broker, client, fresh_prefix)
+    journals.create("a", **SPEC)
+    return Orders(journals, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        pytest.param(Orders.run, Orders.run, id="the same checkpoint"),
+        pytest.param(Orders.run, Orders.resume, id="resume"),
+        pytest.param(Orders.run, Orders.trim, id="trim"),
+        pytest.param(Orders.backfill, Orders.backfill, id="backfill"),
+        pytest.param(Orders.backfill, Orders.resume, id="backfill, then a stream"),
+    ],
+)
+def test_a_table_is_not_continued_with_another_journal(
+    orders: Orders, first: Callable[[Orders], None], again: Callable[[Orders], None]
+) -> None:
+    """The new journal is longer than the old one, so no offset shows that it is another one."""
+    orders.append("old0", "old1", "old2")
+    first(orders)
+    orders.recreate(emptied=True)
+    orders.append("new0", "new1", "new2", "new3", "new4")
+    with pytest.raises(
+        (JournalRecreatedError, StreamingQueryException), match="was deleted and created again"
+    ):
+        again(orders)
+    assert orders.rows() == ["old0", "old1", "old2"]
+
+
+def test_the_recovery_page_goes_on_with_a_journal_over_an_empty_store(
+    orders: Orders,
+) -> None:
+    """Its rows follow those of the old one, each once."""
+    orders.append("old0", "old1", "old2")
+    orders.run()
+    orders.persist()
+    orders.recreate(emptied=True)
+    orders.append("new0", "new1", "new2", "new3")
+    with pytest.raises(
+        (JournalRecreatedError, StreamingQueryException), match="was deleted and created again"
+    ):
+        orders.resume()
+    orders.follow_the_page()
+    assert sorted(orders.rows()) == ["new0", "new1", "new2", "new3", "old0", "old1", "old2"]
+    orders.append("new4")
+    orders.resume()
+    assert sorted(orders.rows()) == ["new0", "new1", "new2", "new3", "new4", "old0", "old1", "old2"]
+
+
+@BOTH_BROKERS
+def test_a_journal_over_its_stored_fragments_goes_on(orders: Orders) -> None:
+    """With the same checkpoint, a new one, and in a backfill; to adopt its begin would double its rows."""
+    orders.append("old0", "old1", "old2")
+    orders.run()
+    orders.persist()
+    orders.recreate()
+    orders.append("new3")
+    with pytest.raises(
+        TableRefusedError, match=r"still has the bytes up to offset 3300, .* write rows twice"
+    ):
+        orders.follow_the_page()
+    orders.run(orders.sink().resume(orders.reader()))
+    assert orders.rows() == ["old0", "old1", "old2", "new3"]
+    orders.persist()
+    orders.recreate()
+    orders.append("new4")
+    orders.resume()
+    orders.persist()
+    orders.recreate()
+    orders.append("new5")
+    orders.backfill()
+    assert orders.rows() == ["old0", "old1", "old2", "new3", "new4", "new5"]
+
+
+def test_a_journal_that_lost_what_was_not_stored_goes_on_at_its_stored_end(orders: Orders) -> None:
+    """The table has rows of bytes that the journal lost; the page says how to go on without doubling."""
+    orders.append("old0", "old1", "old2")
+    orders.run()
+    orders.persist()
+    unstored = journal_spec(orders.name, **SPEC | {"stores": ()})
+    orders.journals.client.apply([pb.ApplyRequest.Change(upsert=unstored, expect_mod_revision=-1)])
+    orders.timeout_ms = 5_000  # The query asks that long for stored bytes, and its spec names no store.
+    orders.append("los3")
+    orders.run()
+    orders.recreate(end=3 * RECORD_BYTES)
+    orders.append("new3", "new4")
+    with pytest.raises(
+        (JournalRecreatedError, StreamingQueryException), match="was deleted and created again"
+    ):
+        orders.resume()
+    with pytest.raises(TableRefusedError, match=r"differ from the table's somewhere in \[3300, 4400\)"):
+        orders.follow_the_page()
+    orders.follow_the_page(3 * RECORD_BYTES)
+    assert sorted(orders.rows()) == ["los3", "new3", "new4", "old0", "old1", "old2"]
