@@ -266,7 +266,7 @@ def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
         yield [
             detail["group"],
             journal["journal"],
-            journal["status"],
+            UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"],
             "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
             f"{journal['lag_records']:,}"
             if journal["lag_bytes"] and journal["lag_records"] is not None

@@ -24,6 +24,7 @@ def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict
         "journals": len(lag.journals),
         "verdicts": {status.name: verdicts[status] for status in sorted(verdicts, reverse=True)},
         "unlisted_journals": len(lag.unlisted),
+        "recreated_journals": len(lag.recreated),
         "freshness": age_json(lag.freshness),
         "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
         "append_bytes_per_s": _rounded(lag.append_bytes_per_s),
@@ -44,6 +45,7 @@ def group_detail(
     shown = worst_first(lag.journals) if journals is None else journals
     return group_summary(name, lag, now_ms, alarms) | {
         "unlisted": list(lag.unlisted),
+        "recreated": list(lag.recreated),
         "journals": [journal_json(each, now_ms) for each in shown],
     }
 

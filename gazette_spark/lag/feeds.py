@@ -88,7 +88,8 @@ class HeadFeed:
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
             heads |= self._client.primary_heads(fallen)
         known, self._heads = self._heads.keys(), heads
-        monitor.observe_heads(heads, now_ms, self._topic)
+        created = {name: each.create_revision for name, each in listed.items()}
+        monitor.observe_heads(heads, now_ms, self._topic, created)
         monitor.forget_journals(known - listed.keys())
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
             behind = sorted({each.journal for each in monitor.unread(now_ms)} & listed.keys())

@@ -56,6 +56,10 @@ GAUGES = {
         "Whether a group's commits, and write heads, could be read at the last look; else values are old",
     ),
     "gazette_lag_unlisted_journals": (GROUP, "Journals a group has read whose write heads are not known"),
+    "gazette_lag_recreated_journals": (
+        GROUP,
+        "Journals that were deleted and created again since a table read them",
+    ),
     "gazette_lag_heads_up": (("cluster",), "Whether all write heads could be read at the last look"),
     "gazette_lag_heads_read_timestamp_seconds": (("cluster",), "When all write heads were read last"),
     "gazette_lag_feed_read_timestamp_seconds": (("cluster", "feed"), "When a feed was read last"),
@@ -155,6 +159,7 @@ def _add_group(gauges: _Families, cluster: str, group: str, lag: GroupLag, now_m
     if lag.verdict.status == 0:
         return
     gauges.set("gazette_lag_unlisted_journals", len(lag.unlisted), *whose)
+    gauges.set("gazette_lag_recreated_journals", len(lag.recreated), *whose)
     gauges.set("burrow_kafka_consumer_lag_total", lag.lag_bytes, *whose)
     gauges.set("burrow_kafka_consumer_status", lag.verdict.status, *whose)
     gauges.set("gazette_lag_read_bytes_per_second", lag.read_bytes_per_s, *whose)

@@ -31,6 +31,7 @@ from gazette_spark.lag.query_progress import JournalTransactions
 from gazette_spark.lag.rules import GroupStatus, PartitionStatus, Status, is_silent
 from gazette_spark.lag.series import HOUR_MS, LagSeries, Speed, past_lags
 from gazette_spark.lag.topics import Topics
+from gazette_spark.offsets import Fingerprint
 
 GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
 """Resolution and length of a group's chart; those of a journal's are an hour in steps of 20 seconds."""
@@ -103,6 +104,9 @@ class GroupLag:
     """Speed of the last minutes, as the monitor saw it."""
     append_bytes_per_s: float | None = None
     """Growth of its journals in the last minutes."""
+    recreated: Sequence[str] = ()
+    """Journals that were deleted and created again since the group's table read them. Unless they have the
+    same bytes, which its next batch finds out, their lag is the difference of two journals' offsets."""
 
     @property
     def lag_bytes(self) -> int | None:
@@ -227,6 +231,7 @@ class _Group:
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
     """The last steps in journals without a known write head: history takes none of those."""
     figures: Figures = field(default_factory=Figures)
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
 class Monitor:
@@ -250,6 +255,7 @@ class Monitor:
         self.lock = threading.Lock()
         self._timelines: dict[str, HeadTimeline] = {}
         self._heads: dict[str, int] = {}
+        self._created: dict[str, int] = {}
         self._stores: dict[str, JournalStore] = {}
         self._records: Mapping[Unread, int] = {}
         self._groups: dict[str, _Group] = {}
@@ -313,16 +319,24 @@ class Monitor:
             for name in self._groups:
                 self._follow(name, now_ms)
 
-    def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
+    def observe_heads(
+        self,
+        heads: Mapping[str, int],
+        now_ms: int,
+        topic: str | None = None,
+        created: Mapping[str, int] | None = None,
+    ) -> None:
         """Record the current write heads.
 
         Args:
             heads: by journal.
             now_ms: the time.
             topic: topic of new journals; if None, each belongs to the topic of its prefix.
+            created: Etcd's revision of their creation, where it is known.
         """
         with self.lock:
             self._heads_ms = now_ms
+            self._created.update(created or {})
             self.topics.add(heads, topic)
             for journal, head in heads.items():
                 place, partition = self.topics.place(journal)
@@ -355,7 +369,7 @@ class Monitor:
         """
         with self.lock:
             for journal in gone:
-                for known in (self._heads, self._timelines, self._stores):
+                for known in (self._heads, self._created, self._timelines, self._stores):
                     known.pop(journal, None)
                 place = self.topics.place(journal)
                 for name, group in self._groups.items():
@@ -413,6 +427,7 @@ class Monitor:
             if commits:
                 known.order = max(known.order, commits[-1].order)
                 known.last_commit_ms = commits[-1].timestamp_ms
+                known.fingerprints = commits[-1].fingerprints or known.fingerprints
             for commit in commits:
                 known.figures.trimmed_bytes += commit.trimmed_bytes
                 for gaps, total in (
@@ -573,7 +588,22 @@ class Monitor:
                 if status.client_id
             ]
             speeds = known.speed.bytes_per_s() if failure is None else (None, None)
-            return GroupLag(verdict, journals, known.last_commit_ms, failure, sorted(known.waiting), *speeds)
+            recreated = [
+                name
+                for name, each in sorted(known.fingerprints.items())
+                if each.end
+                and 0 not in (self._created.get(name, 0), each.create_revision)
+                and self._created[name] != each.create_revision
+            ]
+            return GroupLag(
+                verdict,
+                journals,
+                known.last_commit_ms,
+                failure,
+                sorted(known.waiting),
+                *speeds,
+                recreated=recreated,
+            )
 
     def _journal_lag(
         self, status: PartitionStatus, now_ms: int, opened: Mapping[str, OpenInJournal], *, stale: bool

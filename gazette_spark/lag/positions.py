@@ -14,7 +14,7 @@ from datetime import datetime
 
 from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
 from gazette_spark.ledger.history import REPLACING, HistoryRow, whole_entries
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class GroupCommit:
     """Those of ``gaps`` that an operator accepted."""
     trimmed_bytes: int = 0
     """Bytes of the batch whose rows the table had, and that were dropped."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Identify the journals, as the ledger has it. Of a query checkpoint's steps they are not known."""
 
 
 def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
@@ -76,6 +78,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
                 gaps=at.gaps,
                 accepted_gaps=at.accepted_gaps,
                 trimmed_bytes=at.trimmed_bytes,
+                fingerprints=at.fingerprints,
             )
         steps.append(step)
     return steps

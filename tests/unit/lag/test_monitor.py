@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.history import HistoryRow
+from gazette_spark.offsets import Fingerprint
 from tests.unit.lag.test_positions import entry, history
 
 NOW_MS = 1_700_000_000_000
@@ -142,6 +144,31 @@ def test_a_group_has_the_speeds_that_the_monitor_saw(monitor: Monitor) -> None:
     assert speeds(NOW_MS + 40_000) == (0.0, 0.0)
     monitor.observe_feed("table", ("orders",), NOW_MS + 50_000, "gone")
     assert speeds(NOW_MS + 50_000) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "listed", "recreated"),
+    [
+        pytest.param(Fingerprint(0, 0, create_revision=3), 9, [], id="nothing_read"),
+        pytest.param(Fingerprint.of(b"old", 900, 3), 3, [], id="the_same_creation"),
+        pytest.param(Fingerprint.of(b"old", 900, 3), 9, ["shop/a"], id="another_creation"),
+        pytest.param(Fingerprint.of(b"old", 900, 3), 0, [], id="brokers_do_not_say"),
+        pytest.param(Fingerprint.of(b"old", 900), 9, [], id="the_ledger_does_not_say"),
+    ],
+)
+def test_a_journal_that_was_created_again_is_named(
+    recorded: Fingerprint, listed: int, recreated: list[str]
+) -> None:
+    """Its write head and the table's offset may be of two journals, so their difference is no lag."""
+    kept = History(HistoryOptions(intervals=2))
+    monitor = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
+    monitor.observe_heads({"shop/a": 1000}, NOW_MS, created={"shop/a": listed})
+    step = replace(commit(1, 900), fingerprints={"shop/a": recorded})
+    monitor.observe_commits("orders", [step], NOW_MS)
+    assert monitor.lag("orders", NOW_MS).recreated == recreated
+    again = replace(commit(2, 950), fingerprints={"shop/a": replace(recorded, create_revision=listed)})
+    monitor.observe_commits("orders", [again], NOW_MS)
+    assert monitor.lag("orders", NOW_MS).recreated == []
 
 
 def test_commits_count_from_before_their_heads_were_known() -> None:
