@@ -25,10 +25,12 @@ from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from gazette_spark import offsets
 from gazette_spark.errors import (
     BadRowError,
     DeadLetterError,
     GapError,
+    JournalRecreatedError,
     LedgerLostError,
     RestoredError,
     SinkError,
@@ -60,6 +62,7 @@ from gazette_spark.ledger.decision import (
     verify,
 )
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark.offsets import Fingerprint
 from gazette_spark.sink import MAX_TRIES
 from gazette_spark.table import trim
 from tests.rig.examples import examples
@@ -125,11 +128,16 @@ def short_entries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry_module, "FEW_JOURNALS", 0)
         patch.setattr(entry_module, "MAX_DELTAS", 3)
+        patch.setattr(offsets, "FINGERPRINT_BYTES", 3)
         yield
 
 
 class Over(Exception):  # noqa: N818 - it is no error.
     """A batch is done, or its query has ended."""
+
+
+class OtherJournalError(Exception):
+    """The source of a query has found another journal than it has read."""
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -149,6 +157,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.both: set[Record] = set()
         """Records whose rows or dead letters somebody has brought back."""
         self.heads = dict.fromkeys(JOURNALS, 9) | dict.fromkeys(FOREIGN, 2)
+        self.content = dict.fromkeys(JOURNALS, bytes([1]) * 9)
+        """The bytes of each journal: each is the revision of the creation that appended it."""
+        self.created = dict.fromkeys(JOURNALS, 1)
+        self.revision = 1
         self.names = itertools.count(1)
         self.writers: list[Writer] = []
         self.add((frozenset(JOURNALS),), ({},))
@@ -177,6 +189,26 @@ class LedgerMachine(RuleBasedStateMachine):
     def grow(self, source: str, size: int) -> None:
         """A source gets more records."""
         self.heads[source] += size
+        if source in JOURNALS:
+            self.content[source] += bytes([self.created[source]]) * size
+
+    @rule(
+        data=st.data(),
+        journal=st.sampled_from(JOURNALS),
+        stored=st.sampled_from(["all", "all", "some", "nothing"]),
+        size=st.integers(0, 9),
+        happens=st.sampled_from([True, False, False, False]),
+    )
+    def create_again(self, data: st.DataObject, journal: str, stored: str, size: int, happens: bool) -> None:
+        """A journal is deleted and created again over what is stored of it, and gets more records."""
+        if happens and self.revision < 255:
+            self.revision += 1
+            self.created[journal] = self.revision
+            length = {"all": self.heads[journal], "nothing": 0}.get(stored)
+            kept = data.draw(st.integers(0, self.heads[journal])) if length is None else length
+            self.content[journal] = self.content[journal][:kept] + bytes([self.revision]) * size
+            self.heads[journal] = len(self.content[journal])
+            self.seen.add(f"a journal is created again over {stored}")
 
     @rule(
         data=st.data(),
@@ -232,7 +264,9 @@ class LedgerMachine(RuleBasedStateMachine):
             if start == "resume":
                 first = {journal: known.get(journal, 0) for journal in first}
             ends.append(first)
-        writer = self.add(sources, tuple(ends), data=data)
+        ledger = entry.fingerprints if entry and start == "resume" else {}
+        writer = self.add(sources, tuple(ends), data=data, ledger=ledger)
+        writer.resumes = start == "resume"
         writer.committed = self.committed != other
         if knows and start == "resume" and entry:
             writer.known = least_offsets(entry.start)
@@ -249,7 +283,11 @@ class LedgerMachine(RuleBasedStateMachine):
             return ()
 
     def add(
-        self, sources: tuple[Source, ...], begin: tuple[Position, ...], data: st.DataObject | None = None
+        self,
+        sources: tuple[Source, ...],
+        begin: tuple[Position, ...],
+        data: st.DataObject | None = None,
+        ledger: Mapping[str, Fingerprint] | None = None,
     ) -> Writer:
         """Plan the first batch of a query: it pins its journals, and may read its other sources."""
         name = f"query-{next(self.names)}"
@@ -257,9 +295,14 @@ class LedgerMachine(RuleBasedStateMachine):
             dict.fromkeys(sorted(source), 0) if isinstance(source, frozenset) and not begun else begun
             for source, begun in zip(sources, begin, strict=True)
         )
-        writer = Writer(name, sources, [], [], [])
-        self.plan_from(writer, full, data)
-        self.writers.append(writer)
+        writer = Writer(name, sources, [], [], [], memory=dict(ledger or {}))
+        try:
+            self.plan_from(writer, full, data)
+        except OtherJournalError:
+            self.seen.add("a query that resumes a table finds another journal")
+            writer.alive = False
+        else:
+            self.writers.append(writer)
         return writer
 
     @rule(data=st.data(), stale=st.booleans(), steps=STEPS)
@@ -269,6 +312,7 @@ class LedgerMachine(RuleBasedStateMachine):
             original = data.draw(st.sampled_from(self.writers))
             batches = len(original.ends)
             self.writers.append(original.copied(data.draw(st.integers(1, batches)) if stale else batches))
+            self.begin(self.writers[-1])
             self.take_steps(data, self.writers[-1], steps)
 
     @rule(
@@ -300,6 +344,7 @@ class LedgerMachine(RuleBasedStateMachine):
             writer = data.draw(st.sampled_from(self.writers))
             writer.forget()
             writer.alive, writer.allowed, writer.obeys = True, allowed, obeys
+            self.begin(writer)
             writer.rules, writer.second = rules, second
             if letters != "same" and writer.splits:
                 writer.letters = letters
@@ -373,7 +418,12 @@ class LedgerMachine(RuleBasedStateMachine):
             if not writer.alive:
                 break
             if writer.steps is None:
-                if writer.commits == len(writer.ends) and not self.plan_batch(data, writer):
+                try:
+                    if writer.commits == len(writer.ends) and not self.plan_batch(data, writer):
+                        break
+                except OtherJournalError:
+                    self.seen.add("the source finds another journal")
+                    writer.alive = False
                     break
                 writer.steps = self.run_batch(writer)
             self.step(writer)
@@ -384,19 +434,64 @@ class LedgerMachine(RuleBasedStateMachine):
         if next(writer.steps, "over") == "over":
             writer.steps = None
 
+    def begin(self, writer: Writer) -> None:
+        """Start a process of a query that has a checkpoint: a planned batch that runs again is compared."""
+        standing = self.table.standing()
+        writer.start(standing[0].fingerprints if standing else {})
+        batch = len(writer.ends) - 1
+        if writer.commits < len(writer.ends) and not writer.first:
+            found = self.content
+            planned = writer.content.get(batch, {})
+            if any(found[name][: len(each)] != each for name, each in planned.items()):
+                writer.alive = False
+
     def plan_batch(self, data: st.DataObject, writer: Writer) -> bool:
         """Plan the next batch; return whether there is one. A query with state has some without data."""
         before = writer.ends[-1]
         self.plan_from(writer, before, data)
-        if writer.ends[-1] != before or (writer.stateful and (writer.read[-2] or data.draw(st.booleans()))):
+        renewed = any(name in writer.prints[len(writer.ends) - 1] for name in JOURNALS)
+        if (
+            writer.ends[-1] != before
+            or renewed
+            or (writer.stateful and (writer.read[-2] or data.draw(st.booleans())))
+        ):
             return True
         for log in (writer.ends, writer.read, writer.planned):
             log.pop()
         return False
 
+    def compared(self, writer: Writer, before: tuple[Position, ...], *, pins: bool) -> dict[str, Fingerprint]:
+        """Compare as the source does; return the fingerprints of journals that the batch is not to read.
+
+        A query that starts compares all journals that it knows; later, those that were created again.
+        """
+        reached: dict[str, int] = {}
+        for position in before:
+            if isinstance(position, Mapping):
+                reached |= {name: max(at, reached.get(name, 0)) for name, at in position.items()}
+        listed = writer.revisions.get(len(writer.ends) - 1, 0)
+        found: dict[str, Fingerprint] = {}
+        for journal, at in reached.items():
+            known = writer.memory.get(journal)
+            if pins:
+                known = known or Fingerprint(at, at, create_revision=self.created[journal])
+            elif self.created[journal] <= listed or at == 0:
+                continue
+            if known is None:
+                raise OtherJournalError
+            content, created = self.content[journal], self.created[journal]
+            if known.begin < known.end and not known.is_of(content[known.begin : known.end]):
+                raise OtherJournalError
+            if known.create_revision != created and at > 0 and (known.begin == known.end or known.end < at):
+                raise OtherJournalError
+            found[journal] = replace(known, create_revision=created)
+        return found
+
     def plan_from(self, writer: Writer, before: tuple[Position, ...], data: st.DataObject | None) -> None:
         """Write a batch into the query checkpoint: each source reads on, and finds journals that are new."""
         pins = not writer.ends
+        prints = self.compared(writer, before, pins=pins)
+        held = frozenset(prints)
         ends: list[Position] = []
         rows: list[Row] = []
         for number, (source, at) in enumerate(zip(writer.sources, before, strict=True)):
@@ -408,11 +503,25 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 known = at if isinstance(at, Mapping) else {}
                 end = known if pins else self.read_journals(known, source, data)
+                end = {
+                    name: known[name] if name in held and name in known else at for name, at in end.items()
+                }
+                for name in end.keys() - held:
+                    created = self.created[name]
+                    if name not in known:
+                        prints[name] = Fingerprint(end[name], end[name], create_revision=created)
+                    elif end[name] > known[name]:
+                        prints[name] = Fingerprint.of(self.content[name][: end[name]], end[name], created)
                 ends.append(end)
                 rows += writer.rows_between(number, known, end)
         writer.ends.append(tuple(ends))
         writer.read.append(tuple(rows))
         writer.planned.append(next(self.names))
+        batch = len(writer.ends) - 1
+        writer.memory |= prints
+        writer.prints[batch], writer.revisions[batch] = prints, self.revision
+        journals = {name: at for end in ends if isinstance(end, Mapping) for name, at in end.items()}
+        writer.content[batch] = {name: self.content[name][:at] for name, at in journals.items()}
 
     def read_journals(
         self, known: Mapping[str, int], selected: frozenset[str], data: st.DataObject | None
@@ -477,6 +586,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def decided(self, writer: Writer, before: LedgerState) -> Write:
         """Decide on the batch; return what is to be written if it is not over."""
         made = self.decide(writer, before, self.attempt())
+        mark = self.mark_of(before)
+        is_replay = mark.planned == writer.planned[-1]
+        if before.entry is not None and not isinstance(made, Refusal) and not is_replay:
+            assert not writer.is_of_another_journal(mark)
         if isinstance(made, Refusal):
             self.stop(writer, made.error)
         if isinstance(made, Skip):
@@ -674,6 +787,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def compare(self, made: Decision, expected: Expected, writer: Writer) -> None:
         """Hold a decision against the obvious one."""
+        if isinstance(made, Refusal) and isinstance(made.error, JournalRecreatedError):
+            self.check_recreated(made.error, writer)
+            return
         if isinstance(made, Refusal):
             assert expected.rows is None or expected.may_be_refused
             return
@@ -684,6 +800,13 @@ class LedgerMachine(RuleBasedStateMachine):
             assert isinstance(made, Write)
         rows = writer.emits(made.kept) if isinstance(made, Write) else ()
         assert frozenset(rows) == expected.rows
+
+    def check_recreated(self, error: JournalRecreatedError, writer: Writer) -> None:
+        """A journal is another one, or the query could not compare it with the table."""
+        batch, known = writer.batch(), self.table.standing()[0].fingerprints[error.journal]
+        found = batch.fingerprints[error.journal]
+        assert found.create_revision != known.create_revision
+        assert not (found.has_range_of(known) and found.digest == known.digest)
 
     def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Landed | Again | Refusal:
         """The package's verdict on a write; mutants have their own."""
@@ -696,7 +819,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {row.record for row in writer.emitted()} <= self.table.mark.passed()
         raise Over
 
-    def stop(self, writer: Writer, error: SinkError) -> NoReturn:
+    def stop(self, writer: Writer, error: SinkError | JournalRecreatedError) -> NoReturn:
         """The query ends. If the error says how to mend the table or to go on, somebody does."""
         self.seen.add(type(error).__name__)
         writer.forget()

@@ -388,6 +388,11 @@ def emit_what_is_a_letter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_ledger, "state_may_hold_letters", lambda step, dead, write: False)
 
 
+def take_another_journal(patch: pytest.MonkeyPatch) -> None:
+    """A journal is known by its name."""
+    patch.setattr(decision, "_recreated", lambda batch, entry: None)
+
+
 def begin_where_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
     """A log whose entries cannot be read whole has none."""
     patch.setattr(decision, "is_cut_off", lambda state: False)
@@ -410,10 +415,11 @@ FAULTS = (
     look_for_letters_only_of_a_crash,
     trust_restored_letters,
     emit_what_is_a_letter,
+    take_another_journal,
 )
 
 
-QUICK = (forget_open_transactions,)
+QUICK = (forget_open_transactions, take_another_journal)
 """Found by a search of less than some seconds."""
 
 

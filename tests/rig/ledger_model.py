@@ -8,6 +8,10 @@ A row has an identity: the journal and offset, or other source and number, of th
 and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
 A row of a committed message is of the record that commits it: the message itself lies there or before.
 
+A journal that is deleted and created again keeps all its bytes, some of them or none, and gets others: each
+creation of a journal appends bytes of its own. A query compares as the source does, and stops, or brings the
+sink what it has found.
+
 Which records a query takes for dead depends on its rules. Some rules are not deterministic: the second pass
 over a batch goes by others than the first.
 """
@@ -32,7 +36,7 @@ from gazette_spark.ledger.entry import (
     least_offsets,
 )
 from gazette_spark.ledger.history import REPLACING, HistoryRow, read_state
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import Fingerprint, JournalOffsets
 from gazette_spark.table import trim
 
 APP = "app"
@@ -145,6 +149,8 @@ class Mark:
     """Rows that were among the dead letters, when a batch was written without them."""
     fence: Turn | None = None
     """Whose fence is the newest entry; None if a batch is."""
+    content: Mapping[str, bytes] = field(default_factory=dict)
+    """The bytes of each journal up to the table's end, as the queries found them that wrote the rows."""
 
     def passed(self) -> set[Record]:
         """Records that the table has, or is not to have."""
@@ -261,6 +267,16 @@ class Writer:
     known: Mapping[str, int] = field(default_factory=dict)
     """Where messages begin that it knows of from the states of another query, by journal."""
     commits: int = 0
+    prints: dict[int, Mapping[str, Fingerprint]] = field(default_factory=dict)
+    """By batch, the fingerprints in its position; none in a batch that a test plans by hand."""
+    content: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
+    """By batch, the bytes of its journals up to its end."""
+    revisions: dict[int, int] = field(default_factory=dict)
+    """By batch, the revision at which its journals were listed."""
+    memory: dict[str, Fingerprint] = field(default_factory=dict)
+    """The fingerprints that its process knows."""
+    resumes: bool = False
+    """Each start brings the fingerprints of the ledger."""
     letters: str | None = None
     """Its table of dead letters."""
     rules: int = 0
@@ -283,8 +299,23 @@ class Writer:
         """What a process loses when it is killed."""
         self.seen, self.steps, self.between = None, None, False
 
+    def start(self, ledger: Mapping[str, Fingerprint]) -> None:
+        """What a process knows at its start: its position's fingerprints, but first the ledger's."""
+        position = self.prints.get(len(self.ends) - 1, {})
+        self.memory = dict(position) | (dict(ledger) if self.resumes else {})
+
     def copied(self, batches: int) -> Writer:
         """Return another process on a copy of the query checkpoint, as it was after some batches."""
+        copy = self._copied(batches)
+        copy.prints, copy.content, copy.revisions = (
+            dict(self.prints),
+            dict(self.content),
+            dict(self.revisions),
+        )
+        copy.resumes = self.resumes
+        return copy
+
+    def _copied(self, batches: int) -> Writer:
         return Writer(
             self.name,
             self.sources,
@@ -296,9 +327,9 @@ class Writer:
             self.committed,
             self.known,
             min(self.commits, batches),
-            self.letters,
-            self.rules,
-            self.second,
+            letters=self.letters,
+            rules=self.rules,
+            second=self.second,
             allowed=self.allowed,
         )
 
@@ -370,6 +401,18 @@ class Writer:
             after_ms=None if self.first else self.planned[-2],
             stateful=self.stateful,
             starts=self.starts(),
+            fingerprints=self.prints.get(len(self.ends) - 1, {}),
+            earlier_fingerprints=self.prints.get(len(self.ends) - 2, {}),
+        )
+
+    def is_of_another_journal(self, mark: Mark) -> bool:
+        """Whether a journal of its batch has other bytes than the table's rows were read from."""
+        found = self.content.get(len(self.ends) - 1, {})
+        common = {name: min(len(each), len(mark.content.get(name, b""))) for name, each in found.items()}
+        return any(
+            mark.content[name][start:end] != found[name][start:end]
+            for name, end in common.items()
+            if (start := mark.starts.get(name, 0)) < end and name not in mark.twice | self.read_twice()
         )
 
     def moves(self) -> Iterator[tuple[str, int, int]]:
@@ -415,6 +458,9 @@ class Writer:
     ) -> Mark:
         """What a table is with some rows of its batch, where others are dead letters."""
         continues = not self.first and self.planned[-2] == before.planned
+        content = dict(before.content)
+        for journal, found in self.content.get(len(self.ends) - 1, {}).items():
+            content[journal] = max(content.get(journal, b""), found, key=len)
         texts = any(isinstance(end, str) for end in self.ends[-1])
         holes = bytes_of((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
         return Mark(
@@ -436,6 +482,7 @@ class Writer:
             committed=self.committed,
             quiet=before.quiet | self.quiet(),
             dead=before.dead.union(dead),
+            content=content,
         )
 
 
