@@ -27,12 +27,24 @@ from tests.rig.crashes.sinks import SINKS
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 25 crashes in all, most of them of whole queries."""
 
+DIRECTORY: Mapping[str, str] = {
+    "raw": "day%201",
+    "direct": "day 1 +#?%",
+    "upsert": "back`tick",
+    "dead letters": 'it\'s "so"',
+    "stateful": "größe",
+    "complete": "two words",
+    "committed": "100%",
+}
+"""Name of the directory of table, checkpoints and states; random schedules draw one."""
+
 POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
     "direct": ("files half written", "before the write", "before the read-back", "before the commit log"),
     "upsert": ("after the WAL", "files half written", "before the read-back", "during MERGE"),
     "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
+    "complete": ("at the sink's entry", "before the write", "before the read-back", "before the commit log"),
     "committed": ("before the states are visible", "in a task", "states written", "after the WAL"),
 }
 """Where the queries die, by kind of sink: at every point in all."""
@@ -66,6 +78,11 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("restore", records=6, fraction=0.7),
         Step("stale checkpoint", records=6),
         Step("lose checkpoint"),
+    ),
+    "complete": (
+        Step("zombie", "sink.before_write", records=6, fraction=0.2),
+        Step("optimize"),
+        Step("lose checkpoint", records=6),
     ),
     "committed": (
         Step("lose states", records=6, fraction=0.3),
@@ -108,7 +125,8 @@ def test_crashes_lose_and_double_nothing(
     quiet: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path, kind: str
 ) -> None:
     """At each point the query died, and everything is there in the end."""
-    scenario = Scenario(quiet, tmp_path, sink=kind, broker=embedded_broker.endpoint)
+    root = tmp_path / DIRECTORY[kind]
+    scenario = Scenario(quiet, root, sink=kind, broker=embedded_broker.endpoint)
     counts = scenario.counts
     alone = (SINK_CRASHES,) if kind in ALONE else ()
     for step in (*crashes(kind), *alone, *AFTERWARDS[kind]):

@@ -63,7 +63,7 @@ def run_schedule(
     schedule = draw(seed, settings)
     scenario = Scenario(
         spark,
-        root,
+        root / schedule.directory,
         sink=schedule.sink,
         children=children,
         broker=broker.endpoint,
@@ -81,6 +81,7 @@ def run_schedule(
         "seed": seed,
         "replay": replay(seed, settings),
         "sink": schedule.sink,
+        "directory": schedule.directory,
         "steps": [str(step) for step in schedule.steps],
         "cycles": scenario.counts.cycles,
         "retries": scenario.counts.retries,
@@ -204,7 +205,8 @@ def _sum_up(logs: Sequence[Path]) -> int:
 def _tell(record: dict[str, Any], log: Path | None) -> None:
     said = record["failure"] or "exact"
     print(  # noqa: T201 - a command
-        f"seed {record['seed']}, {record['sink']}: {record['cycles']} queries crashed, "
+        f"seed {record['seed']}, {record['sink']} in {record['directory']!r}: "
+        f"{record['cycles']} queries crashed, "
         f"{record['retries']} sinks alone, {record['sigkills']} SIGKILLs, "
         f"{record['zombies']} overtaken, {record['rows']} rows, {record['seconds']} s: {said}",
         flush=True,

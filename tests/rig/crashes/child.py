@@ -148,7 +148,10 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
         reader = journals(spark, settings)
         rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
-    sink.start(kind.shape(rows), checkpoint=command["checkpoint"], **trigger).awaitTermination()
+    query = sink.start(
+        kind.shape(rows), checkpoint=command["checkpoint"], output_mode=kind.output_mode, **trigger
+    )
+    query.awaitTermination()
 
 
 def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class MessageJournals(FileJournalSet):
         """
         self._endpoint = endpoint
         self._store = store
-        self._prefix = f"crashes/{root.parent.name}-{root.name}-{id(self):x}/"
+        self._prefix = f"crashes/{uuid.uuid4().hex[:12]}/"
         self._states = root / "states"
         self._messages = MessageWriter(seed)
         super().__init__(root)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
 from tests.oracles.committed import Sent, committed
-from tests.rig.crashes.sinks import COLUMNS, dead_table, fits, read_distinct, read_keyed
+from tests.rig.crashes.sinks import COLUMNS, count_records, dead_table, fits, read_distinct, read_keyed
 from tests.rig.upsert_oracle import check_upserts, check_versions, newest_rows
 
 
@@ -42,6 +42,15 @@ def check(
         case "stateful":
             return check_upserts(
                 table, truth, read_distinct, ("journal", "key"), app_id=app_id, complete=complete
+            )
+        case "complete":
+            return check_versions(
+                table,
+                truth,
+                lambda ends: count_records({journal: truth[journal][:end] for journal, end in ends.items()}),
+                ("journal", "key", "count"),
+                app_id=app_id,
+                complete=complete,
             )
         case "dead letters":
             columns = ("journal", "offset", "value")

@@ -38,6 +38,7 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.files import clear_unfinished
+from gazette_spark.table.sql_names import table_at
 from gazette_spark.testing.oracle import Verdict, read_versions
 from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
@@ -479,9 +480,11 @@ class Scenario:
     def _start(self, rows: DataFrame, checkpoint: Path, write: WriteBatch | None) -> StreamingQuery:
         if write is None:
             sink = self._make_sink(self, checkpoint)
-            return sink.start(rows, checkpoint=str(checkpoint), availableNow=True)
+            mode = self._kind.output_mode
+            return sink.start(rows, checkpoint=str(checkpoint), output_mode=mode, availableNow=True)
         clear_unfinished(self.spark, str(checkpoint))  # As the sink would.
-        writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+        writer = rows.writeStream.foreachBatch(write).outputMode(self._kind.output_mode)
+        writer = writer.trigger(availableNow=True)
         return writer.option("checkpointLocation", str(checkpoint)).start()
 
     def _stream(self, checkpoint: Path, batch_bytes: int, *, resumes: bool) -> DataFrame:
@@ -618,7 +621,7 @@ class Scenario:
     def _sql(self, statement: str) -> None:
         """Run a statement on the table, written ``{t}``, if there is a table."""
         if self._versions():
-            self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
+            self.spark.sql(statement.format(t=table_at(str(self.table)))).collect()
 
 
 def _completed(checkpoint: Path) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gazette_spark.locations import misread_by_deltalake
 from tests.rig.crashes import backfills
 from tests.rig.crashes.points import reachable
 from tests.rig.crashes.sinks import SINKS
@@ -71,6 +72,24 @@ KILL_NTHS = (1, 1, 1, 2)
 """Which time that a child comes by a point it is killed: one is drawn."""
 
 
+DIRECTORIES = (
+    "plain",
+    "two words",
+    "day%201",
+    "100%",
+    "a+b",
+    "no#1",
+    "what?",
+    "it's",
+    'say "so"',
+    "back`tick",
+    "größe",
+)
+"""Names of the directory that holds the table, its dead letters, the query checkpoints and the states.
+
+Each one means something else to a URI, to SQL, to a glob or to a shell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step; fields that its kind does not use keep their defaults."""
@@ -110,13 +129,17 @@ class Schedule:
     """Kind of its sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
     steps: tuple[Step, ...]
     seed: int = 0
+    directory: str = DIRECTORIES[0]
 
 
 def draw(seed: int, settings: Settings) -> Schedule:
     """Draw a schedule."""
     rng = random.Random(seed)
     sink = settings.sinks[seed % len(settings.sinks)]
-    return Schedule(sink, tuple(_step(rng, settings, sink) for _ in range(settings.steps)), seed)
+    steps = tuple(_step(rng, settings, sink) for _ in range(settings.steps))
+    # The direct lane refuses a directory that deltalake takes for another one.
+    names = [name for name in DIRECTORIES if not (SINKS[sink].direct and misread_by_deltalake(f"/{name}"))]
+    return Schedule(sink, steps, seed, rng.choice(names))
 
 
 def _step(rng: random.Random, settings: Settings, sink: str) -> Step:

@@ -1,10 +1,11 @@
-"""The queries that a driver can have: raw rows by both lanes, one row a key, dead letters, state, messages.
+"""The queries that a driver can have: both lanes, upserts, complete results, dead letters, state, messages.
 
 Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.file_commits import FileCommits
 from gazette_spark.table.sql_names import table_at
 from gazette_spark.table.upsert import Upsert
+from gazette_spark.testing.oracle import split_records
 
 KEYS = 40
 """Keys of each journal, where one row of each key is kept."""
@@ -28,7 +30,10 @@ UNFIT = 7
 """Interval of records that do not fit, where those go to a separate table."""
 
 ALIKE = 10
-"""Successive numbers of which a query with state keeps one record of each journal."""
+"""Successive numbers that a query with state treats as one group of each journal."""
+
+LEAVES_AT = 4
+"""Number of records at which a group leaves a complete result, as the groups of ``HAVING count < 4`` do."""
 
 COLUMNS = ("journal", "offset", "key", "value")
 """Columns of a table with one row of each key."""
@@ -50,6 +55,8 @@ class SinkKind:
     """The query reads the committed messages of a broker's journals."""
     direct: bool = False
     """Tasks write the data files."""
+    output_mode: str = "append"
+    """Spark's output mode of the query."""
 
     def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
         """Return the writer."""
@@ -125,6 +132,22 @@ def read_distinct(journal: str, offset: int, value: bytes) -> tuple[tuple[str, i
     return row, row
 
 
+def counted(rows: DataFrame) -> DataFrame:
+    """Return the number of records of each small group: rows enter this result, change, and leave it."""
+    alike = rows.selectExpr("journal", f"{NUMBER} DIV {ALIKE} AS key")
+    return alike.groupBy("journal", "key").count().where(f"count < {LEAVES_AT}")
+
+
+def count_records(contents: Mapping[str, bytes]) -> Counter[tuple[str, int, int]]:
+    """Return the rows that :func:`counted` makes of the journals' first bytes."""
+    groups = Counter(
+        (journal, _number(value) // ALIKE)
+        for journal, content in contents.items()
+        for _, value in split_records(content)
+    )
+    return Counter((*group, count) for group, count in groups.items() if count < LEAVES_AT)
+
+
 def _number(value: bytes) -> int:
     return int(value.split(b" ")[0])
 
@@ -136,6 +159,9 @@ SINKS: Mapping[str, SinkKind] = {
         parsed, lambda table: {"dead_letters": DeadLetters(path=str(dead_table(table)))}
     ),
     "stateful": SinkKind(distinct, lambda _: {}, bound=True),
+    "complete": SinkKind(
+        counted, lambda _: {"upsert": Upsert(("journal", "key"))}, bound=True, output_mode="complete"
+    ),
     "direct": SinkKind(lambda rows: rows, lambda _: {}, direct=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
 }
