@@ -389,8 +389,9 @@ class Client(Closing):
         return found
 
     def _settled_head(self, journal: str, reached: int) -> SettledHead:
-        # A broker that passes on an append to a journal's metadata path dies of it.
-        barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_KEEP)
+        # A broker that passes on an append to a journal's metadata path dies of it. NO_RESUME, and not KEEP,
+        # leaves a suspension as it is: brokers up to 0.103 refuse KEEP as invalid.
+        barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_NO_RESUME)
 
         def append_nothing(left_s: float) -> int:
             # A broker that has passed the append on to one that hangs never answers: try again in time.

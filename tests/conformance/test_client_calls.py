@@ -10,6 +10,8 @@ from itertools import pairwise
 import pytest
 
 from gazette_spark.client import Client
+from gazette_spark.client.listing.upkeep import suspend_journal
+from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     FlowControlError,
@@ -23,6 +25,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set
+from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
@@ -144,6 +147,18 @@ def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
     result = client.append(journal, b"")
     assert (result.begin, result.end) == (5, 5)
     assert result.sum.hex() == "da39a3ee5e6b4b0d3255bfef95601890afd80709"
+
+
+def test_a_head_that_is_too_low_is_confirmed(client: Client, journal: str) -> None:
+    """The replicas confirm their end at once, and an end that was suspended stays suspended."""
+    end = client.append(journal, b"12345").end
+    asked = {journal: end + 1}
+    assert client.settled_heads(asked) == {journal: SettledHead(end)}
+    wait_for(lambda: suspend_journal(client, journal, force=True), "suspension")
+    suspension = client.get_journal(journal).spec.suspend
+    assert client.settled_heads(asked) == {journal: SettledHead(end)}
+    assert client.get_journal(journal).spec.suspend == suspension
+    assert suspension.level == pb.JournalSpec.Suspend.PARTIAL
 
 
 def test_an_append_at_an_offset(client: Client, journal: str) -> None:

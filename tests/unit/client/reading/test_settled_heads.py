@@ -186,7 +186,7 @@ def test_a_primary_that_cannot_be_reached(cluster: Cluster, client: Client) -> N
     cluster.joined.script("Append", [answer])
     assert client.settled_heads({JOURNAL: REACHED}) == {JOURNAL: SettledHead(12)}
     ((first, *rest),) = cluster.joined.requests("Append")
-    assert first.suspend == pb.AppendRequest.SUSPEND_KEEP
+    assert first.suspend == pb.AppendRequest.SUSPEND_NO_RESUME
     assert not any(message.content for message in rest)
 
 
