@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -41,20 +42,18 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(
-    scope="module",
     params=[
         "embedded",
         pytest.param("deployed", marks=[pytest.mark.deployed_broker, pytest.mark.soak]),
     ],
 )
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four brokers."""
-    directory = tmp_path_factory.mktemp("failover")
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """Return a fresh cluster of four brokers: a test may leave its brokers hung or dead when it fails."""
     if request.param == "embedded":
-        with EmbeddedCluster(directory, brokers=BROKERS, replication=REPLICATION) as embedded:
+        with EmbeddedCluster(tmp_path, brokers=BROKERS, replication=REPLICATION) as embedded:
             yield RigCluster(embedded)
     else:
-        with DeployedBroker(directory, broker_args=[f"--etcd.lease={LEASE_S}s"]) as deployed:
+        with DeployedBroker(tmp_path, broker_args=[f"--etcd.lease={LEASE_S}s"]) as deployed:
             yield RealCluster(deployed)
 
 
