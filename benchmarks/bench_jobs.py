@@ -15,8 +15,7 @@ from bench_processes import measured
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from gazette_spark.ingest import ingest, ingest_batch
-from gazette_spark.sink import DeltaSink
+from gazette_spark import DeltaSink, ingest, ingest_batch
 
 QUERY_TIMEOUT_S = 400.0
 
@@ -97,7 +96,7 @@ class Gazette:
 
 
 class DirectLane(Gazette):
-    """The same source, whose tasks write the table's files: :func:`gazette_spark.ingest.ingest`."""
+    """The same source, whose tasks write the table's files: :func:`gazette_spark.ingest`."""
 
     def load(self, data: DataSet, folder: Path, *, typed: bool, stream: bool) -> None:
         """Bring a data set into a table."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness import peak_bytes
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 
 TIMEOUT_S = 120.0
 

@@ -36,8 +36,8 @@ from typing import Any
 import fragment_decode
 from harness import MEGABYTE, REPORT, machine, parse_size, peak_bytes, running_broker, write_section
 
-from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from tests.rig.gazctl import clean_environment, find_binary
 
 BLOCK_BYTES = 4 << 20

@@ -30,10 +30,8 @@ from deltalake import DeltaTable
 from harness import REPORT, machine, write_section
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger.entry import LedgerEntry, parse_whole_entry
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.session import local_spark
-from gazette_spark.sink import DeltaSink
+from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, local_spark
+from gazette_spark.ledger.entry import parse_whole_entry
 
 APP_ID = "bench"
 ROWS = 1000

@@ -25,20 +25,10 @@ import pyarrow as pa
 from harness import REPORT, machine, parse_size, write_section
 
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, locator_for, new_producer_id
 from gazette_spark.message.columns import ProducerStates, sequence
-from gazette_spark.message.locator import locator_for
 from gazette_spark.message.uuid_columns import uuid_reader
-from gazette_spark.message.uuids import (
-    ACK_TXN,
-    CONTINUE_TXN,
-    TICK,
-    Clock,
-    UuidColumns,
-    build_uuid,
-    new_producer_id,
-    split_uuids,
-    uuid_texts,
-)
+from gazette_spark.message.uuids import TICK, UuidColumns, split_uuids, uuid_texts
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.scan.committed import CommittedScan
 from gazette_spark.scan.piece_scan import PieceScan

@@ -49,12 +49,11 @@ from consumer_hosts import (
 from harness import REPORT, machine, write_section
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.consumer import shard_spec
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Sum, crc64
-from gazette_spark.consumer.specs import shard_spec
-from gazette_spark.message import read_committed
-from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.message import OUTSIDE_TXN, Clock, build_uuid, new_producer_id, read_committed
 from tests.rig.brokers import DeployedBroker
 
 DATA_BYTES = 100

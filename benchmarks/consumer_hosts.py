@@ -17,16 +17,14 @@ from pathlib import Path
 from bench_processes import measured, process_cpu_s
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client, local_spark
+from gazette_spark.client import journal_spec
+from gazette_spark.consumer import ShardServer, SparkHost, shard_spec
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, StreamSum
-from gazette_spark.consumer.service import ShardServer
-from gazette_spark.consumer.spark import SparkHost
-from gazette_spark.consumer.specs import recovery_log, shard_spec
+from gazette_spark.consumer.specs import recovery_log
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, CONTENT_TYPE_RECOVERY_LOG
-from gazette_spark.session import local_spark
 from tests.rig.brokers import DeployedBroker
 from tests.rig.gazctl import clean_environment, find_binary
 

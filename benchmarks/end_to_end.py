@@ -48,11 +48,10 @@ from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, wait_
 from kafka_jars import kafka_jars
 
 import gazette_spark
-from gazette_spark.client import Client
+from gazette_spark import Client, local_spark
+from gazette_spark.client import journal_spec
 from gazette_spark.client.listing.upkeep import reset_head
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.session import local_spark
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 

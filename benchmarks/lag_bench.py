@@ -21,13 +21,10 @@ from pathlib import Path
 
 import httpx
 
-from gazette_spark.lag import metrics
+from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, Monitor, Thresholds, metrics
 from gazette_spark.lag.api import Api
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions, windows_of
-from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.rules import Thresholds, evaluate_group
+from gazette_spark.lag.history import windows_of
+from gazette_spark.lag.rules import evaluate_group
 from gazette_spark.lag.server import LagService
 
 NOW_MS = 1_700_000_000_000

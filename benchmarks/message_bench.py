@@ -21,10 +21,9 @@ from typing import Any
 
 from harness import running_broker
 
-from gazette_spark.client import AppendService, Client
-from gazette_spark.message.interfaces import NIL_UUID, Message
-from gazette_spark.message.publisher import Publisher, write_ack_intents
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.message import NIL_UUID, Message, Publisher, write_ack_intents
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.gazctl import clean_environment, find_binary
 

@@ -37,11 +37,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from gazette_spark import register
-from gazette_spark.client import Client
+from gazette_spark import Client, local_spark, register
+from gazette_spark.client import journal_spec
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.session import local_spark
 from gazette_spark.source import GazetteDataSource, PiecePartition
 
 RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'

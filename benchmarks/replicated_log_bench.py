@@ -26,8 +26,8 @@ from time import perf_counter
 
 from harness import machine, running_broker
 
-from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.replicated_log import NoMoreMessageError, Receiver, Writer
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"

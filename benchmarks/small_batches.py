@@ -24,12 +24,8 @@ from deltalake import DeltaTable
 from harness import MEGABYTE, REPORT, machine, running_broker, write_section
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark import register
-from gazette_spark.client import Client
-from gazette_spark.ledger.dead_letters import DeadLetters
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.session import local_spark
-from gazette_spark.sink import DeltaSink
+from gazette_spark import Client, DeadLetters, DeltaSink, local_spark, register
+from gazette_spark.client import journal_spec
 
 JOURNALS = [f"bench/small/part-{part}" for part in range(4)]
 BATCH_BYTES = MEGABYTE

@@ -1,11 +1,15 @@
 """Gazette journals in Spark and Delta Lake: complete, once, fast.
 
-The front door of the package. Loading it loads neither Spark nor gRPC:
+Import what you use from here::
 
-- :func:`register` registers the format ``gazette`` with a Spark session;
-- :func:`gaps` lists the bytes of journals that are gone, as a DataFrame;
-- :class:`gazette_spark.offsets.JournalOffsets` is a query's position;
-- :class:`gazette_spark.sink.DeltaSink` writes a stream into a Delta table exactly once.
+    from gazette_spark import DeltaSink, backfill, local_spark
+
+Further names are in the public packages :mod:`gazette_spark.client`, :mod:`gazette_spark.message`,
+:mod:`gazette_spark.replicated_log`, :mod:`gazette_spark.consumer`, :mod:`gazette_spark.broker`,
+:mod:`gazette_spark.lag`, :mod:`gazette_spark.errors` and :mod:`gazette_spark.testing`. Everything else may
+change at any time; ``docs/reference/public_names.txt`` lists what is public.
+
+Importing this package loads neither Spark nor gRPC: a name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -13,18 +17,66 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from gazette_spark import errors
+from gazette_spark._exports import lazy_exports
 from gazette_spark.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from gazette_spark._backfill import Backfilled as Backfilled
+    from gazette_spark._backfill import backfill as backfill
+    from gazette_spark._ingest import ingest as ingest
+    from gazette_spark._ingest import ingest_batch as ingest_batch
+    from gazette_spark.audit.verify import Report as Report
+    from gazette_spark.audit.verify import verify_table as verify_table
+    from gazette_spark.broker import EmbeddedBroker as EmbeddedBroker
+    from gazette_spark.client import Client as Client
+    from gazette_spark.errors import *  # noqa: F403 - all error classes
+    from gazette_spark.ledger.dead_letters import DeadLetters as DeadLetters
+    from gazette_spark.ledger.entry import LedgerEntry as LedgerEntry
+    from gazette_spark.listener import LagListener as LagListener
+    from gazette_spark.listener import count_malformed as count_malformed
+    from gazette_spark.offsets import JournalOffsets as JournalOffsets
+    from gazette_spark.session import local_spark as local_spark
+    from gazette_spark.sink import DeltaSink as DeltaSink
+    from gazette_spark.table.new_table import NewTable as NewTable
+    from gazette_spark.table.upsert import Upsert as Upsert
+
 # PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
 # child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-__all__ = ["__version__", "gaps", "register"]
-
 __version__ = VERSION
+
+_MODULES = {
+    "_backfill": ("Backfilled", "backfill"),
+    "_ingest": ("ingest", "ingest_batch"),
+    "audit.verify": ("Report", "verify_table"),
+    "broker": ("EmbeddedBroker",),
+    "client": ("Client",),
+    "ledger.dead_letters": ("DeadLetters",),
+    "ledger.entry": ("LedgerEntry",),
+    "listener": ("LagListener", "count_malformed"),
+    "offsets": ("JournalOffsets",),
+    "session": ("local_spark",),
+    "sink": ("DeltaSink",),
+    "table.new_table": ("NewTable",),
+    "table.upsert": ("Upsert",),
+}
+"""Names that are loaded when they are first used, by module; beside them are all classes of errors."""
+
+_load, _, _names = lazy_exports(__name__, _MODULES)
+
+__all__ = ["__version__", "gaps", "register", *_names, *errors.__all__]  # noqa: PLE0604 - all are strings
+
+
+def __getattr__(name: str) -> object:
+    return getattr(errors, name) if name in errors.__all__ else _load(name)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def register(spark: SparkSession) -> None:

@@ -251,7 +251,7 @@ class DeltaSink:
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
         self._files: FileCommits | None = None
-        """Where tasks write the data files; see :mod:`gazette_spark.ingest`."""
+        """Where tasks write the data files; see :mod:`gazette_spark._ingest`."""
         self._turn = threading.Lock()
         """Held by a batch, and by a heartbeat."""
 
@@ -352,7 +352,7 @@ class DeltaSink:
             raise OptionError(found, "with ingest()", "left out, or DeltaSink.start: Spark writes such rows")
 
     def with_files(self, files: FileCommits) -> DeltaSink:
-        """Return this sink for batches whose rows tell of data files; see :mod:`gazette_spark.ingest`."""
+        """Return this sink for batches whose rows tell of data files; see :mod:`gazette_spark._ingest`."""
         sink = copy(self)
         sink._files = files
         return sink
@@ -525,7 +525,7 @@ class DeltaSink:
 
         Args:
             df: The rows of ``[begin, end)``, and no others, each time it is run.
-                :mod:`gazette_spark.backfill` makes one.
+                :mod:`gazette_spark._backfill` makes one.
             begin: First byte of each journal.
             end: Byte behind the last one, of the same journals. Of committed messages it names ``starts``,
                 too: a row is then of the range that has its acknowledgement.

@@ -19,3 +19,4 @@ from gazette_spark.client.reading.fragments import FragmentReader as FragmentRea
 from gazette_spark.client.reading.gaps import FragmentGap as FragmentGap
 from gazette_spark.client.reading.reader import Reader as Reader
 from gazette_spark.client.reading.retry_reader import RetryReader as RetryReader
+from gazette_spark.protocol.journals import journal_spec as journal_spec

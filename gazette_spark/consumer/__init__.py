@@ -10,8 +10,9 @@ Names are loaded when they are asked for, so that importing the package loads ne
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from gazette_spark._exports import lazy_exports
 
 if TYPE_CHECKING:
     from gazette_spark.consumer.application import Application as Application
@@ -26,32 +27,36 @@ if TYPE_CHECKING:
     from gazette_spark.consumer.application import ShardHost as ShardHost
     from gazette_spark.consumer.application import ShardListing as ShardListing
     from gazette_spark.consumer.application import Store as Store
+    from gazette_spark.consumer.json_message import JsonMessage as JsonMessage
     from gazette_spark.consumer.local import LocalHost as LocalHost
     from gazette_spark.consumer.restarts import RestartPolicy as RestartPolicy
+    from gazette_spark.consumer.service import ShardServer as ShardServer
+    from gazette_spark.consumer.spark import SparkHost as SparkHost
+    from gazette_spark.consumer.spark import start as start
+    from gazette_spark.consumer.specs import shard_spec as shard_spec
 
-
-_MODULES = {
-    "application": (
-        "Application",
-        "BeginFinisher",
-        "DeferToNextTransaction",
-        "JsonStore",
-        "KeyedApplication",
-        "Progress",
-        "Resolution",
-        "ResolveArgs",
-        "Shard",
-        "ShardHost",
-        "ShardListing",
-        "Store",
-    ),
-    "local": ("LocalHost",),
-    "restarts": ("RestartPolicy",),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "application": (
+            "Application",
+            "BeginFinisher",
+            "DeferToNextTransaction",
+            "JsonStore",
+            "KeyedApplication",
+            "Progress",
+            "Resolution",
+            "ResolveArgs",
+            "Shard",
+            "ShardHost",
+            "ShardListing",
+            "Store",
+        ),
+        "local": ("LocalHost",),
+        "json_message": ("JsonMessage",),
+        "restarts": ("RestartPolicy",),
+        "service": ("ShardServer",),
+        "spark": ("SparkHost", "start"),
+        "specs": ("shard_spec",),
+    },
+)

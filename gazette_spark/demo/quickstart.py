@@ -18,10 +18,10 @@ from gazette_spark.client import Client
 from gazette_spark.demo.child import QueryDiedError, QueryProcess
 from gazette_spark.demo.run import FINISH_S, MAX_BYTES_PER_TRIGGER, new_journals, open_broker
 from gazette_spark.demo.scenario import START_STALL_S, Progress, Screen
-from gazette_spark.demo.settings import Settings
-from gazette_spark.demo.watch import TableWatch, ledger_heads
+from gazette_spark.demo.settings import APP_ID, Settings
 from gazette_spark.demo.writers import Writers
 from gazette_spark.spark_start import log_tail
+from gazette_spark.testing.table_watch import TableWatch, ledger_heads
 
 POLL_S = 0.1
 
@@ -110,7 +110,7 @@ def _stream(
     while True:
         table = watch.look()
         screen.show(Progress(phase, writers.rows, table.rows, max(writers.rows, 1)))
-        if phase == "draining" and ledger_heads(table.metadata) == writers.heads:
+        if phase == "draining" and ledger_heads(table.metadata, APP_ID) == writers.heads:
             return
         child.check()
         if writers.error is not None:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from gazette_spark.demo.child import QueryProcess
 from gazette_spark.demo.plan import Observation, Plan, Step, decide
-from gazette_spark.demo.settings import Settings
-from gazette_spark.demo.watch import TableState, TableWatch, batch_in_flight, ledger_heads
+from gazette_spark.demo.settings import APP_ID, Settings
 from gazette_spark.demo.writers import Writers
+from gazette_spark.testing.table_watch import TableState, TableWatch, batch_in_flight, ledger_heads
 
 POLL_S = 0.02
 """Time between two looks at the table and the checkpoint."""
@@ -120,13 +120,13 @@ class Scenario:
             committed_s=_since(self._committed_since),
             in_flight=batch_in_flight(self._settings.checkpoint) is not None,
             backlog_batches=self._backlog_bytes(table) / self._settings.max_bytes_per_trigger,
-            drained=self._seen.stopped and ledger_heads(table.metadata) == self._writers.heads,
+            drained=self._seen.stopped and ledger_heads(table.metadata, APP_ID) == self._writers.heads,
         )
         self._screen.show(self._progress(table))
         return self._seen
 
     def _backlog_bytes(self, table: TableState) -> int:
-        return self._writers.size_bytes - sum(ledger_heads(table.metadata).values())
+        return self._writers.size_bytes - sum(ledger_heads(table.metadata, APP_ID).values())
 
     def _progress(self, table: TableState) -> Progress:
         phase = "draining" if self._seen.stopped else "writing"

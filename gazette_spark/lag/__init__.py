@@ -8,3 +8,49 @@ clock is an argument, and nothing here reads a journal, a table or a file.
 The words *cluster*, *group*, *topic* and *partition* are Burrow's, for its JSON has them: a cluster of
 brokers, a query, a prefix or selector of journals, and one journal.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_spark._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from gazette_spark.lag.evaluate import Evaluator as Evaluator
+    from gazette_spark.lag.feeds import CheckpointFeed as CheckpointFeed
+    from gazette_spark.lag.feeds import HeadFeed as HeadFeed
+    from gazette_spark.lag.feeds import TableFeed as TableFeed
+    from gazette_spark.lag.feeds import poll_all as poll_all
+    from gazette_spark.lag.history import History as History
+    from gazette_spark.lag.history import HistoryOptions as HistoryOptions
+    from gazette_spark.lag.monitor import Monitor as Monitor
+    from gazette_spark.lag.positions import GroupCommit as GroupCommit
+    from gazette_spark.lag.positions import now_ms as now_ms
+    from gazette_spark.lag.query_progress import QueryLag as QueryLag
+    from gazette_spark.lag.query_progress import query_lag as query_lag
+    from gazette_spark.lag.rules import GroupStatus as GroupStatus
+    from gazette_spark.lag.rules import OffsetCommit as OffsetCommit
+    from gazette_spark.lag.rules import PartitionStatus as PartitionStatus
+    from gazette_spark.lag.rules import PartitionWindow as PartitionWindow
+    from gazette_spark.lag.rules import Status as Status
+    from gazette_spark.lag.rules import Thresholds as Thresholds
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "evaluate": ("Evaluator",),
+        "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
+        "history": ("History", "HistoryOptions"),
+        "monitor": ("Monitor",),
+        "positions": ("GroupCommit", "now_ms"),
+        "query_progress": ("QueryLag", "query_lag"),
+        "rules": (
+            "GroupStatus",
+            "OffsetCommit",
+            "PartitionStatus",
+            "PartitionWindow",
+            "Status",
+            "Thresholds",
+        ),
+    },
+)

@@ -8,10 +8,12 @@ Names are loaded when they are asked for: the columns' code, which Spark's worke
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from gazette_spark._exports import lazy_exports
+
 if TYPE_CHECKING:
+    from gazette_spark.message.interfaces import NIL_UUID as NIL_UUID
     from gazette_spark.message.interfaces import Envelope as Envelope
     from gazette_spark.message.interfaces import Framing as Framing
     from gazette_spark.message.interfaces import JournalProducer as JournalProducer
@@ -36,34 +38,42 @@ if TYPE_CHECKING:
     from gazette_spark.message.sequencer import ReplayRange as ReplayRange
     from gazette_spark.message.sequencer import Sequencer as Sequencer
     from gazette_spark.message.sequencer import SequencerCheckpoint as SequencerCheckpoint
+    from gazette_spark.message.uuids import ACK_TXN as ACK_TXN
+    from gazette_spark.message.uuids import CONTINUE_TXN as CONTINUE_TXN
+    from gazette_spark.message.uuids import OUTSIDE_TXN as OUTSIDE_TXN
     from gazette_spark.message.uuids import Clock as Clock
     from gazette_spark.message.uuids import ProducerId as ProducerId
     from gazette_spark.message.uuids import build_uuid as build_uuid
     from gazette_spark.message.uuids import new_producer_id as new_producer_id
     from gazette_spark.message.uuids import split_uuid as split_uuid
 
-
-_MODULES = {
-    "interfaces": (
-        "Envelope",
-        "Framing",
-        "JournalProducer",
-        "Message",
-        "NewMessage",
-        "ProducerState",
-        "framing_by_content_type",
-        "framing_of_journal",
-    ),
-    "iterate": ("ReadCommitted", "ReadUncommitted", "read_committed", "read_uncommitted"),
-    "locator": ("Locator", "RawMessage", "locator_for", "raw_messages"),
-    "publisher": ("AckIntent", "Publisher", "PublisherClock", "write_ack_intents"),
-    "sequencer": ("Outcome", "ReplayRange", "Sequencer", "SequencerCheckpoint"),
-    "uuids": ("Clock", "ProducerId", "build_uuid", "new_producer_id", "split_uuid"),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "interfaces": (
+            "NIL_UUID",
+            "Envelope",
+            "Framing",
+            "JournalProducer",
+            "Message",
+            "NewMessage",
+            "ProducerState",
+            "framing_by_content_type",
+            "framing_of_journal",
+        ),
+        "iterate": ("ReadCommitted", "ReadUncommitted", "read_committed", "read_uncommitted"),
+        "locator": ("Locator", "RawMessage", "locator_for", "raw_messages"),
+        "publisher": ("AckIntent", "Publisher", "PublisherClock", "write_ack_intents"),
+        "sequencer": ("Outcome", "ReplayRange", "Sequencer", "SequencerCheckpoint"),
+        "uuids": (
+            "ACK_TXN",
+            "CONTINUE_TXN",
+            "OUTSIDE_TXN",
+            "Clock",
+            "ProducerId",
+            "build_uuid",
+            "new_producer_id",
+            "split_uuid",
+        ),
+    },
+)

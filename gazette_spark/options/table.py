@@ -19,7 +19,7 @@ SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", 
 """Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
 
 TARGET_OPTION = "dataFilesSecret"
-"""Where tasks write data files. Not for users: :func:`gazette_spark.ingest.ingest` sets it on a reader."""
+"""Where tasks write data files. Not for users: :func:`gazette_spark.ingest` sets it on a reader."""
 
 
 @dataclass(frozen=True, slots=True)

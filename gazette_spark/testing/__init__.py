@@ -1,1 +1,26 @@
 """For tests of pipelines: the batch loop without a JVM, a stub broker, broken networks, the oracle, kills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gazette_spark._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from gazette_spark.testing.crash import CrashChild as CrashChild
+    from gazette_spark.testing.micro_batch import MicroBatches as MicroBatches
+    from gazette_spark.testing.stub_broker import StubBroker as StubBroker
+    from gazette_spark.testing.table_watch import TableWatch as TableWatch
+    from gazette_spark.testing.table_watch import batch_in_flight as batch_in_flight
+    from gazette_spark.testing.tcp_proxy import TcpProxy as TcpProxy
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "crash": ("CrashChild",),
+        "micro_batch": ("MicroBatches",),
+        "stub_broker": ("StubBroker",),
+        "table_watch": ("TableWatch", "batch_in_flight"),
+        "tcp_proxy": ("TcpProxy",),
+    },
+)

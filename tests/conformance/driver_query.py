@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.errors import GazetteError
 from gazette_spark.scan import listings
 from gazette_spark.source import GazetteDataSource, StreamReader

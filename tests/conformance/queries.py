@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import gazette_spark
-from gazette_spark.sink import DeltaSink
+from gazette_spark import DeltaSink
 from tests.rig.brokers import BrokerHandle
 
 QUERY_TIMEOUT_S = 180

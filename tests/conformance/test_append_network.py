@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.errors import AuthError, JournalNotFoundError
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import AppendResult, AppendService, AsyncAppend, Client
-from gazette_spark.client.appending.append import AppendOptions, Bytes
+from gazette_spark import Client
+from gazette_spark.client import AppendOptions, AppendResult, AppendService, AsyncAppend, journal_spec
+from gazette_spark.client.appending.append import Bytes
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.errors import (
     JournalNotFoundError,
@@ -23,7 +24,6 @@ from gazette_spark.errors import (
     WrongAppendOffsetError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set
 from tests.rig.brokers import BrokerHandle
 

@@ -13,14 +13,13 @@ from pathlib import Path
 import click
 import pytest
 
+from gazette_spark import Client
 from gazette_spark.cli.consumer import load_application
 from gazette_spark.cli.shard_commands import shards
-from gazette_spark.client import Client
-from gazette_spark.consumer.local import LocalHost
-from gazette_spark.consumer.service import ShardServer
+from gazette_spark.client import journal_spec
+from gazette_spark.consumer import LocalHost, ShardServer
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 from gazette_spark.consumer.specs import recovery_log
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import create_journals
 from tests.rig.gazctl import clean_environment

@@ -13,7 +13,7 @@ import grpc
 import jwt
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet

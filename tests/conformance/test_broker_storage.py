@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker
+from gazette_spark import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec

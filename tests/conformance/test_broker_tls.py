@@ -18,14 +18,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServerTls, StorageSettings
-from gazette_spark.client import Client
-from gazette_spark.client.connection.credentials import TlsOptions
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import GatewaySettings, ServerTls, StorageSettings
+from gazette_spark.client import TlsOptions, journal_spec
 from gazette_spark.client.reading.heads import MANY
 from gazette_spark.errors import OptionError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.protocol.journals import journal_spec
 
 CONNECT_S = 5.0
 """Within this time a connection that cannot work has to fail."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark import EmbeddedBroker
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.conformance.command import SPECS, Command

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb

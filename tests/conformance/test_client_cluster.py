@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.errors import NoJournalPrimaryBrokerError
 from tests.conformance.wire import spec
 from tests.rig.cluster import ClusterBroker, EmbeddedCluster

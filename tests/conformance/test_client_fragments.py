@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import (
     BrokerError,
     CorruptFragmentError,
@@ -19,7 +20,6 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from gazette_spark.client import Client, FragmentGap
+from gazette_spark import Client
+from gazette_spark.client import FragmentGap, journal_spec
 from gazette_spark.errors import OffsetError
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.command import Command
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from gazette_spark.client import Chunk, Client, FragmentReader, open_fragment_url
+from gazette_spark import Client
+from gazette_spark.client import Chunk, FragmentReader, open_fragment_url
 from gazette_spark.errors import (
     ClosedError,
     FragmentTooLongError,

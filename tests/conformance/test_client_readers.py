@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import (
     ClosedError,
     OffsetJumpError,
@@ -16,7 +17,6 @@ from gazette_spark.errors import (
     SeekRequiresNewReaderError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from tests.conformance.wire import spec, wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 

@@ -15,8 +15,8 @@ import grpc
 import httpx
 import pytest
 
-from gazette_spark.broker.settings import GatewaySettings
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.broker import GatewaySettings
 from gazette_spark.errors import (
     InsufficientJournalBrokersError,
     NoJournalPrimaryBrokerError,

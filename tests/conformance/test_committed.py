@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.message import (
+    ACK_TXN,
     Envelope,
     Sequencer,
     framing_by_content_type,
@@ -19,7 +20,6 @@ from gazette_spark.message import (
     read_uncommitted,
     split_uuid,
 )
-from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
 from tests.conformance.command import Command, end_by_signal
 from tests.conformance.goclient import end_of, run_go

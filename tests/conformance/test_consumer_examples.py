@@ -14,17 +14,15 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.consumer import JsonMessage, LocalHost, shard_spec
 from gazette_spark.consumer.examples import sessions, word_count
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
-from gazette_spark.consumer.json_message import JsonMessage
-from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.recoverylog.hints import FileHints
 from gazette_spark.consumer.shard_yaml import format_shard_yaml
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.message import Publisher, read_committed
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.consumers import create_journals, wait_through
 from tests.rig.stream_sum import at_work, go_at_work, sums_since, verifying

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from gazette_spark import Client
 from gazette_spark.cli.main import main
-from gazette_spark.client import AppendService, Client
+from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.message import Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import NDJSON, number
 from tests.rig.gazctl import clean_environment, find_binary

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
+from gazette_spark import JournalOffsets
 from gazette_spark.cli.main import main
-from gazette_spark.offsets import JournalOffsets
 from tests.rig.audited_table import Orders, rows_of
 from tests.rig.brokers import BrokerHandle
 

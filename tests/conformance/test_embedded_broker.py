@@ -20,8 +20,8 @@ import httpx
 import pytest
 import trustme
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.broker.settings import ServingSettings, StorageSettings
+from gazette_spark import EmbeddedBroker
+from gazette_spark.broker import ServingSettings, StorageSettings
 from gazette_spark.errors import BrokerRootError, OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

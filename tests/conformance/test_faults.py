@@ -11,9 +11,8 @@ from time import monotonic
 import grpc
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker, Faults
-from gazette_spark.broker.settings import ServingSettings, StorageSettings
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import Faults, ServingSettings, StorageSettings
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, spec, wait_for

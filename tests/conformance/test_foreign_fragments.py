@@ -10,7 +10,7 @@ import cramjam
 import pytest
 import zstandard
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, spec

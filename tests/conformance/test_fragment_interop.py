@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker

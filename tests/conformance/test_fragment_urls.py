@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.broker.settings import StorageSettings
-from gazette_spark.client import Client, open_fragment_url
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import StorageSettings
+from gazette_spark.client import open_fragment_url
 from gazette_spark.errors import DirectReadError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment

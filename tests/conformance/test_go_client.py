@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.client import AppendService, Client, Listing, WatchedList
+from gazette_spark import Client
+from gazette_spark.client import AppendService, Listing, WatchedList
 from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,

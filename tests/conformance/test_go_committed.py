@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import AppendService, Client
-from gazette_spark.message.interfaces import Message
-from gazette_spark.message.publisher import AckIntent, Publisher, write_ack_intents
-from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
+from gazette_spark import Client
+from gazette_spark.client import AppendService
+from gazette_spark.message import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    AckIntent,
+    Message,
+    Publisher,
+    write_ack_intents,
+)
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
 from tests.conformance.goclient import Event, end_of, run_go
 from tests.conformance.wire import labels, spec

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from gazette_spark.client import AppendService, Client
-from gazette_spark.consumer import LocalHost, Shard
+from gazette_spark import Client
+from gazette_spark.client import AppendService
+from gazette_spark.consumer import LocalHost, Shard, ShardServer, shard_spec
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.service import ShardServer
-from gazette_spark.consumer.specs import reduce_statuses, shard_spec
+from gazette_spark.consumer.specs import reduce_statuses
 from gazette_spark.errors import (
     AuthError,
     BrokerError,

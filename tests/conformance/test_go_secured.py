@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gazette_spark.broker import EmbeddedBroker, ServerTls
-from gazette_spark.client import Client, TlsOptions
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import ServerTls
+from gazette_spark.client import TlsOptions
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from google.protobuf import text_format
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.broker.settings import GatewaySettings
+from gazette_spark import EmbeddedBroker
+from gazette_spark.broker import GatewaySettings
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet

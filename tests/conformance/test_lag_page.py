@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, Monitor, Thresholds
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.estimates import StoredFragment
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import JournalStore, Monitor
-from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.monitor import JournalStore
 from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction
-from gazette_spark.lag.rules import Thresholds
 from gazette_spark.lag.server import LagService
 from tests.browser import Browser
 

@@ -18,11 +18,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructType
 
-from gazette_spark.client import Client
+from gazette_spark import Client, JournalOffsets, LedgerEntry
 from gazette_spark.lag.server import _bound
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.labels import label_set
 from gazette_spark.source import GazetteDataSource
 from tests.browser import browse

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from tests.conformance.wire import labels, spec
 from tests.rig.brokers import BrokerHandle
 

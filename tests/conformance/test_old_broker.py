@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gazette_spark.client import Client, PolledList, WatchedList
+from gazette_spark import Client
+from gazette_spark.client import PolledList, WatchedList
 from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.driver_query import Query

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.broker.settings import ServingSettings
-from gazette_spark.client import Client, Reader, RetryReader, WatchedList
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import ServingSettings
+from gazette_spark.client import Reader, RetryReader, WatchedList, journal_spec
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker

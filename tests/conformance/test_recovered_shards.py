@@ -12,21 +12,19 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import AppendService, Client
-from gazette_spark.consumer import Application, ResolveArgs, Shard, Store
+from gazette_spark import Client
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.consumer import Application, LocalHost, ResolveArgs, Shard, ShardServer, Store, shard_spec
 from gazette_spark.consumer import local_shard as shards
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.recoverylog.hints import FileHints
-from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.shard_yaml import format_shard_yaml
-from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, shard_spec
+from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log
 from gazette_spark.consumer.stores.json_file import JsonFileStore, parse_state_file
 from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStore
 from gazette_spark.message import Envelope, Message, Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import (

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client
+from gazette_spark.client import AppendService
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, new_author
 from gazette_spark.consumer.recoverylog.hints import hints_from_bytes, hints_to_json
 from gazette_spark.consumer.stores.json_file import JsonFileStore

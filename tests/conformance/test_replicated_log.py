@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from gazette_spark.client import AppendOptions, AppendResult, Client
+from gazette_spark import Client
+from gazette_spark.client import AppendOptions, AppendResult, journal_spec
 from gazette_spark.errors import (
     AppendWaitError,
     CheckpointStateError,
@@ -32,10 +33,9 @@ from gazette_spark.errors import (
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.fixed import FIXED
 from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
-from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
+from gazette_spark.message import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import replicated_log_pb2
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.replicated_log import (
     Checkpoint,
@@ -48,7 +48,8 @@ from gazette_spark.replicated_log import (
 from gazette_spark.replicated_log import receiver as receiving
 from gazette_spark.replicated_log.entries import entry_frame
 from gazette_spark.replicated_log.journal import read_records
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.command import Command
 from tests.conformance.wire import Wire, wait_for
 from tests.rig.brokers import BrokerHandle

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gazette_spark import Client
 from gazette_spark.cli.main import main
-from gazette_spark.client import Client, TlsOptions
+from gazette_spark.client import TlsOptions
 from gazette_spark.errors import AuthError, GazetteError, TlsError
 from gazette_spark.protocol.tokens import Capability
 from tests.conformance.wire import spec

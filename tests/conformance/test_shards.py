@@ -14,15 +14,14 @@ import yaml
 from click.testing import CliRunner, Result
 from google.protobuf import text_format
 
+from gazette_spark import Client
 from gazette_spark.broker import ServerTls
 from gazette_spark.cli.main import main
-from gazette_spark.client import Client
+from gazette_spark.client import journal_spec
+from gazette_spark.consumer import ShardServer, shard_spec
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.service import ShardServer
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as pr
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.certificates import Certificates
 from tests.rig.gazctl import clean_environment, find_binary

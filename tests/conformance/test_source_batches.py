@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructType
 
-from gazette_spark import source
-from gazette_spark.client import Client
+from gazette_spark import Client, source
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError
-from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
+from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource, StreamReader
-from gazette_spark.testing.micro_batch import CrashPoint, MicroBatches, TaskFaults
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import MicroBatches, TcpProxy
+from gazette_spark.testing.micro_batch import CrashPoint, TaskFaults
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
@@ -20,7 +19,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan import listings
-from gazette_spark.testing.tcp_proxy import TcpProxy
+from gazette_spark.testing import TcpProxy
 from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports

@@ -11,12 +11,12 @@ from time import monotonic
 import pyarrow as pa
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError, FragmentConflictError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.stores import listed_store

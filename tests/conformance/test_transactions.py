@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.errors import GazetteError, NotAllowedError, TransactionError
 from gazette_spark.failpoints import calling
 from gazette_spark.framing.encode import RowRefusal

@@ -8,11 +8,11 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import Self
 
+from gazette_spark import JournalOffsets
 from gazette_spark.client import Listing
 from gazette_spark.client.reading.heads import MANY, Tail
 from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
-from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options
 from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb

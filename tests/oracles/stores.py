@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gazette_spark.broker.storage.encoders import encode
-from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.client import FragmentReader
 from gazette_spark.errors import DirectReadError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.backfill import continued
+from gazette_spark._backfill import continued
 from gazette_spark.errors import SinkError
 from gazette_spark.ledger.decision import Refusal, Skip, decide
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals

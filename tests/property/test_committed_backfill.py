@@ -26,7 +26,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StringType, StructField, StructType
 
 from gazette_spark import source
-from gazette_spark.backfill import backfill
+from gazette_spark._backfill import backfill
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.backfill import steps
+from gazette_spark._backfill import steps
 from gazette_spark.errors import DataLossError, FragmentConflictError, RecordError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan.planner import Planner

@@ -26,12 +26,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark import EmbeddedBroker
+from gazette_spark.broker import StorageSettings
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.topology import Member, Slots, assign
-from gazette_spark.broker.settings import Membership, StorageSettings
+from gazette_spark.broker.settings import Membership
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb

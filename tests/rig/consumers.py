@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, failure_of
 from gazette_spark.consumer import Application, DeferToNextTransaction, ResolveArgs, Shard, ShardHost
 from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.message import Envelope, Message, Publisher, Sequencer, read_committed, split_uuid
-from gazette_spark.message.uuids import ACK_TXN
+from gazette_spark.message import ACK_TXN, Envelope, Message, Publisher, Sequencer, read_committed, split_uuid
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.messages import Document
 
 NDJSON = {"content-type": "application/x-ndjson"}

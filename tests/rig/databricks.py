@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.client import journal_spec
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.waiting import wait_until
 
@@ -138,7 +137,7 @@ class Workspace:
         import matplotlib as mpl
         from IPython import display as ipython
 
-        from gazette_spark.session import local_spark
+        from gazette_spark import local_spark
 
         folder = tempfile.TemporaryDirectory(prefix="workspace-")
         home = Path(folder.name)

@@ -21,10 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from gazette_spark import JournalOffsets
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.data_files.writer import write_files
 from gazette_spark.failpoints import FailpointError, failpoint
-from gazette_spark.offsets import JournalOffsets
 from gazette_spark.source import file_target
 
 

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from gazette_spark.session import INTERPRETED, local_spark
+from gazette_spark import local_spark
+from gazette_spark.session import INTERPRETED
 from tests.oracles import csv_questions, json_questions
 from tests.oracles.spark_answers import Answers, Ask, Question, dump, golden_path, rows_of, type_text
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gazette_spark.message import Clock, Envelope, ProducerId, build_uuid, split_uuid
-from gazette_spark.message.sequencer import Outcome, Sequencer
+from gazette_spark.message import Clock, Envelope, Outcome, ProducerId, Sequencer, build_uuid, split_uuid
 
 FLAGS = {"O": 0, "C": 1, "K": 2, "U": 3}
 MESSAGE_BYTES = 10

@@ -17,18 +17,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
-from gazette_spark.client import Client
-from gazette_spark.errors import (
-    FetchCancelledError,
-    FetchTimeoutError,
-    GazetteError,
-    InvalidVersionError,
-    LogFencedError,
-    NoMoreMessageError,
-)
-from gazette_spark.replicated_log import Checkpoint, Receiver, Writer
+from gazette_spark import Client
+from gazette_spark.errors import FetchCancelledError, FetchTimeoutError, GazetteError, LogFencedError
+from gazette_spark.replicated_log import Checkpoint, InvalidVersionError, NoMoreMessageError, Receiver, Writer
 from gazette_spark.replicated_log.journal import read_records
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.rig.log_history import Acknowledged, History, Promotion, Step
 
 NODES = 3

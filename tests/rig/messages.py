@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from gazette_spark.message.interfaces import NIL_UUID, Message
+from gazette_spark.message import NIL_UUID, Message
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
 
 

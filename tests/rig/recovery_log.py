@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from gazette_spark.client import AppendOptions, AppendResult, Chunk, Client
-from gazette_spark.client.appending.async_append import AsyncAppend
+from gazette_spark import Client
+from gazette_spark.client import AppendOptions, AppendResult, AsyncAppend, Chunk
 from gazette_spark.client.appending.futures import OpFutures
 from gazette_spark.client.appending.service import AsyncJournalClient
 from gazette_spark.errors import RegisterMismatchError

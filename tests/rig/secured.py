@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gazette_spark.broker import EmbeddedBroker, ServerTls
-from gazette_spark.client import Client, TlsOptions
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import ServerTls
+from gazette_spark.client import TlsOptions
 from gazette_spark.errors import AuthError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from gazette_spark.client import Client
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Sum
 from gazette_spark.message import read_committed
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import DeployedBroker
 from tests.rig.gazctl import clean_environment, find_binary

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from gazette_spark import local_spark
+from gazette_spark.consumer import ShardServer, SparkHost
 from gazette_spark.consumer.examples.stream_sum import StreamSum
-from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
-from gazette_spark.consumer.spark import SparkHost
-from gazette_spark.session import INTERPRETED, local_spark
+from gazette_spark.session import INTERPRETED
 
 READY = "ready"
 """Printed first."""

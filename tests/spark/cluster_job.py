@@ -13,8 +13,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from gazette_spark import register
-from gazette_spark.session import local_spark
+from gazette_spark import local_spark, register
 
 CONF = {"spark.executor.memory": "512m"}
 

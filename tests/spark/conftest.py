@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark import DeltaSink
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.brokers import BrokerHandle

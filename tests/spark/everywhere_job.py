@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from gazette_spark.ledger.entry import LedgerEntry
-    from gazette_spark.listener import LagListener
-    from gazette_spark.sink import DeltaSink
+    from gazette_spark import DeltaSink, LagListener, LedgerEntry
 
 APP_ID = "everywhere"
 WAIT_S = 200
@@ -115,9 +113,7 @@ def typed(places: Places) -> dict[str, Any]:
 
 def streamed(places: Places) -> dict[str, Any]:
     """Stream into a table, append, stream on by the direct lane; return the ledger and what Spark said."""
-    from gazette_spark.ingest import ingest
-    from gazette_spark.sink import DeltaSink
-    from gazette_spark.table.new_table import NewTable
+    from gazette_spark import DeltaSink, NewTable, ingest
 
     directory, settings = places.settings["directory"], places.settings
     new_table = NewTable("journal STRING NOT NULL, offset BIGINT, value BINARY COMMENT 'a record'")
@@ -144,7 +140,8 @@ def streamed(places: Places) -> dict[str, Any]:
 
 def append(places: Places, journal: str, content: str, **enter: str) -> None:
     """Append to a journal by a client of this program's own, which has keys unless it is given a token."""
-    from gazette_spark.client import Client, TlsOptions
+    from gazette_spark import Client
+    from gazette_spark.client import TlsOptions
 
     settings = places.settings
     tls = TlsOptions(**{part: content.encode() for part, content in settings["tls"].items()})
@@ -164,7 +161,7 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
 
 def idle_sink(places: Places) -> DeltaSink:
     """Return the sink of the stream that idles."""
-    from gazette_spark.sink import DeltaSink
+    from gazette_spark import DeltaSink
     from gazette_spark.table.heartbeat import Heartbeat
 
     sink = DeltaSink(IDLE, path=f"{places.settings['directory']}/of-idle/table")
@@ -349,7 +346,7 @@ def pages_of(spark: SparkSession) -> dict[str, str]:
 
 def choices(places: Places) -> dict[str, Any]:
     """Stream with the options of the sink that read a table back, and with a listener."""
-    from gazette_spark.listener import LagListener
+    from gazette_spark import LagListener
 
     listener = LagListener()
     places.spark.streams.addListener(listener)
@@ -365,7 +362,7 @@ WINDOW = 100
 
 def windowed(places: Places) -> dict[str, Any]:
     """Count by windows: Spark gives those that are closed in a batch in which no offset moves."""
-    from gazette_spark.sink import DeltaSink
+    from gazette_spark import DeltaSink
 
     directory = places.settings["directory"]
     rows = (
@@ -386,10 +383,7 @@ def windowed(places: Places) -> dict[str, Any]:
 
 def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]:
     """Upsert and trim, part, and adopt; then ask the listener."""
-    from gazette_spark.ledger.dead_letters import DeadLetters
-    from gazette_spark.offsets import JournalOffsets
-    from gazette_spark.sink import DeltaSink
-    from gazette_spark.table.upsert import Upsert
+    from gazette_spark import DeadLetters, DeltaSink, JournalOffsets, Upsert
 
     directory, spark = places.settings["directory"], places.spark
 
@@ -464,7 +458,7 @@ def malformed_record_in_a_stream(places: Places) -> None:
 
 def table_of_another_query(places: Places) -> None:
     """Start over, with a new checkpoint, on a table that has all the rows."""
-    from gazette_spark.sink import DeltaSink
+    from gazette_spark import DeltaSink
 
     directory = places.settings["directory"]
     sink = DeltaSink(APP_ID, path=f"{directory}/table")

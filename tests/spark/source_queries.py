@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from tests.rig.brokers import BrokerHandle
 
 BOTH_BROKERS = pytest.mark.parametrize(

@@ -14,23 +14,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import AppendService, Client
-from gazette_spark.consumer import state_table
-from gazette_spark.consumer.application import Application, ResolveArgs
+from gazette_spark import Client, LedgerEntry, Upsert
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec, state_table
 from gazette_spark.consumer.micro_batch import STATE
-from gazette_spark.consumer.spark import SparkHost
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.table import merge
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.merge import merge_rows
-from gazette_spark.table.upsert import Upsert
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
 from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted

@@ -17,15 +17,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
-from gazette_spark.consumer.application import JsonStore, Shard
+from gazette_spark import Client
+from gazette_spark.consumer import JsonStore, Shard, shard_spec
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Chunk, StreamSum
 from gazette_spark.consumer.shard_yaml import format_shard_yaml
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.failpoints import FailpointError
-from gazette_spark.message.interfaces import Envelope
-from gazette_spark.message.publisher import Publisher
-from gazette_spark.message.uuids import ACK_TXN, Clock, build_uuid, new_producer_id
+from gazette_spark.message import ACK_TXN, Clock, Envelope, Publisher, build_uuid, new_producer_id
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.rig.brokers import BrokerHandle
 from tests.rig.stream_sum import CHUNK_JOURNALS, Host, create_journals, sums_since, verifying

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.sink import DeltaSink
+from gazette_spark import DeltaSink, LedgerEntry
 from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.brokers import BrokerHandle
 from tests.rig.crashes import backfills

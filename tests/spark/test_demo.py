@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.demo.run import new_journals
 from tests.rig.brokers import DeployedBroker
 

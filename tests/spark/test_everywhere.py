@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.client import journal_spec
 from gazette_spark.session import INTERPRETED
 from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home

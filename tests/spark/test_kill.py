@@ -19,11 +19,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from gazette_spark import register
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker, register
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import BrokerError, UnavailableError
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
 from tests.rig.brokers import DeployedBroker
 from tests.rig.crashes.child import recover

@@ -7,16 +7,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client, DeltaSink
+from gazette_spark.lag import (
+    Evaluator,
+    HeadFeed,
+    History,
+    HistoryOptions,
+    Monitor,
+    TableFeed,
+    Thresholds,
+    now_ms,
+    poll_all,
+)
 from gazette_spark.lag.api import Api
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.feeds import Feed, HeadFeed, TableFeed, poll_all
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import now_ms
-from gazette_spark.lag.rules import Thresholds
+from gazette_spark.lag.feeds import Feed
 from gazette_spark.lag.server import LagService
-from gazette_spark.sink import DeltaSink
 from tests.browser import browse
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals

@@ -10,9 +10,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from gazette_spark import DeltaSink, JournalOffsets
 from gazette_spark.ledger.entry import LedgerState
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table import delta_table
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.client import Client
-from gazette_spark.lag.query_progress import QueryLag, query_lag
-from gazette_spark.listener import LagListener, count_malformed
+from gazette_spark import Client, LagListener, count_malformed
+from gazette_spark.lag import QueryLag, query_lag
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
@@ -95,8 +94,8 @@ def test_a_batch_tells_what_is_malformed(journals: Journals, seen: list[QueryLag
 
 def test_the_page_is_right(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:
     """The page's examples run, its JSON is a position, and what it says about sizes holds."""
-    from gazette_spark.offsets import JournalOffsets
-    from gazette_spark.protocol.journals import journal_spec
+    from gazette_spark import JournalOffsets
+    from gazette_spark.client import journal_spec
 
     page = PAGE.read_text()
     listen, parse = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals
 

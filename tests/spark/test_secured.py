@@ -19,12 +19,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from gazette_spark.backfill import backfill
-from gazette_spark.client import Client
+from gazette_spark import Client, DeltaSink, backfill, ingest
+from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.ingest import ingest
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
 from tests.rig.gazctl import clean_environment
 from tests.rig.secured import KEYS, is_refused, open_client, renewed, secured_broker, token

@@ -10,11 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from gazette_spark import DeltaSink, LedgerEntry
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.testing.oracle import check_table

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark import LedgerEntry
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 

@@ -17,15 +17,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
+from gazette_spark import DeadLetters, DeltaSink, JournalOffsets, LedgerEntry, Upsert
 from gazette_spark.errors import BadRowError, DeadLetterError, OptionError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX, DeadLetters
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sink import DeltaSink
+from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX
 from gazette_spark.table import dead_letter_router
 from gazette_spark.table.dead_letter_router import LETTERS
-from gazette_spark.table.upsert import Upsert
 from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 

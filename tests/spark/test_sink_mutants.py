@@ -13,9 +13,10 @@ from delta.tables import DeltaTable as Delta
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from gazette_spark import LedgerEntry
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
 from gazette_spark.ledger.decision import Write, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.entry import Batch, LedgerState
 from gazette_spark.ledger.query_checkpoint import offsets_path, parse_offsets
 from tests.spark.conftest import APP_ID, FileStream
 

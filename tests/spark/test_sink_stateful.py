@@ -17,10 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from gazette_spark import DeltaSink, Upsert
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.sink import DeltaSink
-from gazette_spark.table.upsert import Upsert
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
 

@@ -11,14 +11,10 @@ from delta.exceptions import MetadataChangedException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.upsert import Upsert
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from gazette_spark import DeltaSink
 from gazette_spark.ledger.entry import SkippedGap
-from gazette_spark.sink import DeltaSink
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 

@@ -15,16 +15,12 @@ from delta.exceptions import ConcurrentAppendException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table import merge
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.maintenance import Prepared
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.upsert import Upsert
 from gazette_spark.testing.oracle import Verdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream

@@ -10,9 +10,8 @@ from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from gazette_spark.lag.positions import now_ms
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark import JournalOffsets, LedgerEntry
+from gazette_spark.lag import now_ms
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from tests.oracles import json_questions
 from tests.oracles.spark_answers import Question, load, rows_of
 from tests.rig.brokers import BrokerHandle

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.framing.fixed import frame
 from tests.oracles.messages import descriptor_set, order_class
 from tests.rig.brokers import BrokerHandle

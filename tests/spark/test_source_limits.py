@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
     BOTH_BROKERS,

@@ -17,10 +17,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark.broker import EmbeddedBroker, Faults
-from gazette_spark.broker.settings import StorageSettings
-from gazette_spark.client import Client
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import Faults, StorageSettings
+from gazette_spark.testing import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records

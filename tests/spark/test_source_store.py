@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.protocol.fragments import Fragment
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records

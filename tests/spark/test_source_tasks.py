@@ -18,11 +18,11 @@ from typing import IO, Any, Self
 
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.client import journal_spec
+from gazette_spark.testing import TcpProxy
 from gazette_spark.testing.crash import session_members
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.spark.source_queries import records
 from tests.waiting import wait_until
 

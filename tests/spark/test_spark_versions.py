@@ -23,14 +23,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from gazette_spark import Client, DeltaSink, EmbeddedBroker
 from gazette_spark import sink as sink_module
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.options.source import parse_options
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.session import CLASS_PATH_VARIABLE
-from gazette_spark.sink import DeltaSink
 from gazette_spark.source import GazetteDataSource, TrackingStreamReader
 from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.brokers import BrokerHandle

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals

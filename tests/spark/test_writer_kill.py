@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.client import Client
+from gazette_spark import Client
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, GROUP_VARIABLE
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals

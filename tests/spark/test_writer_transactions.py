@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark.broker import EmbeddedBroker, Faults
-from gazette_spark.client import Client
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.broker import Faults
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.write.transaction_journal import read_state
 from tests.conformance.goclient import end_of, run_go

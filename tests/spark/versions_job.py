@@ -54,7 +54,7 @@ class Job:
             writer = stream.writeStream.foreachBatch(self.write_file).option("checkpointLocation", checkpoint)
             query: StreamingQuery = (writer.trigger(**trigger) if trigger else writer).start()
             return query
-        from gazette_spark.sink import DeltaSink
+        from gazette_spark import DeltaSink
 
         sink = DeltaSink(APP_ID, path=str(self.directory / "table"))
         return sink.start(stream, checkpoint=checkpoint, **trigger)
@@ -72,7 +72,8 @@ class Job:
 
 def session(directory: Path, *, delta: bool) -> SparkSession:
     """Return a local session, with Delta or without."""
-    from gazette_spark.session import LOCAL_CONF, local_spark
+    from gazette_spark import local_spark
+    from gazette_spark.session import LOCAL_CONF
 
     if delta:
         return local_spark(directory)
@@ -129,8 +130,8 @@ def filtered(job: Job) -> dict[str, Any]:
 
 def written(job: Job) -> dict[str, Any]:
     """Write rows to a journal at once, and by a stream, and read them."""
-    from gazette_spark.client import Client
-    from gazette_spark.protocol.journals import journal_spec
+    from gazette_spark import Client
+    from gazette_spark.client import journal_spec
 
     names = [f"versions-written/{how}" for how in ("batch", "stream")]
     with Client(job.settings["endpoint"]) as client:
@@ -152,10 +153,7 @@ def written(job: Job) -> dict[str, Any]:
 
 def on_delta(job: Job) -> dict[str, Any]:
     """Merge by key, take the direct lane, and divert what does not fit."""
-    from gazette_spark.ingest import ingest
-    from gazette_spark.ledger.dead_letters import DeadLetters
-    from gazette_spark.sink import DeltaSink
-    from gazette_spark.table.upsert import Upsert
+    from gazette_spark import DeadLetters, DeltaSink, Upsert, ingest
 
     def path(name: str) -> str:
         return str(job.directory / name)

@@ -7,10 +7,8 @@ order comes more than half an hour later. Its summary is published then: ``{"cus
 
 from __future__ import annotations
 
-from gazette_spark.consumer.application import Application, JsonStore, Shard
-from gazette_spark.consumer.json_message import JsonMessage
-from gazette_spark.message.interfaces import Envelope
-from gazette_spark.message.publisher import Publisher
+from gazette_spark.consumer import Application, JsonMessage, JsonStore, Shard
+from gazette_spark.message import Envelope, Publisher
 from gazette_spark.protocol import protocol_pb2 as pb
 
 GAP_S = 1800

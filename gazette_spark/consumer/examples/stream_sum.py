@@ -14,11 +14,9 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from gazette_spark.consumer.application import Application, JsonStore, Shard
+from gazette_spark.consumer import Application, JsonStore, Shard
 from gazette_spark.errors import MessageError
-from gazette_spark.message.interfaces import NIL_UUID, Envelope
-from gazette_spark.message.publisher import Publisher
-from gazette_spark.message.uuids import ACK_TXN, split_uuid
+from gazette_spark.message import ACK_TXN, NIL_UUID, Envelope, Publisher, split_uuid
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.strict_json import parse_json
 

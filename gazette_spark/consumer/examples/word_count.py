@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gazette_spark.consumer.application import Application, JsonStore, ResolveArgs, Shard, ShardHost
-from gazette_spark.consumer.json_message import JsonMessage
-from gazette_spark.errors import shard_status_errors
-from gazette_spark.message.interfaces import Envelope
-from gazette_spark.message.publisher import Publisher
+from gazette_spark import shard_status_errors
+from gazette_spark.consumer import Application, JsonMessage, JsonStore, ResolveArgs, Shard, ShardHost
+from gazette_spark.message import Envelope, Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.broker.settings import StorageSettings
-from gazette_spark.session import INTERPRETED, local_spark
+from gazette_spark import EmbeddedBroker, local_spark
+from gazette_spark.broker import StorageSettings
+from gazette_spark.session import INTERPRETED
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.class_archive import find_archive

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from gazette_spark import register
-from gazette_spark.backfill import backfill
-from gazette_spark.ingest import ingest_batch
-from gazette_spark.sink import DeltaSink
+from gazette_spark import DeltaSink, backfill, ingest_batch, register
 from tests.rig.crashes.points import TABLE_LOG, Point, Rename, reachable
 from tests.rig.crashing_source import crashing_gazette
 

@@ -38,10 +38,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark import register
+from gazette_spark import DeltaSink, local_spark, register
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED, local_spark
-from gazette_spark.sink import DeltaSink
+from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED
 from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gazette_spark.testing.crash import POLL_S, CrashChild
+from gazette_spark.testing import CrashChild
+from gazette_spark.testing.crash import POLL_S
 from tests.rig.class_archive import spark_home
 from tests.rig.crashes.outcomes import UnexpectedEndError
 from tests.rig.crashes.points import Failpoint, Point, Rename, TaskFailpoint

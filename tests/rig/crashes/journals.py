@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gazette_spark.client import Client
-from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark import Client, LedgerEntry
+from gazette_spark.client import journal_spec
+from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.scan.producer_states import StateFiles
 
 RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING, _ack_offset BIGINT"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from gazette_spark.message.uuids import ACK_TXN
+from gazette_spark.message import ACK_TXN
 from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
 from tests.oracles.committed import Sent, committed
 from tests.rig.crashes.sinks import COLUMNS, count_records, dead_table, fits, read_distinct, read_keyed

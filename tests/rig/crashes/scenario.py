@@ -31,12 +31,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from gazette_spark import DeltaSink, LedgerEntry
 from gazette_spark.errors import GazetteError, SinkError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.ledger.decision import BOUND_ADVICE
-from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.query_checkpoint import parse_query_id
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.sql_names import table_at
 from gazette_spark.testing.oracle import Verdict, read_versions

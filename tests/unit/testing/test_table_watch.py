@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.demo.watch import TableState, TableWatch, batch_in_flight
+from gazette_spark.testing.table_watch import TableState, TableWatch, batch_in_flight
 
 
 def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:

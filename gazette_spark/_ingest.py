@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from gazette_spark.backfill import Backfilled, backfill
+from gazette_spark._backfill import Backfilled, backfill
 from gazette_spark.data_files.target import (
     DEFAULT_FILE_BYTES,
     DEFAULT_INDEXED_LEAVES,
@@ -108,8 +108,7 @@ def ingest_batch(
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> Backfilled:
-    """Write all records of journals that a table lacks, once: :func:`~gazette_spark.backfill.backfill` by the
-    direct lane.
+    """Fill a table as :func:`gazette_spark.backfill` does, with data files that the tasks write.
 
     Args:
         sink: As for :func:`ingest`.
@@ -120,10 +119,10 @@ def ingest_batch(
         spark: The session, if not the active one.
 
     Raises:
-        OptionError: as for :func:`ingest` and :func:`~gazette_spark.backfill.backfill`.
+        OptionError: as for :func:`ingest` and :func:`~gazette_spark.backfill`.
         SchemaMismatchError: the columns are not the table's.
         SinkError: the table cannot be continued, or takes no files; nothing was written.
-    """  # noqa: D205 - one sentence.
+    """
     session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
     read = (reader if schema is None else reader.schema(schema)).load().schema

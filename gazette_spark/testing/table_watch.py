@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gazette_spark.demo.settings import APP_ID
 from gazette_spark.ledger.entry import parse_whole_entry
 
 
@@ -53,9 +52,9 @@ class TableWatch:
         return self.state
 
 
-def ledger_heads(metadata: str) -> dict[str, int]:
+def ledger_heads(metadata: str, app_id: str) -> dict[str, int]:
     """Return up to which offset of each journal the table is filled, as the ledger says."""
-    entry = parse_whole_entry(metadata, APP_ID)
+    entry = parse_whole_entry(metadata, app_id)
     return entry.read_through if entry else {}
 
 

@@ -1,0 +1,102 @@
+"""The public interface, one line a name with its signature: ``docs/reference/public_names.txt``.
+
+``make generated`` writes the file. A test fails while it differs from the code, so a change of the public
+interface shows in the review of the change, and reminds its author of the changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "public_names.txt"
+
+PUBLIC_MODULES = (
+    "gazette_spark",
+    "gazette_spark.broker",
+    "gazette_spark.client",
+    "gazette_spark.consumer",
+    "gazette_spark.errors",
+    "gazette_spark.lag",
+    "gazette_spark.listener",
+    "gazette_spark.message",
+    "gazette_spark.offsets",
+    "gazette_spark.protocol",
+    "gazette_spark.replicated_log",
+    "gazette_spark.session",
+    "gazette_spark.sink",
+    "gazette_spark.source",
+    "gazette_spark.testing",
+)
+"""Modules that users may import from. Everything else may change at any time."""
+
+PLUMBING = (
+    "TYPE_CHECKING",
+    "VERSION",
+    "annotations",
+    "lazy_exports",
+)
+"""Names that the files of public packages import for themselves."""
+
+
+@cache
+def _package() -> Any:  # noqa: ANN401 - griffe's own types say less than it does
+    return griffe.load("gazette_spark", search_paths=[ROOT])
+
+
+def public_names(module: str) -> dict[str, Any]:
+    """Return what users may import from a public module, by name.
+
+    A package exports what it imports from within and what it defines. A module exports what it defines.
+    """
+    if module == "gazette_spark.protocol":  # Gazette's own messages, by the names of its .proto files.
+        return {name: _package()["protocol"][name] for name in ("consumer_pb2", "protocol_pb2")}
+    found = _package()[module.partition(".")[2]] if "." in module else _package()
+    names: dict[str, Any] = {}
+    for name, member in found.members.items():
+        if name.startswith("_") or name in PLUMBING:
+            continue
+        if member.is_alias:
+            if found.is_init_module and member.target_path.startswith("gazette_spark."):
+                names[name] = member
+        elif member.is_class or member.is_function:
+            names[name] = member
+    return dict(sorted(names.items()))
+
+
+def lines() -> Iterator[str]:
+    """Yield the lines of the page."""
+    for module in PUBLIC_MODULES:
+        yield f"# {module}"
+        for name, member in public_names(module).items():
+            yield from _described(name, member)
+        yield ""
+
+
+def _described(name: str, member: Any) -> Iterator[str]:  # noqa: ANN401
+    target = member.final_target if member.is_alias else member
+    if target.is_function:
+        yield target.signature(name=name)
+    elif target.is_class:
+        yield name if name.endswith("Error") else target.signature(name=name)
+        for method, described in sorted(target.members.items()):
+            if not method.startswith("_") and described.is_function:
+                yield f"    {described.signature(name=method)}"
+            elif not method.startswith("_") and described.is_attribute and not name.endswith("Error"):
+                yield f"    {method}: {described.annotation}" if described.annotation else f"    {method}"
+    else:
+        yield name
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text("\n".join(lines()))
+
+
+if __name__ == "__main__":
+    main()
