@@ -61,11 +61,11 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "WrongAppendOffsetError": "Another writer appended. Look at what is there, and ask for the write "
         "head.",
         "IndexHasGreaterOffsetError": "Brokers lost bytes. When none is left that could store some: "
-        "`gazette-spark journals reset-head`.",
+        "`gazctl journals reset-head`.",
         "RegisterMismatchError": "Stop this writer: another one has taken over.",
         "SuspendedError": "Append to the journal, which resumes it.",
         "FragmentStoreUnhealthyError": "Check the store and the broker's credentials: "
-        "`gazette-spark journals store-health`.",
+        "`gazctl journals store-health`.",
     },
     "Journals and fragments": {
         "OffsetError": "Give an offset inside the journal, at a record's first byte.",
@@ -82,7 +82,6 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "FragmentTooLongError": "Restore the fragment file from a backup.",
         "FragmentConflictError": "Compare the files named, and move the wrong one out of the store.",
         "FragmentStoreError": "Check the store's URL and the credentials in the environment.",
-        "FragmentNotRemovedError": "Check the permissions of the store, and prune again.",
         "DirectReadError": "Check the network to the store, and `fragmentRoot`.",
         "OffsetJumpError": "Read on: the next bytes are at the offset named.",
         "SeekRequiresNewReaderError": "Open a new reader at that offset.",

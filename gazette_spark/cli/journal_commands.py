@@ -1,6 +1,7 @@
-"""``gazette-spark journals``: specs, bytes and upkeep of journals, through a broker.
+"""``gazette-spark journals``: the specs and bytes of journals, through a broker.
 
-The words and the YAML are those of Gazette's own ``gazctl``, for machines that do not have it.
+The words and the YAML are those of Gazette's own ``gazctl``. What only operators of a cluster need (``edit``,
+``prune``, ``suspend``, ``reset-head``) they do with ``gazctl``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from gazette_spark.cli.journal_fragments import fragments
 from gazette_spark.cli.journal_gaps import gaps
 from gazette_spark.cli.journal_options import broker_of_command, broker_options, make_connect
 from gazette_spark.cli.journal_reads import read
-from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
-from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, suspend
+from gazette_spark.cli.journal_specs import apply_specs, list_journals
 
 
 @click.group()
@@ -28,17 +28,5 @@ def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     ctx.obj = make_connect(endpoint, timeout)
 
 
-for _command in (
-    append,
-    apply_specs,
-    edit,
-    fragments,
-    gaps,
-    list_journals,
-    prune,
-    read,
-    reset_head,
-    store_health,
-    suspend,
-):
+for _command in (append, apply_specs, fragments, gaps, list_journals, read):
     journals.add_command(broker_of_command(_command))

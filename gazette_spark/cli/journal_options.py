@@ -200,9 +200,6 @@ def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decora
     )
 
 
-target_selector_option = target_option(_SELECTOR_HELP, "journal", NAME)
-
-
 def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> str:
     """Return the selector of the journals, or shards, a command changes.
 

@@ -1,4 +1,4 @@
-"""``gazette-spark journals list``, ``apply`` and ``edit``: specs of journals, and their YAML."""
+"""``gazette-spark journals list`` and ``apply``: specs of journals, and their YAML."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from google.protobuf.message import Message
 
-from gazette_spark.cli.edit import edit_until_applied
 from gazette_spark.cli.journal_options import (
     Connect,
     interrupted_by_signals,
     selector_option,
-    target_selector_option,
 )
 from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, say_reading
@@ -232,32 +230,3 @@ def show_applied(
             click.echo(done, err=True)
     if refused:
         raise click.exceptions.Exit(1)
-
-
-def show_edited(revision: int | None) -> None:
-    """Say what became of an edited text."""
-    click.echo(
-        "cancelled: nothing was applied" if revision is None else f"applied at revision {revision}", err=True
-    )
-
-
-@click.command()
-@target_selector_option
-@max_txn_size_option
-@click.pass_obj
-def edit(connect: Connect, selector: str, max_txn_size: int) -> None:
-    """Edit journals' specs in an editor, and apply the result.
-
-    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on text that cannot be parsed. An
-    unchanged or empty text cancels. Specs that somebody else changed meanwhile are not overwritten.
-    """
-    with connect() as client:
-        found = client.list_journals(selector)
-        if not found:
-            raise click.ClickException(f"no journals match {selector!r}")
-        edited = edit_until_applied(
-            format_journal_yaml(changes_of_journals(found)),
-            parse=parse_journal_yaml,
-            apply=lambda text: client.apply_in_batches(parse_journal_yaml(text), max_txn_size),
-        )
-    show_edited(edited)

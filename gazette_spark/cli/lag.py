@@ -6,18 +6,14 @@ Exit codes: 0 whatever the verdict; 1 for invalid input; 2 for wrong usage.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import click
 
-from gazette_spark.cli.lag_options import rule_options, rules
 from gazette_spark.cli.lag_service import serve, show
 from gazette_spark.cli.main import broker_here
 from gazette_spark.errors import InputError
-from gazette_spark.lag.history import History
 from gazette_spark.lag.recorded import parse_recording
-from gazette_spark.lag.replay import WARNED, Replay
 from gazette_spark.lag.report import group_json
 from gazette_spark.lag.rules import evaluate_group
 
@@ -53,47 +49,6 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
     found = parse_recording(decode(source.read()))
     status = evaluate_group(found.cluster, found.group, found.windows, found.now_ms, found.thresholds)
     click.echo(json.dumps(group_json(status, show_all=not bad_only), indent=2, ensure_ascii=False))
-
-
-@lag.command()
-@click.argument("source", metavar="FILE", type=click.File("rb"))
-@rule_options
-@click.option(
-    "--cluster", "clusters", multiple=True, help="Known cluster. Repeatable. Default: all are known."
-)
-@bad_only_option
-def replay(source: BinaryIO, clusters: tuple[str, ...], bad_only: bool, **options: object) -> None:
-    """Do the requests to Burrow's storage recorded in FILE again; '-' is stdin.
-
-    FILE has one JSON object a line. "request" is broker_offset, consumer_offset, consumer_owner,
-    clear_consumer_owners, delete_topic, delete_group, fetch_clusters, fetch_consumers, fetch_topics,
-    fetch_topic, fetch_consumers_for_topic or fetch_consumer. The other fields are those a request needs of
-    cluster, group, topic, partition, offset, order, timestamp, partition_count, owner, client_id, and now_ms,
-    which holds for the lines that follow, too.
-
-    Each fetch is answered by one line of JSON; what is not known is null. fetch_consumer is answered with the
-    stored windows, as "topics", and the verdict on them, as "status". The exit code is 0 whatever the
-    verdicts, 1 at the first line that is wrong.
-    """
-    kept, thresholds = rules(options)
-    history = History(kept, clusters)
-    requests = Replay(history, thresholds, any_cluster=not clusters, show_all=not bad_only)
-    for number, line in numbered(source):
-        try:
-            answer = requests.do(decode(line))
-        except InputError as error:
-            raise InputError(f"line {number}: {error}") from error
-        if answer.value is not None:
-            click.echo(json.dumps(answer.value, ensure_ascii=False))
-        if answer.outcome in WARNED:
-            click.echo(f"line {number}: ignored: {answer.outcome}", err=True)
-
-
-def numbered(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers from 1."""
-    for number, line in enumerate(source, start=1):
-        if line.strip():
-            yield number, line
 
 
 def decode(content: bytes) -> str:

@@ -1,6 +1,6 @@
-"""``gazette-spark shards``: specs, status and upkeep of a consumer's shards.
+"""``gazette-spark shards``: the specs and the status of a consumer's shards.
 
-The words and the YAML are those of Gazette's own ``gazctl``, for machines that do not have it.
+The words and the YAML are those of Gazette's own ``gazctl``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import click
 
 from gazette_spark.cli.journal_options import broker_of_command, broker_options, make_connect
 from gazette_spark.cli.shard_options import ShardConnect, consumer_option
-from gazette_spark.cli.shard_specs import apply_specs, edit, list_shards
-from gazette_spark.cli.shard_upkeep import prune, stat, unassign
+from gazette_spark.cli.shard_specs import apply_specs, list_shards
+from gazette_spark.cli.shard_upkeep import stat, unassign
 
 
 @click.group()
@@ -26,5 +26,5 @@ def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> 
     ctx.obj = ShardConnect(consumer, make_connect(endpoint, timeout))
 
 
-for _command in (apply_specs, edit, list_shards, prune, stat, unassign):
+for _command in (apply_specs, list_shards, stat, unassign):
     shards.add_command(broker_of_command(_command))

@@ -1,4 +1,4 @@
-"""``gazette-spark shards list``, ``apply`` and ``edit``: specs of shards, and their YAML."""
+"""``gazette-spark shards list`` and ``apply``: specs of shards, and their YAML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from gazette_spark.cli.edit import edit_until_applied
 from gazette_spark.cli.journal_specs import (
     NONE,
     applied,
@@ -16,10 +15,9 @@ from gazette_spark.cli.journal_specs import (
     planned,
     read_specs,
     show_applied,
-    show_edited,
 )
 from gazette_spark.cli.output import Printer, output_option
-from gazette_spark.cli.shard_options import ShardConnect, shard_selector_option, target_shards_option
+from gazette_spark.cli.shard_options import ShardConnect, shard_selector_option
 from gazette_spark.protocol.labels import values_of
 
 if TYPE_CHECKING:
@@ -156,27 +154,3 @@ def _checked(client: Client, text: str) -> list[pc.ApplyRequest.Change]:
     changes = parse_shard_yaml(text)
     verify_referenced_journals(client, changes)
     return changes
-
-
-@click.command()
-@target_shards_option
-@max_txn_size_option
-@click.pass_obj
-def edit(connect: ShardConnect, selector: str, max_txn_size: int) -> None:
-    """Edit shards' specs in an editor, and apply the result.
-
-    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on text that cannot be parsed. An
-    unchanged or empty text cancels. Specs that somebody else changed meanwhile are not overwritten.
-    """
-    from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml, parse_shard_yaml
-
-    with connect() as shards, connect.brokers() as client:
-        found = shards.list_shards(selector)
-        if not found:
-            raise click.ClickException(f"no shards match {selector!r}")
-        edited = edit_until_applied(
-            format_shard_yaml(changes_of_shards(found)),
-            parse=lambda text: _checked(client, text),
-            apply=lambda text: shards.apply_in_batches(parse_shard_yaml(text), max_txn_size),
-        )
-    show_edited(edited)

@@ -1,14 +1,12 @@
-"""``gazette-spark shards`` for operators: ``stat``, ``unassign``, ``prune``."""
+"""``gazette-spark shards`` for operators: ``stat`` and ``unassign``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
-from gazette_spark.cli.journal_upkeep import check_root, pruning_options, remove_fragments
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.cli.shard_options import ShardConnect, target_shards_option
 from gazette_spark.cli.shard_specs import shard_row
@@ -78,26 +76,3 @@ def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, 
         {**{key: listed[name][key] for key in ("id", "status", "primary")}, "done": what} for name in done
     ]
     printer.rows(rows, ["id", "status", "primary", "done"])
-
-
-@click.command()
-@target_shards_option
-@pruning_options
-@click.pass_obj
-def prune(
-    connect: ShardConnect, selector: str, dry_run: bool, file_root: Path | None, printer: Printer
-) -> None:
-    """Delete stored fragments of recovery logs that no hints refer to.
-
-    CAUTION: the selector must match all shards that use a log; for a forked log, the shards of each branch.
-    Fragments that only other shards' hints refer to are lost. The command skips logs of shards without all of
-    their hints, backups included. It prunes file:// stores only.
-    """
-    from gazette_spark.consumer.pruning import find_unreferenced
-
-    check_root(dry_run=dry_run, file_root=file_root)
-    with connect() as shards, connect.brokers() as client:
-        found = find_unreferenced(client, shards, selector)
-    for log, reason in sorted(found.skipped.items()):
-        click.echo(f"left alone: {log}: {' '.join(reason.split())}", err=True)
-    remove_fragments(found.fragments, None if dry_run else file_root, printer)

@@ -36,7 +36,6 @@ from gazette_spark.errors.journal_errors import DataLossError as DataLossError
 from gazette_spark.errors.journal_errors import DirectReadError as DirectReadError
 from gazette_spark.errors.journal_errors import EmptyListingError as EmptyListingError
 from gazette_spark.errors.journal_errors import FragmentConflictError as FragmentConflictError
-from gazette_spark.errors.journal_errors import FragmentNotRemovedError as FragmentNotRemovedError
 from gazette_spark.errors.journal_errors import FragmentStoreError as FragmentStoreError
 from gazette_spark.errors.journal_errors import FragmentTooLongError as FragmentTooLongError
 from gazette_spark.errors.journal_errors import FragmentTooShortError as FragmentTooShortError
@@ -129,7 +128,6 @@ __all__ = [
     "FetchTimeoutError",
     "FlowControlError",
     "FragmentConflictError",
-    "FragmentNotRemovedError",
     "FragmentStoreError",
     "FragmentStoreUnhealthyError",
     "FragmentTooLongError",

@@ -304,19 +304,6 @@ class OffsetJumpError(GazetteError):
 
 
 @dataclass(eq=False)
-class FragmentNotRemovedError(GazetteError):
-    """A fragment past its retention cannot be deleted."""
-
-    journal: str
-    source: str
-    """Path of the file, or the store."""
-    problem: str
-
-    def __str__(self) -> str:
-        return f"journal {self.journal!r}: fragment {self.source} was not removed: {self.problem}"
-
-
-@dataclass(eq=False)
 class EmptyListingError(GazetteError):
     """There is no journal a message could be mapped to."""
 

@@ -48,9 +48,6 @@ def test_keys_open_everything(guarded: Command, fresh_prefix: str) -> None:
     assert guarded.done("read", "-l", f"prefix={fresh_prefix}", BROKER_AUTH_KEYS=KEY) == "content"
     rows = guarded.done("fragments", name, "-o", "jsonl", BROKER_AUTH_KEYS=KEY)
     assert json.loads(rows)["end"] == 7
-    assert "left as it is" in guarded.done("suspend", "-l", f"name={name}", BROKER_AUTH_KEYS=KEY)
-    assert "head at 7" in guarded.done("reset-head", "-l", f"name={name}", BROKER_AUTH_KEYS=KEY)
-    assert "healthy" in guarded.done("store-health", "file:///", BROKER_AUTH_KEYS=KEY)
 
 
 def test_a_token_opens_what_it_claims(guarded: Command, fresh_prefix: str) -> None:

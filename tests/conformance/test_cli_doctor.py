@@ -80,9 +80,6 @@ def test_a_bucket_that_is_not_there(
     code, found = states("--broker", broker.endpoint, "--store", store)
     assert (code, found["store"]["state"]) == (1, "problem")
     assert f"keeps its fragments in {broker.file_root}" in found["store"]["text"]
-    command = CliRunner().invoke(main, ["journals", "--broker", broker.endpoint, "store-health", store])
-    assert command.exit_code == 1
-    assert "bucket 'no-such-bucket' does not exist" in command.stderr
 
 
 def test_tls_on_a_plain_port(broker: BrokerHandle) -> None:

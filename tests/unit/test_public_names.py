@@ -55,17 +55,14 @@ def python_in(path: Path) -> Iterator[str]:
     text = path.read_text()
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
-        # Cells for a Spark cluster begin with commands of the notebook.
-        sources = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        yield from (re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE) for source in sources)
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     elif path.suffix == ".md":
-        # Commands of notebooks, and what an example leaves out.
         sources = re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        yield from (
-            re.sub(r"^%.*$", "", source, flags=re.MULTILINE).replace("…", "...") for source in sources
-        )
     else:
-        yield text
+        sources = [text]
+    for source in sources:
+        # Commands of a notebook are no Python, and examples leave things out.
+        yield re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE).replace("…", "...")
 
 
 def imported_modules(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:

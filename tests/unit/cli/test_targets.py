@@ -12,11 +12,6 @@ NO_BROKER = ("--broker", "http://127.0.0.1:1", "--timeout", "0.2")
 """Nobody listens there: a command that asks a broker fails with exit code 1, not 2."""
 
 CHANGING = {
-    "prune": ["prune", "--dry-run"],
-    "suspend": ["suspend"],
-    "suspend by force": ["suspend", "--force"],
-    "reset-head": ["reset-head"],
-    "edit": ["edit"],
     "append": ["append"],
     "append records": ["append", "-f", "lines", "-m", "direct"],
 }

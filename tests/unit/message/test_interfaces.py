@@ -102,7 +102,7 @@ def test_a_state_is_of_a_producer_in_a_journal() -> None:
 
 def test_public_names_are_there() -> None:
     """Each public name loads, and another one is an AttributeError."""
-    assert [name for name in gazette_spark.message._HOME if not hasattr(gazette_spark.message, name)] == []
+    assert all(hasattr(gazette_spark.message, name) for name in gazette_spark.message.__all__)
     with pytest.raises(AttributeError, match="nowhere"):
         _ = gazette_spark.message.nowhere
 
