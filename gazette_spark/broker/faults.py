@@ -14,8 +14,7 @@
 A fault is for one call of its kind unless ``times`` says otherwise; None is until :meth:`Faults.clear`. A
 call takes every fault that fits it, in the order they were given. ``rpc`` is a method of the Journal
 service, or ``Fragment`` for a stored fragment's URL, of a broker with ``fragment_urls="http"``; without it,
-and without ``journal``, a fault fits any. The HTTP gateway has no faults. Broken connections are the business
-of ``gazette_spark.testing.tcp_proxy``.
+and without ``journal``, a fault fits any. The HTTP gateway has no faults.
 """
 
 from __future__ import annotations

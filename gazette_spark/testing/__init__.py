@@ -1,4 +1,4 @@
-"""For tests of pipelines: the batch loop without a JVM, a stub broker, broken networks, the oracle, kills."""
+"""For tests of pipelines: the batch loop without a JVM, a stub broker, a watch on a table's log, the oracle, kills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gazette_spark.testing.stub_broker import StubBroker as StubBroker
     from gazette_spark.testing.table_watch import TableWatch as TableWatch
     from gazette_spark.testing.table_watch import batch_in_flight as batch_in_flight
-    from gazette_spark.testing.tcp_proxy import TcpProxy as TcpProxy
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -21,6 +20,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "micro_batch": ("MicroBatches",),
         "stub_broker": ("StubBroker",),
         "table_watch": ("TableWatch", "batch_in_flight"),
-        "tcp_proxy": ("TcpProxy",),
     },
 )

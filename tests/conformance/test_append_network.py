@@ -11,10 +11,9 @@ import pytest
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.errors import AuthError, JournalNotFoundError
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 

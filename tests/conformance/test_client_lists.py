@@ -9,10 +9,9 @@ from gazette_spark.client import Listing, PolledList, WatchedList
 from gazette_spark.client.listing.watch import LiveList
 from gazette_spark.errors import BrokerError, EtcdTransactionFailedError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.wire import delete, spec, upsert
 from tests.rig.brokers import BrokerHandle
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 

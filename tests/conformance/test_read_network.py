@@ -18,11 +18,10 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 APPENDS = 40
 CONTENT = random.Random(13).randbytes(120_000)

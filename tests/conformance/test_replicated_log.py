@@ -48,11 +48,10 @@ from gazette_spark.replicated_log import (
 from gazette_spark.replicated_log import receiver as receiving
 from gazette_spark.replicated_log.entries import entry_frame
 from gazette_spark.replicated_log.journal import read_records
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.command import Command
 from tests.conformance.wire import Wire, wait_for
 from tests.rig.brokers import BrokerHandle
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 

@@ -19,11 +19,11 @@ from gazette_spark.errors import DataLossError
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.source import GazetteDataSource, StreamReader
-from gazette_spark.testing import MicroBatches, TcpProxy
+from gazette_spark.testing import MicroBatches
 from gazette_spark.testing.micro_batch import CrashPoint, TaskFaults
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded")
 

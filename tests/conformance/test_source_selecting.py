@@ -19,10 +19,10 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan import listings
-from gazette_spark.testing import TcpProxy
 from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports
+from tests.rig.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.brokers("embedded")
 

@@ -21,9 +21,8 @@ from gazette_spark import Client
 from gazette_spark.errors import FetchCancelledError, FetchTimeoutError, GazetteError, LogFencedError
 from gazette_spark.replicated_log import Checkpoint, InvalidVersionError, NoMoreMessageError, Receiver, Writer
 from gazette_spark.replicated_log.journal import read_records
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.rig.log_history import Acknowledged, History, Promotion, Step
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 NODES = 3
 SOON = 60.0

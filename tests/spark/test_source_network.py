@@ -19,10 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.broker import Faults, StorageSettings
-from gazette_spark.testing import TcpProxy
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.rig.brokers import BrokerHandle
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records
 from tests.waiting import wait_until
 

@@ -20,9 +20,8 @@ import pytest
 
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.client import journal_spec
-from gazette_spark.testing import TcpProxy
 from gazette_spark.testing.crash import session_members
-from gazette_spark.testing.tcp_proxy import CLEAN, Toxics
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.spark.source_queries import records
 from tests.waiting import wait_until
 

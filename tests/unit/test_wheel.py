@@ -50,5 +50,5 @@ def test_what_the_rig_needs_is_not_shipped(names: set[str]) -> None:
         "oracle",
         "pytest_plugin",
         "stub_broker",
-        "tcp_proxy",
+        "table_watch",
     }

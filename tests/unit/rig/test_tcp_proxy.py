@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 DEADLINE_S = 10.0
 TEXT = bytes(range(256)) * 400

@@ -190,7 +190,7 @@ class TcpProxy:
         if self._listener is not None:
             return
         listener = socket.create_server(("127.0.0.1", self.port))
-        listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
+        listener.setblocking(False)
         self.port = listener.getsockname()[1]
         self._listener = listener
         # Not by sock_accept: where that is cancelled, a connection it has just accepted stays open unseen.
@@ -217,7 +217,7 @@ class TcpProxy:
             return
         server = socket.socket()
         for each in (client, server):
-            each.setblocking(False)  # noqa: FBT003 - the socket's own signature
+            each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(client, server, self._plan(self.connections) if self._plan else None)
         self.connections += 1
