@@ -15,339 +15,59 @@ Its promises:
   port may do everything.
 * A test can order faults of it (``faults``).
 
-It has no Etcd and, unless several run as a cluster, no replication: it is the one broker of its cluster and
-primary of every journal. By default it listens on the loopback interface. It is for development and tests.
+It has no Etcd. Unless ``replicas`` asks for a local cluster, it does not replicate: it is the one broker of
+its cluster and primary of every journal. By default it listens on the loopback interface. It is for
+development and tests.
 """
 
 from __future__ import annotations
 
-import secrets
-import ssl
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
-from gazette_spark.broker.api.authorizer import Authorizer
-from gazette_spark.broker.api.call import ServiceContext
-from gazette_spark.broker.api.call_watch import CallWatch
-from gazette_spark.broker.api.service import JournalService
-from gazette_spark.broker.faults import Faults
-from gazette_spark.broker.faulty_service import FaultyService
-from gazette_spark.broker.http.fragment_server import FragmentServer
-from gazette_spark.broker.http.gateway import Gateway
-from gazette_spark.broker.http.server import HttpServer
-from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
-from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.journal import JournalSettings, LiveJournal
-from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
-from gazette_spark.broker.replication.peers import Peers
-from gazette_spark.broker.replication.replicator import Replicator
-from gazette_spark.broker.replication.topology import Member
-from gazette_spark.broker.serving import bind_server, new_server
-from gazette_spark.broker.settings import (
-    AS_GAZETTE,
-    DURABLE,
-    GatewaySettings,
-    Membership,
-    ServingSettings,
-    StorageSettings,
-)
-from gazette_spark.broker.storage.persister import Persister
-from gazette_spark.broker.tls import ServerTls
-from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.protocol.tokens import KeySet
-
-RESERVED_THREADS = 64
-"""Threads that reads and watches, which may last indefinitely, leave to other calls."""
-
-STOP_GRACE_S = 5.0
-"""Time that calls in progress have to end when the broker stops."""
+from gazette_spark.broker.cluster import LocalCluster
+from gazette_spark.broker.single import SingleBroker
+from gazette_spark.errors import OptionError
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Settings of a broker. Fields are arguments of :class:`EmbeddedBroker`."""
-
-    storage: StorageSettings
-    serving: ServingSettings
-    gateway: GatewaySettings | None
-    auth_keys: KeySet | None
-    tls: ServerTls | None
-    faults: Faults | None
-    membership: Membership | None
-
-
-class EmbeddedBroker:
+class EmbeddedBroker(SingleBroker):
     """A running broker, or one about to be. Any thread may call anything; a context manager."""
 
-    def __init__(
-        self,
-        root: Path | str,
-        *,
-        port: int = 0,
-        host: str = "127.0.0.1",
-        storage: StorageSettings = DURABLE,
-        serving: ServingSettings = AS_GAZETTE,
-        gateway: GatewaySettings | None = None,
-        auth_keys: str | KeySet | None = None,
-        tls: ServerTls | None = None,
-        faults: Faults | None = None,
-        membership: Membership | None = None,
-    ) -> None:
-        """Prepare a broker; entering it, or :meth:`start`, runs it.
+    @overload
+    @classmethod
+    def start(cls, root: Path | str, *, replicas: Literal[1] = 1, **options: Any) -> Self: ...  # noqa: ANN401
 
-        Args:
-            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
-                it does not exist.
-            port: 0 takes any free one.
-            host: address to listen on.
-            storage: how bytes are kept.
-            serving: how calls are served.
-            gateway: where the HTTP gateway is; None: no gateway.
-            auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
-                None allows every call everything.
-            tls: certificate to serve by, gRPC and HTTP; None is plain text.
-            faults: faults that a test orders.
-            membership: settings of a cluster; None is a cluster of one.
-
-        Raises:
-            OptionError: ``auth_keys`` is invalid.
-        """
-        self.root = Path(root)
-        self.host = host
-        self.port = port
-        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        self._options = _Options(storage, serving, gateway, keys, tls, faults, membership)
-        self._lock = threading.Lock()
-        self._running: Running | None = None
-
-    def __repr__(self) -> str:
-        state = self.endpoint if self._running is not None else "stopped"
-        return f"EmbeddedBroker({str(self.root)!r}, {state})"
+    @overload
+    @classmethod
+    def start(cls, root: Path | str, *, replicas: int, **options: Any) -> LocalCluster: ...  # noqa: ANN401
 
     @classmethod
-    def start(cls, root: Path | str, **options: Any) -> Self:  # noqa: ANN401 - those of __init__
-        """Make a broker and run it. Stop it by :meth:`stop`, or use it as a context manager."""
+    def start(
+        cls,
+        root: Path | str,
+        *,
+        replicas: int = 1,
+        **options: Any,
+    ) -> Self | LocalCluster:
+        """Start a broker, or a local cluster of brokers that replicate and can be killed one by one.
+
+        ``stop`` ends either; both are context managers.
+
+        Args:
+            root: directory of the fragment stores and, in ``.gazette``, of the state; made if missing.
+            replicas: number of brokers, 3 or more for a :class:`~gazette_spark.broker.LocalCluster`. Each
+                journal has a replica on all of them but one, so that appends go on while one is down: as in
+                Gazette, a journal that has fewer replicas than it should takes no appends.
+            options: arguments of :class:`EmbeddedBroker`, for each broker; a cluster takes neither ``port``
+                nor ``tls``.
+
+        Raises:
+            OptionError: an option is invalid, or is not one of a cluster.
+        """
+        if replicas > 2:
+            return LocalCluster(root, brokers=replicas, replication=replicas - 1, **options).run()
+        if replicas != 1:
+            raise OptionError("replicas", str(replicas), "1, or at least 3 so that one broker may be down")
         broker = cls(root, **options)
-        broker._run()
+        broker.run()
         return broker
-
-    def __enter__(self) -> Self:
-        self._run()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
-
-    @property
-    def endpoint(self) -> str:
-        """Address of the running broker, ``http://host:port`` or ``https://host:port``."""
-        scheme = "http" if self._options.tls is None else "https"
-        return f"{scheme}://{self.host}:{self.port}"
-
-    @property
-    def gateway_endpoint(self) -> str | None:
-        """Address of the running broker's HTTP gateway, if it has one."""
-        gateway = None if self._running is None else self._running.gateway
-        return None if gateway is None else gateway.endpoint
-
-    def stop(self) -> None:
-        """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            running.stop()
-
-    def kill(self) -> None:
-        """End every call and commit nothing more, as SIGKILL does; what was acknowledged stays on disk."""
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            running.kill()
-
-    @property
-    def parts(self) -> Running:
-        """The parts of the running broker.
-
-        Raises:
-            RuntimeError: the broker is not running.
-        """
-        if self._running is None:
-            raise RuntimeError("the broker is not running")
-        return self._running
-
-    def flush(self, timeout_s: float = 60.0) -> None:
-        """Close every spool and wait until the stores hold them.
-
-        Raises:
-            TimeoutError: uploads did not end in time.
-            OSError: a store refused. The bytes are kept, and uploads tried again.
-        """
-        self.parts.flush(timeout_s)
-
-    def _run(self) -> None:
-        with self._lock:
-            if self._running is None:
-                self._running = Running(self, self._options)
-
-
-class Running:
-    """Everything a running broker owns. For the modules beside this one."""
-
-    def __init__(self, broker: EmbeddedBroker, options: _Options) -> None:
-        membership = options.membership
-        threads = options.serving.threads
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
-        self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
-        interceptors = list(membership.interceptors) if membership is not None else []
-        self.server = new_server(self.pool, interceptors)
-        try:
-            broker.port = bind_server(self.server, broker.host, broker.port, options.tls)
-            self.registry = self._registry(broker, options)
-        except BaseException:
-            self.server.stop(None)
-            raise
-        member = self.registry.member
-        identity = BrokerIdentity(self.registry.catalog.cluster_id, member)
-        is_reachable = membership.is_reachable if membership is not None else lambda _member: True
-        self.peers = Peers(member, keys=options.auth_keys, is_reachable=is_reachable)
-        self.replicator = Replicator(self.registry, identity, self.peers)
-        pulse_interval_s = options.storage.pulse_interval_s
-        self.persister = Persister(self.registry.journals, pulse_interval_s, self.replicator.pulse)
-        self.watch = CallWatch()
-        self.gateway: HttpServer | None = None
-        self.fragments: HttpServer | None = None
-        try:
-            service = self._service(broker, identity, options)
-            if options.gateway is not None:
-                names, port = (broker.host, *options.gateway.names), options.gateway.port
-                answers = Gateway(
-                    service,
-                    lambda: self.gateway.endpoint if self.gateway else "",
-                    names,
-                    serves_without_token=options.gateway.serves_without_token,
-                )
-                self.gateway = HttpServer(
-                    answers, broker.host, port, option="gateway_port", tls=_ssl(options)
-                )
-            max_streams = max(threads - RESERVED_THREADS, threads // 2)
-            served: pb_grpc.JournalServicer = JournalService(service, threads, max_streams)
-            if options.faults is not None:
-                served = FaultyService(served, options.faults, service.header)
-            pb_grpc.add_JournalServicer_to_server(served, self.server)
-            self.persister.start()
-            self.server.start()
-            for http in (self.gateway, self.fragments):
-                if http is not None:
-                    http.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _registry(self, broker: EmbeddedBroker, options: _Options) -> JournalRegistry:
-        fsync = options.storage.fsync
-        settings = JournalSettings(
-            root=broker.root, is_journal=lambda _name: False, fsync=fsync, on_sealed=self._on_sealed
-        )
-        cluster = options.membership
-        if cluster is None:
-            member = Member(LONE_MEMBER.zone, LONE_MEMBER.suffix, broker.endpoint)
-            return JournalRegistry(broker.root, settings, member=member)
-        member = Member(cluster.zone, cluster.suffix, broker.endpoint)
-        return JournalRegistry(
-            broker.root, settings, member=member, keyspace=cluster.keyspace, spools=cluster.spools
-        )
-
-    def _service(self, broker: EmbeddedBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
-        return ServiceContext(
-            registry=self.registry,
-            persister=self.persister,
-            identity=identity,
-            pumps=self.pumps,
-            min_append_rate=options.serving.min_append_rate,
-            max_append_rate=options.serving.max_append_rate,
-            chunk_bytes=options.serving.chunk_bytes,
-            authorizer=Authorizer(options.auth_keys),
-            watch=self.watch,
-            url_of=self._fragment_urls(broker, options),
-            peers=self.peers,
-            replicator=self.replicator,
-        )
-
-    def _fragment_urls(self, broker: EmbeddedBroker, options: _Options) -> UrlOf:
-        if options.storage.fragment_urls == "file":
-            return file_url
-        signer = UrlSigner(secrets.token_bytes(32))
-        answers = FragmentServer(broker.root, signer, options.faults)
-        self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
-        return SignedUrls(self.fragments.endpoint, signer)
-
-    def _on_sealed(self, journal: LiveJournal) -> None:
-        if journal.first_store is not None and self.registry.is_primary(journal.name):
-            self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
-
-    def flush(self, timeout_s: float) -> None:
-        """Close the spools this broker is the primary of, and wait until the stores hold them."""
-        for journal in self.registry.journals():
-            head = journal.head()
-            if head.spool_end > head.spool_begin and self.registry.is_primary(journal.name):
-                self.roll(journal)
-            if journal.first_store is not None and journal.sealed():
-                self.persister.upload(journal)
-        if not self.persister.wait_idle(timeout_s):
-            raise TimeoutError(f"uploads did not end within {timeout_s:g} s")
-        for journal in self.registry.journals():
-            if problem := self.persister.problem(journal):
-                raise OSError(f"journal {journal.name} is not stored: {problem}")
-
-    def agree(self, journal: LiveJournal, *, roll: bool = False) -> None:
-        """Have all replicas of a journal agree, if this broker is the primary.
-
-        Raises:
-            ReplicationError: a replica is lost.
-        """
-        with journal.fair_lock.turn(lambda: not journal.closed) as granted:
-            is_mine = granted and self.registry.is_primary(journal.name)
-            if not is_mine or not self.replicator.prepare(journal, self.replicator.slots(journal)):
-                return
-            head = journal.head()
-            if roll and head.spool_end > head.spool_begin:
-                journal.roll()
-
-    def roll(self, journal: LiveJournal) -> None:
-        """Close the journal's spool at every replica, if it holds anything.
-
-        Raises:
-            ReplicationError: a replica is lost.
-        """
-        self.agree(journal, roll=True)
-
-    def kill(self) -> None:
-        """End everything at once, as far as a thread can: nothing more is answered or committed."""
-        self.registry.abandon()
-        self._end(grace_s=None)
-
-    def stop(self) -> None:
-        """End every call; files on disk stay."""
-        self.registry.stop()
-        self._end(grace_s=STOP_GRACE_S)
-
-    def _end(self, grace_s: float | None) -> None:
-        for http in (self.gateway, self.fragments):
-            if http is not None:
-                http.stop()
-        self.replicator.close()
-        self.peers.close()
-        self.server.stop(grace_s).wait()
-        self.watch.stop()
-        # No thread may touch a file once the root is given up.
-        self.pool.shutdown(wait=True)
-        self.pumps.shutdown(wait=True)
-        self.persister.stop()
-        self.registry.close()
-
-
-def _ssl(options: _Options) -> ssl.SSLContext | None:
-    return None if options.tls is None else options.tls.ssl_context()

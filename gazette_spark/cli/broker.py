@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from gazette_spark.cli.main import Integer
 from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
 from gazette_spark.errors import GazetteError
+
+if TYPE_CHECKING:
+    from gazette_spark.broker import LocalCluster
 
 
 @click.group()
@@ -27,6 +33,13 @@ def broker() -> None:
 )
 @click.option(
     "--port", default=8080, show_default=True, type=PORT, help="Port to listen on; 0: any free port."
+)
+@click.option(
+    "--replicas",
+    default=1,
+    show_default=True,
+    type=Integer(1, 9),
+    help="Run a local cluster of this many brokers, 3 or more, of which one may be down.",
 )
 @click.option("--gateway-port", type=PORT, help="Serve the HTTP gateway at this port; 0: any free port.")
 @click.option(
@@ -67,6 +80,7 @@ def broker() -> None:
 def serve(  # noqa: PLR0917 - an argument an option
     root: Path,
     port: int,
+    replicas: int,
     gateway_port: int | None,
     gateway_names: tuple[str, ...],
     gateway_without_token: bool,
@@ -81,25 +95,37 @@ def serve(  # noqa: PLR0917 - an argument an option
 ) -> None:
     """Serve journals kept under a directory until interrupted.
 
-    Prints the broker's URL on stdout once it answers, and the gateway's on the next line.
+    Prints the broker's URL on stdout once it answers, and the gateway's on the next line. With --replicas it
+    prints the URL of each broker, and reads commands from stdin: "kill 1", "start 1", "stop 1".
     """
     from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 
     gateway = None
     if gateway_port is not None:
         gateway = GatewaySettings(gateway_port, gateway_names, serves_without_token=gateway_without_token)
+    options: dict[str, Any] = {
+        "storage": StorageSettings(fsync, pulse_interval, fragment_urls),
+        "serving": ServingSettings(max_append_rate=max_append_rate),
+        "gateway": gateway,
+        "auth_keys": auth_keys or None,
+    }
+    if replicas > 1 and tls_cert is not None:
+        raise click.UsageError("--replicas and --tls-cert: brokers of a local cluster speak plain text")
+    if replicas > 1 and port_was_chosen():
+        raise click.UsageError("--replicas and --port: each broker of a local cluster takes a free port")
+    tls = server_tls(tls_cert, tls_key, tls_client_ca)
     ends = end_signals()
     try:
-        embedded = EmbeddedBroker(
-            root,
-            port=port,
-            storage=StorageSettings(fsync, pulse_interval, fragment_urls),
-            serving=ServingSettings(max_append_rate=max_append_rate),
-            gateway=gateway,
-            auth_keys=auth_keys or None,
-            tls=server_tls(tls_cert, tls_key, tls_client_ca),
-        )
-        with embedded as running:
+        if replicas > 1:
+            with EmbeddedBroker.start(root, replicas=replicas, **options) as cluster:
+                for endpoint in cluster.endpoints:
+                    click.echo(endpoint)
+                click.echo(next_steps(cluster.endpoint), err=True)
+                # The thread ends with the process: nobody waits for a line that may never come.
+                threading.Thread(target=obey, args=(cluster, sys.stdin), daemon=True).start()
+                ends.get()
+            return
+        with EmbeddedBroker.start(root, port=port, tls=tls, **options) as running:
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
@@ -107,6 +133,30 @@ def serve(  # noqa: PLR0917 - an argument an option
             ends.get()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
+
+
+def port_was_chosen() -> bool:
+    """Return whether the user gave ``--port``."""
+    source = click.get_current_context().get_parameter_source("port")
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def obey(cluster: LocalCluster, commands: Iterable[str]) -> None:
+    """Carry out lines such as ``kill 1``. Brokers are numbered from 1, in the order of their URLs."""
+    for line in commands:
+        match line.split():
+            case [("kill" | "start" | "stop") as verb, number] if number.isdecimal() and 1 <= int(
+                number
+            ) <= len(cluster.brokers):
+                broker = cluster.brokers[int(number) - 1]
+                getattr(broker, verb)()
+                cluster.settle()
+                click.echo(f"broker {number} is {'running' if broker.is_running else 'down'}", err=True)
+            case []:
+                pass
+            case _:
+                expected = f"kill, start or stop and a number from 1 to {len(cluster.brokers)}, as in: kill 1"
+                click.echo(f"{line.strip()!r} is not a command; expected {expected}", err=True)
 
 
 def next_steps(endpoint: str) -> str:

@@ -1,4 +1,4 @@
-"""For tests of pipelines: the batch loop without a JVM, a stub broker, a watch on a table's log, the oracle, kills."""
+"""For tests of pipelines: the batch loop without a JVM, a stub broker, a table's log, the oracle, kills."""
 
 from __future__ import annotations
 

@@ -1,138 +1,68 @@
-"""Several embedded brokers in this process, as one cluster. A test rig, and nothing else.
+"""A local cluster whose brokers can be harmed in every way that tests need.
 
-What is real: each broker is an :class:`~gazette_spark.broker.embedded.EmbeddedBroker` with a separate port;
-journals have a primary and replicas, which replicate by the Replicate RPC; calls are proxied, refused and
-re-routed by Gazette's rules; a replica that becomes primary has every acknowledged byte in its spool.
-
-What is not:
-
-* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it. Leases lapse,
-  assignments move and members come and go when a test says so, at once and for all brokers.
-* The machine. All brokers share a process, its interpreter and its disk: nothing here is faster or safer
-  than one broker. A killed broker is one whose threads were ordered to stop.
-* Durability. As with Gazette, bytes that are in no store yet are lost with their last replica: a
-  killed broker loses its spools, and the whole cluster does when it is stopped, after storing what it can.
+:class:`~gazette_spark.broker.LocalCluster` starts, stops and kills brokers. Here they also hang, are cut off
+from each other, and outlive their leases; leases lapse and assignments move when a test says so.
 """
 
 from __future__ import annotations
 
-import logging
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, cast
 
-from gazette_spark import EmbeddedBroker
-from gazette_spark.broker import StorageSettings
+from gazette_spark.broker import LocalBroker, LocalCluster
+from gazette_spark.broker.cluster import HAND_OVER_TIMEOUT_S
 from gazette_spark.broker.journal import LiveJournal
-from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
-from gazette_spark.broker.replication.pipeline import ReplicationError
-from gazette_spark.broker.replication.topology import Member, Slots, assign
+from gazette_spark.broker.replication.topology import Member
 from gazette_spark.broker.settings import Membership
-from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
-from gazette_spark.errors import OptionError
-from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.freeze import FreezeInterceptor
 
-_log = logging.getLogger(__name__)
 
-PULSE_INTERVAL_S = 1.0
-"""Time between two looks at an idle journal. Gazette's is a minute, which no test waits for."""
-
-HAND_OVER_TIMEOUT_S = 20.0
-"""Time a journal has to be handed over, and its fragments to be stored."""
-
-
-class ClusterBroker:
+class ClusterBroker(LocalBroker):
     """One broker of a cluster, and the ways to harm it. Any thread may call anything."""
 
     def __init__(self, cluster: EmbeddedCluster, zone: str, suffix: str) -> None:
-        self.zone = zone
-        self.suffix = suffix
-        self._cluster = cluster
+        super().__init__(cluster, zone, suffix)
+        self._harmed = cluster
         self._freezer = FreezeInterceptor()
-        self._port = 0
-        self._running: EmbeddedBroker | None = None
 
-    def __repr__(self) -> str:
-        state = "running" if self.is_running else "stopped"
-        return f"ClusterBroker({self.suffix!r}, {self.endpoint}, {state})"
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, and neither stopped nor killed since."""
-        return self._running is not None
-
-    @property
-    def is_harmed(self) -> bool:
-        """Whether it hangs or is cut off."""
-        return self._freezer.is_shut or not self._cluster.can_talk(self.member, self.member)
-
-    @property
-    def endpoint(self) -> str:
-        """Address of the broker; it keeps it when it is started again."""
-        return f"http://127.0.0.1:{self._port}"
-
-    @property
-    def gateway_endpoint(self) -> str | None:
-        """Address of its HTTP gateway, if it runs and has one."""
-        return None if self._running is None else self._running.gateway_endpoint
-
-    @property
-    def member(self) -> Member:
-        """The broker as assignments name it."""
-        return Member(self.zone, self.suffix, self.endpoint)
-
-    def replica(self, journal: str) -> LiveJournal | None:
-        """Return its replica of a journal, for a test to look at."""
-        return self._running.parts.registry.get(journal) if self._running is not None else None
-
-    def start(self) -> None:
-        """Start it, with nothing in its spools, at the port it had. If it runs this does nothing."""
-        if self._running is not None:
-            return
+    def membership(self, spools: Path) -> Membership:
+        """Return the settings of a member whose calls can be held up and cut off."""
         self._freezer.open()
-        if self._port and self.member in self._cluster.keyspace.state.members:
-            self.expire_lease()
-        spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
-        shutil.rmtree(spools, ignore_errors=True)  # The new primary may have continued elsewhere.
-        membership = Membership(
-            self._cluster.keyspace,
+        return Membership(
+            self._harmed.keyspace,
             spools,
             zone=self.zone,
             suffix=self.suffix,
             interceptors=(self._freezer,),
-            is_reachable=lambda other: self._cluster.can_talk(self.member, other),
+            is_reachable=lambda other: self._harmed.can_talk(self.member, other),
         )
-        options = {**self._cluster.options, "port": self._port}
-        broker = EmbeddedBroker.start(self._cluster.root, membership=membership, **options)
-        self._port, self._running = broker.port, broker
-        self._cluster.sync()
 
-    restart = start
+    @property
+    def is_harmed(self) -> bool:
+        """Whether it hangs or is cut off."""
+        return self._freezer.is_shut or not self._harmed.can_talk(self.member, self.member)
+
+    @property
+    def can_agree(self) -> bool:
+        """Whether it answers the other brokers."""
+        return self.is_running and not self.is_harmed
 
     def stop(self) -> None:
-        """Move its journals to other brokers, store its fragments, and end."""
-        running = self._running
-        if running is None:
-            return
+        """Move its journals to other brokers unless it is harmed, and end."""
         if not self.is_harmed:
-            self._cluster.hand_over(self)
-        self._freezer.open()
-        self._cluster.keyspace.leave(self.member)
-        self._running = None
-        running.stop()
-        self._cluster.sync()
-
-    def end(self) -> None:
-        """End it without handing anything over, with all others."""
-        running, self._running = self._running, None
+            super().stop()
+            return
+        running = self._running
         if running is not None:
+            self._freezer.open()
+            self._harmed.keyspace.leave(self.member)
+            self._running = None
             running.stop()
+            self._harmed.sync()
 
     def kill(self, *, lease_lapses: bool = True) -> None:
         """End it without a word, as SIGKILL does. Its spools are lost.
@@ -150,8 +80,8 @@ class ClusterBroker:
 
     def expire_lease(self) -> None:
         """Let the others take it for dead. If it lives it drops its replicas: others have gone on."""
-        self._cluster.keyspace.leave(self.member)
-        self._cluster.sync()
+        self._harmed.keyspace.leave(self.member)
+        self._harmed.sync()
 
     def hang(self) -> None:
         """Accept calls and answer none, those under way included."""
@@ -160,50 +90,14 @@ class ClusterBroker:
     def resume(self) -> None:
         """Go on after :meth:`hang` or :meth:`partition`, and join again if the lease lapsed meanwhile."""
         self._freezer.open()
-        self._cluster.heal(self.member)
-        if self._running is not None and self.member not in self._cluster.keyspace.state.members:
-            self._cluster.keyspace.join(self.member, self._running.parts.registry)
-            self._cluster.sync()
+        self._harmed.heal(self.member)
+        if self._running is not None and self.member not in self._harmed.keyspace.state.members:
+            self._harmed.keyspace.join(self.member, self._running.parts.registry)
+            self._harmed.sync()
 
     def partition(self) -> None:
         """Cut it off from all other brokers, not from clients."""
-        self._cluster.cut(self.member)
-
-    def pulse(self, journal: str) -> None:
-        """Have the journal's replicas agree, if this broker is its primary.
-
-        Raises:
-            ReplicationError: a replica is lost.
-        """
-        if self._running is not None and (replica := self.replica(journal)) is not None:
-            self._running.parts.agree(replica)
-
-    def roll(self, journal: str) -> None:
-        """Close the journal's spool at every replica, and store it, if this broker is its primary.
-
-        Raises:
-            ReplicationError: a replica is lost.
-        """
-        if self._running is not None and (replica := self.replica(journal)) is not None:
-            self._running.parts.roll(replica)
-
-    def store(self, journal: str) -> None:
-        """Store its closed fragments of a journal before this returns.
-
-        Raises:
-            OSError: the store failed.
-        """
-        if (replica := self.replica(journal)) is not None:
-            replica.persist()
-
-    def flush(self, timeout_s: float = HAND_OVER_TIMEOUT_S) -> None:
-        """Close and store the fragments of journals it is primary of.
-
-        Raises:
-            TimeoutError: uploads did not end in time.
-        """
-        if self._running is not None:
-            self._running.flush(timeout_s)
+        self._harmed.cut(self.member)
 
     def cut_calls(self) -> None:
         """End every call it makes to others."""
@@ -216,99 +110,44 @@ class ClusterBroker:
             self._running.parts.peers.cut(member)
 
 
-class EmbeddedCluster:
-    """Brokers that share a keyspace and a root. A context manager; any thread may call anything."""
+class EmbeddedCluster(LocalCluster):
+    """A local cluster of brokers that can be harmed."""
 
-    def __init__(
-        self,
-        root: Path | str,
-        *,
-        brokers: int = 3,
-        replication: int | None = 3,
-        zones: Sequence[str] = ("local",),
-        pulse_interval_s: float = PULSE_INTERVAL_S,
-        **options: Any,
-    ) -> None:
-        """Prepare a cluster; entering it starts the brokers.
-
-        Args:
-            root: directory of the fragment stores, which all brokers share.
-            brokers: number of brokers.
-            replication: replicas of every journal, whatever its spec says; None goes by the spec.
-            zones: zones of the brokers, in turn.
-            pulse_interval_s: time between two looks at an idle journal, at the latest.
-            options: more of :class:`~gazette_spark.broker.embedded.EmbeddedBroker`, for each broker.
-        """
-        if "tls" in options:
-            raise OptionError("tls", "given", "none: the brokers of a cluster call each other in plain text")
-        if brokers < 1:
-            raise OptionError("brokers", str(brokers), "at least 1")
-        self.root = Path(root)
-        storage = StorageSettings(fsync=False, pulse_interval_s=pulse_interval_s)
-        self.options: dict[str, Any] = {"storage": storage, **options}
-        self.brokers = [
-            ClusterBroker(self, zones[number % len(zones)], f"broker-{number}") for number in range(brokers)
-        ]
-        self._replication = replication
-        self._keyspace: JournalKeyspace | None = None
+    def __init__(self, root: Path | str, *, replication: int | None = 3, **options: Any) -> None:
+        """Prepare a cluster; see :class:`~gazette_spark.broker.LocalCluster`."""
         self._lock = threading.Lock()
         self._cut: set[Member] = set()
+        super().__init__(root, replication=replication, **options)
 
-    def __repr__(self) -> str:
-        running = sum(broker.is_running for broker in self.brokers)
-        return f"EmbeddedCluster({str(self.root)!r}, {running} of {len(self.brokers)} brokers run)"
-
-    def __enter__(self) -> Self:
-        def wanted(spec: pb.JournalSpec) -> int:
-            return replicas_wanted(spec, self._replication)
-
-        self._keyspace = JournalKeyspace(self.root, JOURNALS, fsync=False, wanted=wanted)
-        try:
-            for broker in self.brokers:
-                broker.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def new_broker(self, zone: str, suffix: str) -> ClusterBroker:
+        """Return a broker that is not started yet."""
+        return ClusterBroker(self, zone, suffix)
 
     @property
-    def keyspace(self) -> JournalKeyspace:
-        """The stand-in for Etcd of the running cluster."""
-        if self._keyspace is None:
-            raise RuntimeError("the cluster is not running")
-        return self._keyspace
-
-    @property
-    def endpoints(self) -> list[str]:
-        """Address of each broker, running or not."""
-        return [broker.endpoint for broker in self.brokers]
-
-    def slots(self, journal: str) -> Slots:
-        """Return a journal's members; the first is the primary, or None."""
-        return self.keyspace.state.slots.get(journal, ())
+    def brokers(self) -> Sequence[ClusterBroker]:
+        """The brokers, running or not."""
+        return cast("Sequence[ClusterBroker]", super().brokers)
 
     def primary(self, journal: str) -> ClusterBroker:
-        """Return the broker that is primary of a journal.
+        """Return the broker that is primary of a journal."""
+        return cast("ClusterBroker", super().primary(journal))
 
-        Raises:
-            LookupError: the journal has no primary.
-        """
-        slots = self.slots(journal)
-        return self._broker(slots[0] if slots else None)
-
-    def replicas(self, journal: str) -> list[ClusterBroker]:
+    def replicas(self, journal: str) -> Sequence[ClusterBroker]:
         """Return the brokers that replicate a journal without being its primary."""
-        return [self._broker(member) for member in self.slots(journal)[1:]]
+        return cast("Sequence[ClusterBroker]", super().replicas(journal))
 
-    def others(self, journal: str) -> list[ClusterBroker]:
+    def others(self, journal: str) -> Sequence[ClusterBroker]:
         """Return the running brokers that have no part in a journal."""
-        slots = self.slots(journal)
-        return [broker for broker in self.brokers if broker.is_running and broker.member not in slots]
+        return cast("Sequence[ClusterBroker]", super().others(journal))
+
+    def stop(self) -> None:
+        """Let all brokers go on, then stop them."""
+        if self._keyspace is not None:
+            for broker in self.brokers:
+                broker.resume()
+        super().stop()
+
+    close = stop
 
     def move_primary(self, journal: str, to: ClusterBroker | None = None) -> None:
         """Make another member the primary: the next replica, or ``to``. Appends under way end before.
@@ -334,60 +173,6 @@ class EmbeddedCluster:
         self.keyspace.fill_slots()
         self.sync()
 
-    def flush(self) -> None:
-        """Close and store every journal at its primary.
-
-        Raises:
-            TimeoutError: uploads did not end in time.
-        """
-        for broker in self.brokers:
-            broker.flush()
-
-    def sync(self) -> None:
-        """Have the members of each journal agree that once did and have changed since, as Gazette's pulse.
-
-        A journal that cannot be synced now, because a member hangs or is cut off, is left as it is.
-        """
-        for name in list(self.keyspace.state.slots):
-            if self.keyspace.was_synced(name) and not self.keyspace.is_synced(name):
-                self._sync(name)
-
-    def _sync(self, journal: str) -> None:
-        slots = self.slots(journal)
-        if not slots or slots[0] is None or not self._may_sync(slots):
-            return
-        try:
-            self._broker(slots[0]).pulse(journal)
-        except (ReplicationError, OSError, LookupError) as error:
-            _log.warning("sync_failed journal=%s error=%s", journal, error)
-
-    def _may_sync(self, slots: Slots) -> bool:
-        brokers = [self._broker(member) for member in slots if member is not None]
-        return all(broker.is_running and not broker.is_harmed for broker in brokers)
-
-    def hand_over(self, leaving: ClusterBroker) -> None:
-        """Give a broker's journals to others: they join, agree, and only then it leaves them."""
-        keyspace = self.keyspace
-        members = keyspace.state.members - {leaving.member}
-        held = keyspace.state.held_by(leaving.member)
-        catalog = keyspace.state.catalog.items
-        wanted = {name: keyspace.wanted(entry.spec) for name, entry in catalog.items()}
-        after = assign(wanted, members, keyspace.state.slots)
-        joint = {name: _joined(keyspace.state.slots[name], after[name]) for name in held}
-        keyspace.put_slots({name: slots for name, slots in joint.items() if keyspace.was_synced(name)})
-        for name in held:
-            if keyspace.was_synced(name):
-                self._hand_over(name, leaving, after[name])
-
-    def _hand_over(self, journal: str, leaving: ClusterBroker, after: Slots) -> None:
-        try:
-            self.primary(journal).roll(journal)
-            leaving.store(journal)
-            if after:
-                self.keyspace.put_slots({journal: after})
-        except (ReplicationError, OSError, LookupError) as error:
-            _log.warning("hand_over_failed journal=%s error=%s", journal, error)
-
     def can_talk(self, one: Member, other: Member) -> bool:
         """Whether calls between two brokers go through."""
         with self._lock:
@@ -407,29 +192,6 @@ class EmbeddedCluster:
         """Let a broker talk to the others again."""
         with self._lock:
             self._cut.discard(member)
-
-    def close(self) -> None:
-        """Store fragments where possible and stop all brokers. A second call does nothing."""
-        keyspace = self._keyspace
-        if keyspace is None:
-            return
-        for broker in self.brokers:
-            broker.resume()
-        for broker in self.brokers:
-            try:
-                broker.flush()
-            except (TimeoutError, ReplicationError, OSError) as error:
-                _log.warning("flush_failed broker=%r error=%s", broker, error)
-        for broker in self.brokers:
-            broker.end()
-        self._keyspace = None
-        keyspace.close()
-
-    def _broker(self, member: Member | None) -> ClusterBroker:
-        for broker in self.brokers:
-            if broker.member == member:
-                return broker
-        raise LookupError("the journal has no such member now")
 
 
 @contextmanager
@@ -453,7 +215,3 @@ def _turn(replica: LiveJournal | None) -> Iterator[None]:
             yield
     finally:
         alarm.cancel()
-
-
-def _joined(held: Slots, after: Slots) -> Slots:
-    return (*held, *(member for member in after if member not in held))

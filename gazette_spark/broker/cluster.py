@@ -1,0 +1,407 @@
+"""Several embedded brokers in this process, as one cluster that replicates.
+
+``EmbeddedBroker.start(root, replicas=3)`` makes one. Kill a broker, and appends and reads go on::
+
+    with EmbeddedBroker.start(root, replicas=3) as cluster, Client(cluster.endpoint) as client:
+        client.create_journals(journal_spec("shop/orders"))
+        client.append("shop/orders", b"one ")
+        cluster.primary("shop/orders").kill()
+        client.append("shop/orders", b"two ")
+
+What is real: each broker has a port of its own; journals have a primary and replicas, which replicate by the
+Replicate RPC; calls are proxied, refused and re-routed by Gazette's rules; a replica that becomes primary has
+every acknowledged byte in its spool.
+
+What is not:
+
+* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it, so the others learn at
+  once that a broker died.
+* The machine. All brokers share a process, its interpreter and its disk: nothing here is faster or safer than
+  one broker. A killed broker is one whose threads were ordered to stop.
+* Durability. As with Gazette, bytes that are in no store yet are lost with their last replica: a killed
+  broker loses its spools, and the whole cluster does when it is stopped, after storing what it can.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gazette_spark.broker.journal import LiveJournal
+from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
+from gazette_spark.broker.replication.pipeline import ReplicationError
+from gazette_spark.broker.replication.topology import Member, Slots, assign
+from gazette_spark.broker.settings import Membership, StorageSettings
+from gazette_spark.broker.single import SingleBroker
+from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
+from gazette_spark.errors import OptionError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+PULSE_INTERVAL_S = 1.0
+"""Time between two looks at an idle journal. Gazette's is a minute, which no test waits for."""
+
+HAND_OVER_TIMEOUT_S = 20.0
+"""Time a journal has to be handed over, and its fragments to be stored."""
+
+
+class LocalBroker:
+    """One broker of a local cluster: it can be stopped, killed and started again, by any thread."""
+
+    def __init__(self, cluster: LocalCluster, zone: str, suffix: str) -> None:
+        self.zone = zone
+        self.suffix = suffix
+        self._cluster = cluster
+        self._port = 0
+        self._running: SingleBroker | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running else "stopped"
+        return f"LocalBroker({self.suffix!r}, {self.endpoint}, {state})"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._running is not None
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the broker; it keeps it when it is started again."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def gateway_endpoint(self) -> str | None:
+        """Address of its HTTP gateway, if it runs and has one."""
+        return None if self._running is None else self._running.gateway_endpoint
+
+    @property
+    def member(self) -> Member:
+        """The broker as assignments name it."""
+        return Member(self.zone, self.suffix, self.endpoint)
+
+    def replica(self, journal: str) -> LiveJournal | None:
+        """Return its replica of a journal, for a test to look at."""
+        return self._running.parts.registry.get(journal) if self._running is not None else None
+
+    def start(self) -> None:
+        """Start it, with nothing in its spools, at the port it had. If it runs this does nothing."""
+        if self._running is not None:
+            return
+        if self._port and self.member in self._cluster.keyspace.state.members:
+            self.leave()
+        spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
+        shutil.rmtree(spools, ignore_errors=True)  # The new primary may have continued elsewhere.
+        options = {**self._cluster.options, "port": self._port}
+        broker = SingleBroker(self._cluster.root, membership=self.membership(spools), **options)
+        broker.run()
+        self._port, self._running = broker.port, broker
+        self._cluster.sync()
+
+    restart = start
+
+    def membership(self, spools: Path) -> Membership:
+        """Return the settings that make it a member of the cluster."""
+        return Membership(self._cluster.keyspace, spools, zone=self.zone, suffix=self.suffix)
+
+    def leave(self) -> None:
+        """Have the other brokers take it for dead, as when its lease in Etcd lapses."""
+        self._cluster.keyspace.leave(self.member)
+        self._cluster.sync()
+
+    @property
+    def can_agree(self) -> bool:
+        """Whether it answers the other brokers."""
+        return self.is_running
+
+    def stop(self) -> None:
+        """Move its journals to other brokers, store its fragments, and end."""
+        running = self._running
+        if running is None:
+            return
+        if self.can_agree:
+            self._cluster.hand_over(self)
+        self._cluster.keyspace.leave(self.member)
+        self._running = None
+        running.stop()
+        self._cluster.sync()
+
+    def end(self) -> None:
+        """End it without handing anything over, with all others."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def kill(self) -> None:
+        """End it without a word, as SIGKILL does. Its spools are lost, and the others take over at once."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.kill()
+            self.leave()
+
+    def pulse(self, journal: str) -> None:
+        """Have the journal's replicas agree, if this broker is its primary.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
+        if self._running is not None and (replica := self.replica(journal)) is not None:
+            self._running.parts.agree(replica)
+
+    def roll(self, journal: str) -> None:
+        """Close the journal's spool at every replica, and store it, if this broker is its primary.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
+        if self._running is not None and (replica := self.replica(journal)) is not None:
+            self._running.parts.roll(replica)
+
+    def store(self, journal: str) -> None:
+        """Store its closed fragments of a journal before this returns.
+
+        Raises:
+            OSError: the store failed.
+        """
+        if (replica := self.replica(journal)) is not None:
+            replica.persist()
+
+    def flush(self, timeout_s: float = HAND_OVER_TIMEOUT_S) -> None:
+        """Close and store the fragments of journals it is primary of.
+
+        Raises:
+            TimeoutError: uploads did not end in time.
+        """
+        if self._running is not None:
+            self._running.flush(timeout_s)
+
+
+class LocalCluster:
+    """Brokers that share a keyspace and a root. A context manager; any thread may call anything."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        brokers: int = 3,
+        replication: int | None = 3,
+        zones: Sequence[str] = ("local",),
+        pulse_interval_s: float = PULSE_INTERVAL_S,
+        **options: Any,  # noqa: ANN401 - those of EmbeddedBroker
+    ) -> None:
+        """Prepare a cluster; entering it starts the brokers.
+
+        Args:
+            root: directory of the fragment stores, which all brokers share.
+            brokers: number of brokers.
+            replication: replicas of every journal, whatever its spec says; None goes by the spec.
+            zones: zones of the brokers, in turn.
+            pulse_interval_s: time between two looks at an idle journal, at the latest.
+            options: further arguments of ``EmbeddedBroker``, for each broker.
+
+        Raises:
+            OptionError: an option is invalid, or is not one of a cluster.
+        """
+        if "tls" in options:
+            raise OptionError("tls", "given", "none: the brokers of a cluster call each other in plain text")
+        if options.get("port"):
+            raise OptionError(
+                "port", str(options["port"]), "none: each broker of a cluster takes a free port"
+            )
+        if brokers < 1:
+            raise OptionError("brokers", str(brokers), "at least 1")
+        self.root = Path(root)
+        storage = StorageSettings(fsync=False, pulse_interval_s=pulse_interval_s)
+        options.pop("port", None)
+        self.options: dict[str, Any] = {"storage": storage, **options}
+        self._brokers = [
+            self.new_broker(zones[number % len(zones)], f"broker-{number}") for number in range(brokers)
+        ]
+        self._replication = replication
+        self._keyspace: JournalKeyspace | None = None
+
+    def __repr__(self) -> str:
+        running = sum(broker.is_running for broker in self.brokers)
+        return f"LocalCluster({str(self.root)!r}, {running} of {len(self.brokers)} brokers run)"
+
+    def new_broker(self, zone: str, suffix: str) -> LocalBroker:
+        """Return a broker that is not started yet."""
+        return LocalBroker(self, zone, suffix)
+
+    @property
+    def brokers(self) -> Sequence[LocalBroker]:
+        """The brokers, running or not."""
+        return self._brokers
+
+    def __enter__(self) -> Self:
+        return self.run()
+
+    def run(self) -> Self:
+        """Start the brokers; a cluster that runs already is left as it is."""
+        if self._keyspace is not None:
+            return self
+
+        def wanted(spec: pb.JournalSpec) -> int:
+            return replicas_wanted(spec, self._replication)
+
+        self._keyspace = JournalKeyspace(self.root, JOURNALS, fsync=False, wanted=wanted)
+        try:
+            for broker in self.brokers:
+                broker.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def keyspace(self) -> JournalKeyspace:
+        """The stand-in for Etcd of the running cluster."""
+        if self._keyspace is None:
+            raise RuntimeError("the cluster is not running")
+        return self._keyspace
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the first broker that runs; every broker serves every journal.
+
+        Raises:
+            LookupError: none runs.
+        """
+        for broker in self.brokers:
+            if broker.is_running:
+                return broker.endpoint
+        raise LookupError("no broker of the cluster runs: start one")
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Address of each broker, running or not."""
+        return [broker.endpoint for broker in self.brokers]
+
+    def slots(self, journal: str) -> Slots:
+        """Return a journal's members; the first is the primary, or None."""
+        return self.keyspace.state.slots.get(journal, ())
+
+    def primary(self, journal: str) -> LocalBroker:
+        """Return the broker that is primary of a journal.
+
+        Raises:
+            LookupError: the journal has no primary.
+        """
+        slots = self.slots(journal)
+        return self._broker(slots[0] if slots else None)
+
+    def replicas(self, journal: str) -> Sequence[LocalBroker]:
+        """Return the brokers that replicate a journal without being its primary."""
+        return [self._broker(member) for member in self.slots(journal)[1:]]
+
+    def others(self, journal: str) -> Sequence[LocalBroker]:
+        """Return the running brokers that have no part in a journal."""
+        slots = self.slots(journal)
+        return [broker for broker in self.brokers if broker.is_running and broker.member not in slots]
+
+    def flush(self) -> None:
+        """Close and store every journal at its primary.
+
+        Raises:
+            TimeoutError: uploads did not end in time.
+        """
+        for broker in self.brokers:
+            broker.flush()
+
+    def settle(self) -> None:
+        """Store closed fragments and list them at every replica, so that another broker may die.
+
+        A replica that joins a journal starts at its write head. What came before is on the brokers that had
+        the journal until it is stored, and unknown to the new replica until it lists the store, which a real
+        broker does at each ``refresh_interval`` of the journal.
+
+        Raises:
+            OSError: the store failed.
+        """
+        journals = list(self.keyspace.state.slots)
+        for broker in self.brokers:
+            for journal in journals:
+                broker.store(journal)
+        for broker in self.brokers:
+            for journal in journals:
+                if (replica := broker.replica(journal)) is not None:
+                    replica.refresh()
+
+    def sync(self) -> None:
+        """Have the members of each journal agree that once did and have changed since, as Gazette's pulse.
+
+        A journal that cannot be synced now, because a member hangs or is cut off, is left as it is.
+        """
+        for name in list(self.keyspace.state.slots):
+            if self.keyspace.was_synced(name) and not self.keyspace.is_synced(name):
+                self._sync(name)
+
+    def _sync(self, journal: str) -> None:
+        slots = self.slots(journal)
+        if not slots or slots[0] is None or not self._may_sync(slots):
+            return
+        try:
+            self._broker(slots[0]).pulse(journal)
+        except (ReplicationError, OSError, LookupError) as error:
+            _log.warning("sync_failed journal=%s error=%s", journal, error)
+
+    def _may_sync(self, slots: Slots) -> bool:
+        brokers = [self._broker(member) for member in slots if member is not None]
+        return all(broker.can_agree for broker in brokers)
+
+    def hand_over(self, leaving: LocalBroker) -> None:
+        """Give a broker's journals to others: they join, agree, and only then it leaves them."""
+        keyspace = self.keyspace
+        members = keyspace.state.members - {leaving.member}
+        held = keyspace.state.held_by(leaving.member)
+        catalog = keyspace.state.catalog.items
+        wanted = {name: keyspace.wanted(entry.spec) for name, entry in catalog.items()}
+        after = assign(wanted, members, keyspace.state.slots)
+        joint = {name: _joined(keyspace.state.slots[name], after[name]) for name in held}
+        keyspace.put_slots({name: slots for name, slots in joint.items() if keyspace.was_synced(name)})
+        for name in held:
+            if keyspace.was_synced(name):
+                self._hand_over(name, leaving, after[name])
+
+    def _hand_over(self, journal: str, leaving: LocalBroker, after: Slots) -> None:
+        try:
+            self.primary(journal).roll(journal)
+            leaving.store(journal)
+            if after:
+                self.keyspace.put_slots({journal: after})
+        except (ReplicationError, OSError, LookupError) as error:
+            _log.warning("hand_over_failed journal=%s error=%s", journal, error)
+
+    def stop(self) -> None:
+        """Store fragments where possible and stop all brokers. A second call does nothing."""
+        keyspace = self._keyspace
+        if keyspace is None:
+            return
+        for broker in self.brokers:
+            try:
+                broker.flush()
+            except (TimeoutError, ReplicationError, OSError) as error:
+                _log.warning("flush_failed broker=%r error=%s", broker, error)
+        for broker in self.brokers:
+            broker.end()
+        self._keyspace = None
+        keyspace.close()
+
+    def _broker(self, member: Member | None) -> LocalBroker:
+        for broker in self.brokers:
+            if broker.member == member:
+                return broker
+        raise LookupError("the journal has no such member now")
+
+
+def _joined(held: Slots, after: Slots) -> Slots:
+    return (*held, *(member for member in after if member not in held))
