@@ -19,11 +19,8 @@ from bench_processes import measured
 from harness import MEGABYTE, REPORT, machine, parse_size, write_section
 from pyspark.sql import SparkSession
 
-from gazette_spark import register
-from gazette_spark.backfill import backfill
+from gazette_spark import DeltaSink, backfill, local_spark, register
 from gazette_spark.ledger.row_digest import AuditedRows
-from gazette_spark.session import local_spark
-from gazette_spark.sink import DeltaSink
 from tests.rig.row_digest import digest_of
 
 KINDS = ("raw", "json")

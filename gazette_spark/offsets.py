@@ -91,7 +91,8 @@ class Fingerprint:
         if (
             not all(type(each) is int and 0 <= each <= MAX_OFFSET for each in numbers)
             or self.begin > self.end
-            or re.fullmatch(f"[0-9a-f]{{{digits}}}", self.digest) is None
+            or len(self.digest) != digits
+            or not set(self.digest) <= set("0123456789abcdef")
         ):
             raise OffsetError(f"{self.to_text()!r} is not a fingerprint (begin:end:digest:revision)")
 

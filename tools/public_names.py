@@ -31,6 +31,7 @@ PUBLIC_MODULES = (
     "gazette_spark.session",
     "gazette_spark.sink",
     "gazette_spark.source",
+    "gazette_spark.strict_json",
     "gazette_spark.testing",
 )
 """Modules that users may import from. Everything else may change at any time."""

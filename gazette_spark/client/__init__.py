@@ -20,3 +20,7 @@ from gazette_spark.client.reading.gaps import FragmentGap as FragmentGap
 from gazette_spark.client.reading.reader import Reader as Reader
 from gazette_spark.client.reading.retry_reader import RetryReader as RetryReader
 from gazette_spark.protocol.journals import journal_spec as journal_spec
+from gazette_spark.protocol.labels import parse_selector as parse_selector
+from gazette_spark.protocol.tokens import Capability as Capability
+from gazette_spark.protocol.tokens import Claims as Claims
+from gazette_spark.protocol.tokens import KeySet as KeySet

@@ -18,11 +18,11 @@ from gazette_spark.demo.events import JOURNALS, Int64s
 from gazette_spark.demo.plan import Plan
 from gazette_spark.demo.proof import Proof, compare
 from gazette_spark.demo.scenario import Scenario, ScenarioTimes, Screen
-from gazette_spark.demo.settings import Settings
-from gazette_spark.demo.watch import ledger_heads
+from gazette_spark.demo.settings import APP_ID, Settings
 from gazette_spark.demo.writers import Writers
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.table_watch import ledger_heads
 
 FINISH_S = 180.0
 """Time for the query to stop and to read the whole table."""
@@ -96,7 +96,7 @@ def make_report(settings: Settings, writers: Writers, times: ScenarioTimes) -> R
         proof=compare(*writers.columns(), column("id"), column("cents")),
         times=times,
         appended_bytes=writers.size_bytes,
-        ledger=ledger_heads(settings.ledger.read_text()),
+        ledger=ledger_heads(settings.ledger.read_text(), APP_ID),
     )
 
 

@@ -14,9 +14,8 @@ import jwt
 import pytest
 
 from gazette_spark import EmbeddedBroker
+from gazette_spark.client import Capability, Claims, KeySet, parse_selector
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import parse_selector
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, delete, labels, spec, upsert
 from tests.rig.brokers import BrokerHandle, DeployedBroker, ProcessError
 

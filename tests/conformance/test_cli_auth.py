@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark import EmbeddedBroker
-from gazette_spark.protocol.labels import parse_selector
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+from gazette_spark.client import Capability, Claims, KeySet, parse_selector
 from tests.conformance.command import SPECS, Command
 from tests.rig.brokers import DeployedBroker
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 import pytest
 
 from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.client import Capability, Claims, KeySet
 from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims
+from gazette_spark.protocol.tokens import journal_claims
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 

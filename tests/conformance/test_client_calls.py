@@ -8,9 +8,10 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-
-from gazette_spark.client import Client
 from gazette_spark.client.listing.upkeep import suspend_journal
+
+from gazette_spark import Client
+from gazette_spark.client import journal_spec
 from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
@@ -23,7 +24,6 @@ from gazette_spark.errors import (
     WrongAppendOffsetError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark import source
-from gazette_spark.client import Client
+from gazette_spark import Client, source
 from gazette_spark.client.reading.settled_heads import SettledHead
-from gazette_spark.testing.micro_batch import MicroBatches
+from gazette_spark.testing import MicroBatches
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import DeployedBroker
 from tests.rig.cluster import EmbeddedCluster
@@ -66,7 +65,7 @@ def is_low(cluster: Cluster, ends: dict[str, int]) -> bool:
     return False
 
 
-def test_a_replica_that_has_just_joined_misleads_nobody(cluster: DeployedBroker, fresh_prefix: str) -> None:
+def test_a_replica_that_has_just_joined_misleads_nobody(cluster: Cluster, fresh_prefix: str) -> None:
     """E0: one of four brokers is killed, and nobody appends; whichever is asked, all bytes are there."""
     world = World(cluster, fresh_prefix, NEVER_S)
     stream = Stream(world)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark import Client
-from gazette_spark.client import AppendService, Listing, WatchedList
+from gazette_spark.client import AppendService, Listing, WatchedList, parse_selector
 from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,
@@ -18,7 +18,6 @@ from gazette_spark.errors import (
     WrongAppendOffsetError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import parse_selector
 from tests.conformance.goclient import end_of, run_go, running_go
 from tests.conformance.wire import Wire, labels, spec, wait_for
 from tests.rig.brokers import BrokerHandle

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServerTls
+from gazette_spark import EmbeddedBroker
+from gazette_spark.broker import GatewaySettings, ServerTls
+from gazette_spark.consumer import ShardServer, shard_spec
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.service import ShardServer
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.lag.api import Api
 from gazette_spark.lag.server import LagService
 from gazette_spark.protocol import consumer_pb2 as pc

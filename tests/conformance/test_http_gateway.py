@@ -19,9 +19,8 @@ from google.protobuf import text_format
 
 from gazette_spark import EmbeddedBroker
 from gazette_spark.broker import GatewaySettings
+from gazette_spark.client import Capability, Claims, KeySet, parse_selector
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import parse_selector
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 

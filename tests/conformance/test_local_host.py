@@ -11,27 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client, EmbeddedBroker
+from gazette_spark.client import AppendService
 from gazette_spark.client.reading.settled_heads import SettledHead
-from gazette_spark.consumer import ResolveArgs, sources
+from gazette_spark.consumer import LocalHost, ResolveArgs, RestartPolicy, shard_spec, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
-from gazette_spark.consumer.local import LocalHost
-from gazette_spark.consumer.restarts import RestartPolicy
-from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.message import (
+    ACK_TXN,
     AckIntent,
     Clock,
     ProducerState,
     Publisher,
     Sequencer,
+    SequencerCheckpoint,
     build_uuid,
     new_producer_id,
     read_committed,
 )
-from gazette_spark.message.sequencer import SequencerCheckpoint
-from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.rig.consumers import (
     NDJSON,

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 from gazette_spark import Client
 from gazette_spark.cli.main import main
-from gazette_spark.client import TlsOptions
+from gazette_spark.client import Capability, TlsOptions
 from gazette_spark.errors import AuthError, GazetteError, TlsError
-from gazette_spark.protocol.tokens import Capability
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.secured import CANARY, KEYS, open_client, secured_broker, token

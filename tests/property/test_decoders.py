@@ -31,11 +31,8 @@ from gazette_spark.consumer.stores.json_file import parse_state_file
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.errors import GazetteError
 from gazette_spark.lag.api import Selection
-from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.query_progress import query_lag
 from gazette_spark.lag.recorded import parse_recording
-from gazette_spark.lag.replay import Replay
-from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.entry import parse_entry
 from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_planned_ms, parse_query_id
@@ -221,12 +218,6 @@ DECODERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         [COMMIT],
     ),
     "recording": (parse_recording, [WINDOW]),
-    "lag request": (
-        Replay(History(HistoryOptions()), Thresholds(0, 0.0)).do,
-        [
-            '{"request":"broker_offset","cluster":"c","topic":"t","partition":1,"partition_count":2,"now_ms":5,"offset":7}'
-        ],
-    ),
     "progress": (query_lag, [PROGRESS]),
     "JSON message": (
         lambda text: JsonMessage.parse(pb.JournalSpec(name="a"), _bytes(text)),

@@ -8,11 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-from gazette_spark.client import Client
-from gazette_spark.ledger.entry import LedgerEntry, Mode, SkippedGap
+from gazette_spark import Client, JournalOffsets, LedgerEntry
+from gazette_spark.client import journal_spec
+from gazette_spark.ledger.entry import Mode, SkippedGap
 from gazette_spark.ledger.row_digest import AuditedRows
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.row_digest import digest_of
 

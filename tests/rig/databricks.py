@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gazette_spark import Client, EmbeddedBroker
-from gazette_spark.client import journal_spec
+from gazette_spark.client import Capability, Claims, KeySet, journal_spec
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

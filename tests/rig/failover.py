@@ -26,23 +26,22 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StringType, StructType
 
-from gazette_spark.backfill import continued, pinned_options, steps
-from gazette_spark.client import AppendService, Client
+from gazette_spark import Client
+from gazette_spark._backfill import continued, pinned_options, steps
+from gazette_spark.client import AppendService, journal_spec
+from gazette_spark.consumer import shard_spec
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
-from gazette_spark.consumer.specs import shard_spec
-from gazette_spark.errors import NoMoreMessageError
 from gazette_spark.framing.encode import RowRefusal
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.options.source import parse_options
 from gazette_spark.options.write import parse_write_options
-from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
-from gazette_spark.replicated_log import Checkpoint, Receiver, Writer
+from gazette_spark.replicated_log import Checkpoint, NoMoreMessageError, Receiver, Writer
 from gazette_spark.scan.planner import Planner
 from gazette_spark.source import GazetteDataSource, open_journals
-from gazette_spark.testing.micro_batch import MicroBatches, Run
-from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing import MicroBatches
+from gazette_spark.testing.micro_batch import Run
 from gazette_spark.write.producer import TaskProducer
 from gazette_spark.write.transaction_journal import commit_transaction
 from gazette_spark.write.transactions import Attempt
@@ -50,6 +49,7 @@ from tests.rig.brokers import DeployedBroker
 from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 from tests.rig.messages import Document
 from tests.rig.micro_batches import MemoryEngine, MemoryTable, WordCount
+from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 log = logging.getLogger(__name__)
 

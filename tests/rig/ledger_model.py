@@ -25,18 +25,11 @@ from typing import NamedTuple
 
 from pyspark.sql.types import StructType
 
+from gazette_spark import JournalOffsets, LedgerEntry
 from gazette_spark.ledger.decision import Allowed, KeptRange, Write
-from gazette_spark.ledger.entry import (
-    Batch,
-    LedgerEntry,
-    LedgerState,
-    Mode,
-    Positions,
-    SkippedGap,
-    least_offsets,
-)
+from gazette_spark.ledger.entry import Batch, LedgerState, Mode, Positions, SkippedGap, least_offsets
 from gazette_spark.ledger.history import REPLACING, HistoryRow, read_state
-from gazette_spark.offsets import Fingerprint, JournalOffsets
+from gazette_spark.offsets import Fingerprint
 from gazette_spark.table import trim
 
 APP = "app"

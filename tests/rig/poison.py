@@ -299,8 +299,8 @@ def _inference(case: Case) -> None:
 
 def _messages(case: Case) -> None:
     from gazette_spark.errors import MessageError
-    from gazette_spark.message.interfaces import CONTENT_TYPES, NIL_UUID
-    from gazette_spark.message.locator import locator_for
+    from gazette_spark.message import NIL_UUID, locator_for
+    from gazette_spark.message.interfaces import CONTENT_TYPES
     from gazette_spark.message.uuid_columns import uuid_reader
 
     places = [("lines", ""), ("lines", "/v/x/y"), ("csv", ""), ("csv", "2"), ("fixed", "1")]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.broker import ServerTls
-from gazette_spark.client import TlsOptions
+from gazette_spark.client import Capability, Claims, KeySet, TlsOptions
 from gazette_spark.errors import AuthError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.rig.brokers import DeployedBroker
 from tests.rig.certificates import Certificates
 from tests.rig.gazctl import BrokerHandle

@@ -15,7 +15,8 @@ SCHEMA = "_offset bigint, n bigint, _corrupt_record string"
 
 def main(directory: Path, master: str, mode: str) -> None:
     """Run the query."""
-    from gazette_spark.session import INTERPRETED, local_spark
+    from gazette_spark import local_spark
+    from gazette_spark.session import INTERPRETED
 
     spark = local_spark(directory, master=master, conf=INTERPRETED)
     options = {"fragmentStore": f"file://{directory}/store", "format": "json", "mode": mode}

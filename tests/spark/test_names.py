@@ -9,18 +9,20 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from gazette_spark import DeltaSink, ingest, verify_table
 from gazette_spark.audit.delta_rows import DeltaRows
-from gazette_spark.audit.verify import verify_table
 from gazette_spark.cli.main import main
 from gazette_spark.errors import InputError, TableRefusedError
-from gazette_spark.ingest import ingest
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.feeds import CheckpointFeed, TableFeed
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.rules import Thresholds
+from gazette_spark.lag import (
+    CheckpointFeed,
+    Evaluator,
+    History,
+    HistoryOptions,
+    Monitor,
+    TableFeed,
+    Thresholds,
+)
 from gazette_spark.locations import misread_by_deltalake
-from gazette_spark.sink import DeltaSink
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 ODD = "a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^ %"

@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gazette_spark.client.listing.upkeep import reset_head
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark.backfill import backfill
-from gazette_spark.client import Client
-from gazette_spark.client.listing.upkeep import reset_head
+from gazette_spark import Client, DeltaSink, JournalOffsets, backfill
+from gazette_spark.client import journal_spec
 from gazette_spark.errors import JournalRecreatedError, TableRefusedError
-from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until

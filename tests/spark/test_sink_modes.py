@@ -19,10 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from gazette_spark import DeltaSink, JournalOffsets, Upsert
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sink import DeltaSink
-from gazette_spark.table.upsert import Upsert
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 BATCHES = [

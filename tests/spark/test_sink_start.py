@@ -15,10 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark.backfill import backfill
+from gazette_spark import DeltaSink, backfill
 from gazette_spark.errors import OptionError, QueryCheckpointError, SchemaMismatchError, TableRefusedError
 from gazette_spark.session import CLASS_PATH_VARIABLE
-from gazette_spark.sink import DeltaSink
 from gazette_spark.table import files
 from gazette_spark.table.preflight import delta_jar
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
@@ -133,9 +132,9 @@ def test_a_full_disk_is_named_with_its_directory(stream: FileStream, monkeypatch
 PLAIN_SESSION = """
 import sys
 from pyspark.sql import SparkSession
-from gazette_spark.backfill import backfill
+from gazette_spark._backfill import backfill
 from gazette_spark.errors import OptionError
-from gazette_spark.ingest import ingest, ingest_batch
+from gazette_spark._ingest import ingest, ingest_batch
 from gazette_spark.sink import DeltaSink
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 sink = DeltaSink("orders", path=sys.argv[1] + "/table", checkpoint=sys.argv[1] + "/checkpoint")

@@ -16,14 +16,12 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark import gaps
+from gazette_spark import Client, DeltaSink, gaps
 from gazette_spark.cli.main import main
-from gazette_spark.client import Client
 from gazette_spark.ledger.delta_reader import directory_history
 from gazette_spark.ledger.entry import SkippedGap, parse_whole_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
     BOTH_BROKERS,
