@@ -90,7 +90,7 @@ class _Journal:
     def record_end(self, offset: int, value: bytes | None) -> int:
         """Return where the record at an offset ends, whose bytes are these if they are known."""
         framing = self.options.framing_of(self.client, self.name)
-        head = self.client.primary_heads([self.name])[self.name]
+        head = self.client.highest_heads([self.name])[self.name]
         if framing.name == "none":
             end, found = self._whole(offset, head, value)
         else:

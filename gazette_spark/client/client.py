@@ -40,7 +40,7 @@ from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.client.reading.reader import Reader
 from gazette_spark.client.reading.retry_reader import RetryReader
-from gazette_spark.client.reading.settled_heads import SettledHead, is_from_primary, settle_head
+from gazette_spark.client.reading.settled_heads import SettledHead, settle_head
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
@@ -57,8 +57,8 @@ from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")
 
-PRIMARY_TIMEOUT_S = 5.0
-"""Seconds that a journal's primary has for its write head: one that hangs is about to lose its lease."""
+MEMBER_TIMEOUT_S = 5.0
+"""Seconds that another member has for its write head: one that hangs is about to lose its lease."""
 
 SETTLED_AT_ONCE = 16
 """Journals whose write heads are confirmed at the same time."""
@@ -344,11 +344,12 @@ class Client(Closing):
         dial = self._dialer.for_member
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._question_s)
 
-    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the write head of each journal as its primary knows it: no other member knows of more bytes.
+    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the highest write head that a member of each journal knows of.
 
-        Takes a second call where another member has answered the first. Where the primary cannot be reached
-        directly, or gives no answer, the first answer counts.
+        A member that joined after a failover reports a head that is too low. That may be the primary, or the
+        primary may be the broker that failed. So each member is asked, and the highest head counts. Members
+        that do not answer are left out.
         """
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
@@ -356,20 +357,26 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
         found = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
-        primaries: dict[str, Connection] = {}
-        for name, header in headers.items():
-            if header.process_id in header.route.members and not is_from_primary(header):
-                primary = self._dialer.to_member(header.route, header.route.primary)
-                if primary is not None:
-                    primaries[name] = primary
-        asked = heads.write_heads(
-            primaries.__getitem__,
-            primaries,
-            found.__getitem__,
-            timeout_s=min(timeout_s, PRIMARY_TIMEOUT_S),
-            request=lambda name: heads.head_request(name, headers[name]),
-        )
-        return found | {name: max(found[name], head) for name, head in asked.items()}
+        # The other members are asked in turns: the first other one of each journal, then the second.
+        for turn in range(max((len(each.route.members) - 1 for each in headers.values()), default=0)):
+            others: dict[str, Connection] = {}
+            for name, header in headers.items():
+                members = header.route.members
+                if header.process_id not in members:
+                    continue
+                rest = [at for at, member in enumerate(members) if member != header.process_id]
+                other = self._dialer.to_member(header.route, rest[turn]) if turn < len(rest) else None
+                if other is not None:
+                    others[name] = other
+            asked = heads.write_heads(
+                others.__getitem__,
+                others,
+                found.__getitem__,
+                timeout_s=min(timeout_s, MEMBER_TIMEOUT_S),
+                request=lambda name: heads.head_request(name, headers[name]),
+            )
+            found |= {name: max(found[name], head) for name, head in asked.items()}
+        return found
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
         """Return the write head of each journal, confirmed where it is below an offset already read.
@@ -403,7 +410,7 @@ class Client(Closing):
 
         return settle_head(
             reached,
-            lambda: self.primary_heads([journal])[journal],
+            lambda: self.highest_heads([journal])[journal],
             append_nothing,
             timeout_s=self._timeout_s,
         )

@@ -192,7 +192,7 @@ class ShardClient(Closing):
         """Return the unread bytes of each source, by shard; without shards that do not run."""
         progress = self.progress_of(shards)
         journals = {journal for each in progress.values() for journal in each.read_through}
-        heads = client.primary_heads(sorted(journals))
+        heads = client.highest_heads(sorted(journals))
         return {
             shard_id: {journal: heads[journal] - at for journal, at in each.read_through.items()}
             for shard_id, each in progress.items()

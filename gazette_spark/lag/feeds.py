@@ -84,9 +84,9 @@ class HeadFeed:
         listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
         # A head that went back is most often that of a replica that has just joined the journal. Taken as it
-        # is, it would hide a lag. The primary knows better; if it does not, the journal was created again.
+        # is, it would hide a lag. Other members know better; if they do not, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
-            heads |= self._client.primary_heads(fallen)
+            heads |= self._client.highest_heads(fallen)
         known, self._heads = self._heads.keys(), heads
         created = {name: each.create_revision for name, each in listed.items()}
         monitor.observe_heads(heads, now_ms, self._topic, created)

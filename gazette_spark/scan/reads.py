@@ -95,8 +95,8 @@ class JournalSource(Journals, Protocol):
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return the write head of each journal."""
 
-    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the write head of each journal as its primary knows it."""
+    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the highest write head that a member of each journal knows of."""
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
         """Return the write head of each journal, confirmed where it is below an offset already read."""

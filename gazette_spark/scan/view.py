@@ -148,7 +148,7 @@ class JournalView:
 
         A broker that has just started answers with a head of 0 until it has listed the stores; asking
         for the first offset waits for that. A replica that has just joined a journal knows of stored bytes
-        only; the journal's primary knows of all.
+        only, so all members of the journal are asked.
 
         Args:
             journals: Their names.
@@ -158,7 +158,7 @@ class JournalView:
         names = sorted(journals)
         if not is_listed:
             self.each(self.client.first_offset, names)
-        heads = self.client.primary_heads(names)
+        heads = self.client.highest_heads(names)
         beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
         if beyond:
             heads |= {name: settled.write_head for name, settled in self.client.settled_heads(beyond).items()}

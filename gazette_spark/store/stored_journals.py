@@ -126,8 +126,8 @@ class StoreJournals(Closing):
         """Return the end of each journal's stored bytes: brokers may have more."""
         return {journal: self._of(journal).end for journal in journals}
 
-    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the end of each journal's stored bytes: a store has no primary."""
+    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the end of each journal's stored bytes: a store has no members."""
         return self.write_heads(journals)
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:

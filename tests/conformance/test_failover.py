@@ -41,10 +41,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(
-    params=[
-        "embedded",
-        pytest.param("deployed", marks=[pytest.mark.deployed_broker, pytest.mark.soak]),
-    ],
+    params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
 )
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """Return a fresh cluster of four brokers: a test may leave its brokers hung or dead when it fails."""
@@ -96,7 +93,7 @@ def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
             assert not run.batch()
             run.stop()
         with Client(endpoint, timeout_s=30) as client:
-            assert client.primary_heads(world.names) == world.acknowledged
+            assert client.highest_heads(world.names) == world.acknowledged
             settled = client.settled_heads(world.acknowledged)
             assert settled == {name: SettledHead(end) for name, end in world.acknowledged.items()}
             for name, end in world.acknowledged.items():
@@ -107,10 +104,15 @@ def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
             assert client.settled_heads(beyond) == settled
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "harm",
-    [pytest.param(harm, marks=[] if harm == "kill" else [pytest.mark.soak]) for harm in HARMS],
+    ("cluster", "harm"),
+    [pytest.param("embedded", harm, marks=[] if harm == "kill" else [pytest.mark.soak]) for harm in HARMS]
+    + [
+        pytest.param("deployed", harm, marks=[pytest.mark.deployed_broker, pytest.mark.soak])
+        for harm in HARMS
+    ],
+    indirect=["cluster"],
 )
 def test_all_users_go_on(cluster: Cluster, fresh_prefix: str, harm: str) -> None:
     """Readers and writers lose and repeat nothing, and no error reaches them."""

@@ -624,7 +624,7 @@ def test_a_broker_that_was_just_started(
             """Return the write heads, as far as they are known."""
             return {journal: heads.pop() for journal in journals} if heads else super().write_heads(journals)
 
-        primary_heads = write_heads
+        highest_heads = write_heads
 
     with Starting(broker.endpoint, timeout_s=SOON) as client, Receiver(client, journal_name) as receiver:
         receiver.set_offset(at)

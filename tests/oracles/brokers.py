@@ -171,11 +171,11 @@ class FakeClient:
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {journal: self.write_head(journal) for journal in journals}
 
-    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
+    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {journal: self._found(journal).head for journal in journals}
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
-        return {journal: SettledHead(head) for journal, head in self.primary_heads(list(reached)).items()}
+        return {journal: SettledHead(head) for journal, head in self.highest_heads(list(reached)).items()}
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
         self.tailed.append(sorted(offsets))

@@ -62,6 +62,10 @@ SCHEMA = StructType().add("journal", StringType()).add("offset", LongType()).add
 REFRESH_S = 5
 """Seconds until a member lists the store again; a replica that joins is behind for as long."""
 
+TIMEOUT_S = 120
+"""Longest that a call may take. After a broker hands over, the other brokers may hold appends for a minute:
+that is the interval at which a primary checks its replicas."""
+
 Wait = Callable[[float], None]
 """Lets seconds pass."""
 
@@ -97,8 +101,8 @@ class World:
         return self.cluster.endpoint
 
     def open_client(self) -> Client:
-        """Return a client that gives up after a minute, and leaves a silent stream after two seconds."""
-        return Client(self.endpoint, timeout_s=60, idle_timeout_s=2, connect_timeout_s=30)
+        """Return a client that leaves a silent stream after two seconds."""
+        return Client(self.endpoint, timeout_s=TIMEOUT_S, idle_timeout_s=2, connect_timeout_s=30)
 
     def create(self, *names: str, labels: Mapping[str, str] | None = None) -> None:
         """Create journals of small fragments, so that what is stored and what is not are both there."""
@@ -124,7 +128,7 @@ class World:
             "brokerAddress": self.endpoint,
             "journals": ",".join(self.names),
             "startingOffsets": "earliest",
-            "requestTimeoutMs": "60000",
+            "requestTimeoutMs": str(TIMEOUT_S * 1000),
             "idleTimeoutMs": "2000",
         }
 
@@ -385,7 +389,7 @@ class Consumer(User):
         self.source, output = f"{world.prefix}words", f"{world.prefix}totals"
         world.create(self.source, output, labels={"content-type": CONTENT_TYPE_NDJSON})
         self.service = AppendService(self.client)
-        options = {"brokerAddress": world.endpoint, "requestTimeoutMs": "60000"}
+        options = {"brokerAddress": world.endpoint, "requestTimeoutMs": str(TIMEOUT_S * 1000)}
         self.table = MemoryTable()
         self.engine = MemoryEngine(self.table, WordCount(output), parse_write_options(options))
         self.shards = SparkShards("failover", [shard_spec("counter", [self.source])], self.client)

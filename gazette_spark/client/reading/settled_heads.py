@@ -4,19 +4,19 @@ A member of a journal answers reads from its index: the stored fragments that it
 that it has taken part in. A replica that replaces a dead broker takes part in none until somebody appends,
 and lists the store every ``refresh_interval``. Until then its write head is too low by all that its peers
 hold in their spools. Which member answers is chance, so a head below an offset already read is *unsettled*.
-It proves a loss only once the journal's primary confirms it:
+It proves a loss only once the journal's members confirm it:
 
 ===============================  ===========================================================
 answer                           what it says
 ===============================  ===========================================================
 a read, from any member          the journal has at least so many bytes
-a read, from the primary         all acknowledged bytes, unless the primary itself joined late
+reads, from each member          all acknowledged bytes, unless all that answer joined late
 an append of no bytes            all acknowledged bytes: the replicas have agreed on their end
 ===============================  ===========================================================
 
 The append changes nothing, not even the suspension of a journal, but needs a token that may append. Without
-one, and while brokers refuse appends, the primary is asked again until the client's timeout ends. Routes lead
-to the primary, where this client can reach it; any broker passes on the append.
+one, and while brokers refuse appends, the members are asked again until the client's timeout ends. Routes
+lead to the members, where this client can reach them; any broker passes on the append.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,
 )
-from gazette_spark.protocol import protocol_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,9 @@ class SettledHead:
     """Why no broker could confirm a head that is too low. Empty: the head is high enough, or confirmed."""
 
 
-def is_from_primary(header: pb.Header) -> bool:
-    """Return whether a journal's primary served the call that was answered with this header."""
-    route = header.route
-    return 0 <= route.primary < len(route.members) and route.members[route.primary] == header.process_id
-
-
 def settle_head(
     reached: int,
-    ask_primary: Callable[[], int],
+    ask_members: Callable[[], int],
     append_nothing: Callable[[float], int],
     *,
     timeout_s: float,
@@ -64,7 +57,7 @@ def settle_head(
 
     Args:
         reached: that offset.
-        ask_primary: returns the write head that the primary, or else another member, gives to a read.
+        ask_members: returns the highest write head that a member gives to a read.
         append_nothing: appends no bytes within so many seconds, and returns the write head.
         timeout_s: seconds after which the last answer counts.
         clock: monotonic seconds.
@@ -75,7 +68,7 @@ def settle_head(
     """
     started, attempt, may_append, doubt = clock(), 0, True, ""
     while True:
-        head = ask_primary()
+        head = ask_members()
         if head >= reached:
             return SettledHead(head)
         left_s = timeout_s - (clock() - started)

@@ -96,7 +96,7 @@ def test_a_broker_that_stops_in_the_middle_of_a_question(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("ask", ["write_heads", "primary_heads", "tails"])
+@pytest.mark.parametrize("ask", ["write_heads", "highest_heads", "tails"])
 def test_a_broker_that_hangs_is_left_in_time(ask: str) -> None:
     """A question has the time of a silent stream, so that another broker may answer before the call's end."""
     with (
@@ -106,7 +106,7 @@ def test_a_broker_that_hangs_is_left_in_time(ask: str) -> None:
         broker.script("Read", [Hang()], [not_yet(7)])
         calls: dict[str, Callable[[], object]] = {
             "write_heads": lambda: client.write_heads([JOURNAL]),
-            "primary_heads": lambda: client.primary_heads([JOURNAL]),
+            "highest_heads": lambda: client.highest_heads([JOURNAL]),
             "tails": lambda: client.tails({JOURNAL: 0}, 10),
         }
         began = monotonic()
