@@ -283,8 +283,6 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
 
 def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
     """Have the broker try fragment stores."""
-    from gazette_spark.cli.journal_upkeep import try_store
-
     if not stores:
         yield Finding("store", "skipped", "no journal has one; name one with --store")
     mend = "create the store, or give brokers and this machine access to it"
@@ -296,3 +294,25 @@ def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
             continue
         state = "problem" if problem else "ok"
         yield Finding("store", state, f"{store}: {problem or tried}", mend if problem else "")
+
+
+def try_store(client: Client, store: str) -> tuple[str, str]:
+    """Have a broker try a fragment store, and list a bucket from here that the broker cannot try.
+
+    Returns:
+        The problem, empty for a healthy store; and what was tried.
+    """
+    health = client.store_health(store)
+    if not health.is_healthy:
+        return " ".join(health.problem.split()), ""
+    tried = "the broker wrote, read and listed an object"
+    if not health.tried_directory:
+        return "", tried
+    from gazette_spark.store.files import check_bucket
+
+    instead = f"the broker keeps its fragments in {health.tried_directory}"
+    try:
+        check_bucket(store)
+    except GazetteError as error:
+        return f"{instead}, and from this machine {one_line(error)}", ""
+    return "", f"it was listed from this machine; {instead}, where {tried}"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from gazette_spark.client.listing.upkeep import suspend_journal
 
 from gazette_spark import Client
 from gazette_spark.client import journal_spec
@@ -27,6 +26,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
+from tests.rig.upkeep import suspend_journal
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
@@ -154,7 +154,7 @@ def test_a_head_that_is_too_low_is_confirmed(client: Client, journal: str) -> No
     end = client.append(journal, b"12345").end
     asked = {journal: end + 1}
     assert client.settled_heads(asked) == {journal: SettledHead(end)}
-    wait_for(lambda: suspend_journal(client, journal, force=True), "suspension")
+    wait_for(lambda: suspend_journal(client, journal), "suspension")
     suspension = client.get_journal(journal).spec.suspend
     assert client.settled_heads(asked) == {journal: SettledHead(end)}
     assert client.get_journal(journal).spec.suspend == suspension

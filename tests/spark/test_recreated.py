@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gazette_spark.client.listing.upkeep import reset_head
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,6 +24,7 @@ from gazette_spark.client import journal_spec
 from gazette_spark.errors import JournalRecreatedError, TableRefusedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
+from tests.rig.upkeep import reset_head
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
