@@ -18,7 +18,8 @@ def lazy_exports(
 
     Args:
         package: The package's name.
-        modules: Exported names, by the module of the package that defines them.
+        modules: Exported names, by the module that defines them: relative to the package, as an import
+            statement would name it.
 
     Returns:
         The package's ``__getattr__``, ``__dir__`` and ``__all__``.
@@ -28,7 +29,8 @@ def lazy_exports(
     def load(name: str) -> object:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        module = home[name] if home[name].startswith(".") else f".{home[name]}"
+        value = getattr(importlib.import_module(module, package), name)
         setattr(sys.modules[package], name, value)  # The next use finds it without this function.
         return value
 

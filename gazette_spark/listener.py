@@ -7,7 +7,7 @@
 
 It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark reports each
 micro-batch to it when the batch is done, and nothing while a query idles.
-:mod:`gazette_spark.lag.query_progress` defines the numbers. Each batch makes one INFO line in the log.
+:mod:`gazette_spark.query_progress` defines the numbers. Each batch makes one INFO line in the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.query_progress import OBSERVED, QueryLag, query_lag
+from gazette_spark.query_progress import OBSERVED, QueryLag, query_lag
 
 log = logging.getLogger(__name__)
 

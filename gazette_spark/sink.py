@@ -84,7 +84,6 @@ from gazette_spark.errors import (
 )
 from gazette_spark.errors.arrival import short
 from gazette_spark.failpoints import failpoint
-from gazette_spark.lag.positions import GroupCommit, table_commits
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import (
@@ -97,6 +96,7 @@ from gazette_spark.ledger.entry import (
     least_offsets,
     unknown_journals,
 )
+from gazette_spark.ledger.positions import GroupCommit, table_commits
 from gazette_spark.ledger.query_checkpoint import offsets_directory
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.spark_versions import ADMISSION_CONTROL

@@ -31,10 +31,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gazette_spark._server.topology import Member, Slots, assign
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
 from gazette_spark.broker.replication.pipeline import ReplicationError
-from gazette_spark.broker.replication.topology import Member, Slots, assign
 from gazette_spark.broker.settings import Membership, StorageSettings
 from gazette_spark.broker.single import SingleBroker
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY

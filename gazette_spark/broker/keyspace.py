@@ -20,8 +20,9 @@ from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from gazette_spark.broker.replication.topology import Member, Slots, assign, make_route, promote
-from gazette_spark.broker.storage.state import Catalog, Change, ItemKind, StateDirectory, apply_changes
+from gazette_spark._server.catalog import Catalog, Change, ItemKind, apply_changes
+from gazette_spark._server.topology import Member, Slots, assign, make_route, promote
+from gazette_spark.broker.storage.state import StateDirectory
 from gazette_spark.protocol import protocol_pb2 as pb
 
 S = TypeVar("S", bound=Message)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gazette_spark._server.catalog import Catalog, CatalogEntry, ItemKind
+from gazette_spark._server.topology import Member, Slots
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
-from gazette_spark.broker.replication.topology import Member, Slots
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY, open_store
 from gazette_spark.broker.storage.postfix import render_postfix
-from gazette_spark.broker.storage.state import Catalog, CatalogEntry, ItemKind
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import NO_SUM, Fragment
 from gazette_spark.protocol.labels import labels_with_name

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import grpc
 
+from gazette_spark._server.topology import Member
 from gazette_spark.broker.registry import LONE_MEMBER, JournalKeyspace
-from gazette_spark.broker.replication.topology import Member
 from gazette_spark.errors import OptionError
 
 PULSE_INTERVAL_S = 60.0

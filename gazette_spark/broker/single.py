@@ -10,23 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from gazette_spark.broker.api.authorizer import Authorizer
+from gazette_spark._server.authorizer import Authorizer
+from gazette_spark._server.call_watch import CallWatch
+from gazette_spark._server.http_server import HttpServer
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.serving import bind_server, new_server
+from gazette_spark._server.tls import ServerTls
+from gazette_spark._server.topology import Member
 from gazette_spark.broker.api.call import ServiceContext
-from gazette_spark.broker.api.call_watch import CallWatch
 from gazette_spark.broker.api.service import JournalService
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.faulty_service import FaultyService
 from gazette_spark.broker.http.fragment_server import FragmentServer
 from gazette_spark.broker.http.gateway import Gateway
-from gazette_spark.broker.http.server import HttpServer
 from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
-from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
 from gazette_spark.broker.replication.peers import Peers
 from gazette_spark.broker.replication.replicator import Replicator
-from gazette_spark.broker.replication.topology import Member
-from gazette_spark.broker.serving import bind_server, new_server
 from gazette_spark.broker.settings import (
     AS_GAZETTE,
     DURABLE,
@@ -36,7 +37,6 @@ from gazette_spark.broker.settings import (
     StorageSettings,
 )
 from gazette_spark.broker.storage.persister import Persister
-from gazette_spark.broker.tls import ServerTls
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
 

@@ -124,7 +124,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     arguments. The command prints its endpoint once it serves, and that of its metrics on the next line. It
     starts the shards of --specs and ignores their revisions. Specs applied later last until the process ends.
     """
-    from gazette_spark.broker.http.server import HttpServer
+    from gazette_spark._server.http_server import HttpServer
     from gazette_spark.consumer.client import PREFIX, ShardClient, verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
     from gazette_spark.consumer.recoverylog.hints import FileHints

@@ -14,7 +14,7 @@ import click
 from gazette_spark.cli.main import Integer
 
 if TYPE_CHECKING:
-    from gazette_spark.broker.tls import ServerTls
+    from gazette_spark._server.tls import ServerTls
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -47,7 +47,7 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
     """Return what the options say; None for plain text."""
-    from gazette_spark.broker.tls import ServerTls
+    from gazette_spark._server.tls import ServerTls
 
     if cert is None and key is None and client_ca is None:
         return None

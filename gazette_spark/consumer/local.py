@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.replication.topology import Member
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import Member
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing

@@ -24,9 +24,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.replication.topology import make_route
-from gazette_spark.broker.storage.state import Catalog, ItemKind, apply_changes, check_transaction
+from gazette_spark._server.catalog import Catalog, ItemKind, apply_changes, check_transaction
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import make_route
 from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
 from gazette_spark.consumer.restarts import RestartPolicy, Restarts
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log

@@ -28,10 +28,10 @@ from typing import Self
 
 import grpc
 
-from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
-from gazette_spark.broker.http.server import Exchange
-from gazette_spark.broker.serving import CallPlaces, authorization_header, bind_server, new_server
-from gazette_spark.broker.tls import ServerTls
+from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
+from gazette_spark._server.http_server import Exchange
+from gazette_spark._server.serving import CallPlaces, authorization_header, bind_server, new_server
+from gazette_spark._server.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.requests import (
     validate_apply_request,

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
-from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.replication.topology import Member
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import Member
 from gazette_spark.client.client import Client
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.checkpoints import read_through

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from gazette_spark.lag.history import History as History
     from gazette_spark.lag.history import HistoryOptions as HistoryOptions
     from gazette_spark.lag.monitor import Monitor as Monitor
-    from gazette_spark.lag.positions import GroupCommit as GroupCommit
-    from gazette_spark.lag.positions import now_ms as now_ms
-    from gazette_spark.lag.query_progress import QueryLag as QueryLag
-    from gazette_spark.lag.query_progress import query_lag as query_lag
     from gazette_spark.lag.rules import GroupStatus as GroupStatus
     from gazette_spark.lag.rules import OffsetCommit as OffsetCommit
     from gazette_spark.lag.rules import PartitionStatus as PartitionStatus
     from gazette_spark.lag.rules import PartitionWindow as PartitionWindow
     from gazette_spark.lag.rules import Status as Status
     from gazette_spark.lag.rules import Thresholds as Thresholds
+    from gazette_spark.ledger.positions import GroupCommit as GroupCommit
+    from gazette_spark.ledger.positions import now_ms as now_ms
+    from gazette_spark.query_progress import QueryLag as QueryLag
+    from gazette_spark.query_progress import query_lag as query_lag
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -41,8 +41,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
         "history": ("History", "HistoryOptions"),
         "monitor": ("Monitor",),
-        "positions": ("GroupCommit", "now_ms"),
-        "query_progress": ("QueryLag", "query_lag"),
+        "..ledger.positions": ("GroupCommit", "now_ms"),
+        "..query_progress": ("QueryLag", "query_lag"),
         "rules": (
             "GroupStatus",
             "OffsetCommit",

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore, Monitor
-from gazette_spark.lag.positions import (
+from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table
+from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
+from gazette_spark.ledger.positions import (
     GroupCommit,
     checkpoint_commit,
     finished_batches,
     reaches_back,
     table_commits,
 )
-from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table
-from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
 from gazette_spark.ledger.query_checkpoint import parse_offsets
 from gazette_spark.locations import local_path
 

@@ -26,12 +26,12 @@ from gazette_spark.lag.estimates import (
 )
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History
-from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.query_progress import JournalTransactions
 from gazette_spark.lag.rules import GroupStatus, PartitionStatus, Status, is_silent
 from gazette_spark.lag.series import HOUR_MS, LagSeries, Speed, past_lags
 from gazette_spark.lag.topics import Topics
+from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.offsets import Fingerprint
+from gazette_spark.query_progress import JournalTransactions
 
 GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
 """Resolution and length of a group's chart; those of a journal's are an hour in steps of 20 seconds."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import GroupCommit, now_ms
-from gazette_spark.lag.query_progress import QueryLag
+from gazette_spark.ledger.positions import GroupCommit, now_ms
+from gazette_spark.query_progress import QueryLag
 
 
 class ProgressFeed:

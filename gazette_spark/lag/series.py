@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.ledger.positions import GroupCommit
 
 HOUR_MS = 3_600_000
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gazette_spark.lag.feeds import masked_url
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.ledger.positions import GroupCommit
 
 if TYPE_CHECKING:
     from gazette_spark.protocol import consumer_pb2 as pc

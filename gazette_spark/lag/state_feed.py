@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from gazette_spark.errors import InputError
 from gazette_spark.lag.feeds import masked_url
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.query_progress import journal_transactions
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_progress import journal_transactions
 
 READERS = 8
 """Files that are read at the same time: one in a bucket takes 20 ms."""

@@ -15,8 +15,8 @@ from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, M
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore
-from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction
 from gazette_spark.lag.server import LagService
+from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 from tests.browser import Browser
 
 NOW_MS = 1_790_000_000_000

@@ -31,7 +31,6 @@ from gazette_spark.consumer.stores.json_file import parse_state_file
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.errors import GazetteError
 from gazette_spark.lag.api import Selection
-from gazette_spark.lag.query_progress import query_lag
 from gazette_spark.lag.recorded import parse_recording
 from gazette_spark.ledger.entry import parse_entry
 from gazette_spark.ledger.history import HistoryRow, app_ids
@@ -45,6 +44,7 @@ from gazette_spark.protocol.fragments import parse_content_path
 from gazette_spark.protocol.journal_yaml import parse_journal_yaml
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import KeySet
+from gazette_spark.query_progress import query_lag
 from gazette_spark.replicated_log.entries import parse_record
 from gazette_spark.scan.remembered_schema import parse_fields
 from gazette_spark.seal import seal, seal_line

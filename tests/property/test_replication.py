@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gazette_spark._server.topology import Member, make_route
 from gazette_spark.broker.replication.pipeline import PeerLostError, Pipeline, ReplicationError
 from gazette_spark.broker.replication.rules import (
     NO_SUM,
@@ -22,7 +23,6 @@ from gazette_spark.broker.replication.rules import (
     Relation,
     apply_request,
 )
-from gazette_spark.broker.replication.topology import Member, make_route
 from gazette_spark.broker.storage.commit_log import Registers
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.requests import validate_replicate_request

@@ -13,10 +13,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
+from gazette_spark._server.topology import Member
 from gazette_spark.broker import LocalBroker, LocalCluster
 from gazette_spark.broker.cluster import HAND_OVER_TIMEOUT_S
 from gazette_spark.broker.journal import LiveJournal
-from gazette_spark.broker.replication.topology import Member
 from gazette_spark.broker.settings import Membership
 from tests.rig.freeze import FreezeInterceptor
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, cast
 
-from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.replication.topology import Member
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import Member
 from gazette_spark.consumer import Progress
 from gazette_spark.consumer.lifecycle import Lifecycle
 from gazette_spark.consumer.resolver import RunningShard, ShardTable

@@ -21,10 +21,10 @@ ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 RANKS = (
     ("errors", "version", "closing", "seal", "strict_json", "_exports"),
     ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
-    ("offsets", "protocol"),
+    ("offsets", "protocol", "query_progress"),
     ("options",),
     ("ledger", "framing"),
-    ("client", "lag"),
+    ("client", "_server", "lag"),
     ("message",),
     ("replicated_log", "store", "scan", "write", "data_files", "broker"),
     ("source",),
@@ -59,7 +59,7 @@ HEAVY = {
     },
     "delta": {"table", "sink", "consumer", "session", "testing", "demo", "cli"},
     "deltalake": {"data_files", "ledger", "table", "audit"},
-    "grpc": {"protocol", "client", "broker", "consumer", "testing"},
+    "grpc": {"protocol", "client", "_server", "broker", "consumer", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction, ProgressLag, QueryLag
 from gazette_spark.listener import ENDED_QUERIES, LagListener, count_malformed, lag_line
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_progress import JournalTransactions, OpenTransaction, ProgressLag, QueryLag
 
 A = "shop/orders"
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gazette_spark._server.catalog import Catalog, CatalogEntry
 from gazette_spark.broker.registry import JOURNALS
-from gazette_spark.broker.storage.state import Catalog, CatalogEntry, StateDirectory
+from gazette_spark.broker.storage.state import StateDirectory
 from gazette_spark.consumer.recoverylog.hints import FileHints
 from gazette_spark.consumer.stores.json_file import build_state_file, parse_state_file
 from gazette_spark.consumer.stores.sqlite import SqliteStore

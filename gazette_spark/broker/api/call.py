@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from gazette_spark.broker.api.authorizer import Authorizer, covers
-from gazette_spark.broker.api.call_watch import CallWatch
+from gazette_spark._server.authorizer import Authorizer, covers
+from gazette_spark._server.call_watch import CallWatch
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import Member, Slots
 from gazette_spark.broker.api.resolver import resolve_route
 from gazette_spark.broker.http.signed_urls import UrlOf, file_url
-from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.replication.peers import Peers
 from gazette_spark.broker.replication.replicator import Replicator
-from gazette_spark.broker.replication.topology import Member, Slots
 from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Claims

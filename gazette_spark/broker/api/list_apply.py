@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from gazette_spark.broker.api.authorizer import UnauthenticatedError, check_change, covers, is_confined
+from gazette_spark._server.authorizer import UnauthenticatedError, check_change, covers, is_confined
+from gazette_spark._server.catalog import CatalogEntry, check_transaction
+from gazette_spark._server.topology import Slots, make_route
 from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.registry import JOURNALS, JournalCatalog, JournalState
-from gazette_spark.broker.replication.topology import Slots, make_route
 from gazette_spark.broker.storage.fragment_store import open_store
-from gazette_spark.broker.storage.state import CatalogEntry, check_transaction
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.broker.replication.topology import Member, Slots, make_route
+from gazette_spark._server.topology import Member, Slots, make_route
 from gazette_spark.protocol import protocol_pb2 as pb
 
 _FULL = pb.JournalSpec.Suspend.FULL

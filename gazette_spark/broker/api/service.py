@@ -13,8 +13,9 @@ from contextlib import contextmanager, nullcontext
 
 import grpc
 
+from gazette_spark._server.authorizer import UnauthenticatedError
+from gazette_spark._server.serving import CallPlaces, authorization_header
 from gazette_spark.broker.api.append import append
-from gazette_spark.broker.api.authorizer import UnauthenticatedError
 from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.api.fragments import list_fragments, store_health
 from gazette_spark.broker.api.list_apply import apply_changes, list_journals
@@ -24,7 +25,6 @@ from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.replication.peers import PeerError
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.replicate import replicate
-from gazette_spark.broker.serving import CallPlaces, authorization_header
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
 
+from gazette_spark._server.http_server import BODY_CHUNK_BYTES, Exchange, is_connected
 from gazette_spark.broker.faults import Fault, Faults
 from gazette_spark.broker.faulty_service import corrupt, hold
-from gazette_spark.broker.http.server import BODY_CHUNK_BYTES, Exchange, is_connected
 from gazette_spark.broker.http.signed_urls import SignatureError, UrlSigner
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.client.reading.decoders import decode_fragment

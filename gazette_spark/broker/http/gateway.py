@@ -29,13 +29,13 @@ from urllib.parse import parse_qsl, quote, unquote
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
+from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
+from gazette_spark._server.http_server import IDLE_TIMEOUT_S, Exchange, HttpPeer, RequestError
 from gazette_spark.broker.api.append import append
-from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.api.list_apply import list_journals
 from gazette_spark.broker.api.message_pump import NoMessage
 from gazette_spark.broker.api.read import read
-from gazette_spark.broker.http.server import IDLE_TIMEOUT_S, Exchange, HttpPeer, RequestError
 from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import grpc
 
+from gazette_spark._server.topology import Member
 from gazette_spark.broker.replication.pipeline import PeerLostError
-from gazette_spark.broker.replication.topology import Member
 from gazette_spark.client.connection.channel import Endpoint, cancel
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import grpc
 
+from gazette_spark._server.topology import same_route
 from gazette_spark.broker.api.call import Call, Resolved, ServiceContext, await_revision, resolve
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.replication.rules import apply_request
-from gazette_spark.broker.replication.topology import same_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.requests import validate_replicate_request

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from gazette_spark.broker.identity import BrokerIdentity
+from gazette_spark._server.identity import BrokerIdentity
+from gazette_spark._server.topology import Member, Slots, make_route, same_route
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.replication.peers import Peers, ReplicateStream
 from gazette_spark.broker.replication.pipeline import PeerLostError, Pipeline, ReplicationError
-from gazette_spark.broker.replication.topology import Member, Slots, make_route, same_route
 
 MAX_PIPELINES = 16
 """Pipelines a broker keeps open between appends."""

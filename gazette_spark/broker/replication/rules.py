@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from gazette_spark.broker.replication.topology import same_route
+from gazette_spark._server.topology import same_route
 from gazette_spark.broker.storage.commit_log import Registers, label_set_of, registers_of
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -1,9 +1,4 @@
-"""A catalog of items, journals or others, its revisions, and both on disk.
-
-The catalog stands for Etcd: every change makes a new one with the next revision, or none at all.
-:func:`apply_changes` decides, :class:`StateDirectory` stores. :class:`ItemKind` says how to handle the specs
-of one kind of item.
-"""
+"""The catalog of an embedded broker on disk: one file, replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,148 +6,21 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from google.protobuf import json_format
-from google.protobuf.message import Message
 
+from gazette_spark._server.catalog import Catalog, CatalogEntry, ItemKind, S
 from gazette_spark.broker.storage.durable import sync_directory
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.client.reading.regular_files import open_regular_fd, read_regular
-from gazette_spark.errors import BrokerRootError, DamagedFileError, ProtocolError
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import selector_matches
+from gazette_spark.errors import BrokerRootError, DamagedFileError
 from gazette_spark.seal import seal, unseal
 from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 1
-
-MAX_CHANGES = 128
-"""Operations of a transaction that Etcd takes by default."""
-
-S = TypeVar("S", bound=Message)
-"""The spec of an item, e.g. a ``JournalSpec``."""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemKind(Generic[S]):
-    """What a catalog has to know of its items' specs."""
-
-    plural: str
-    """Of the kind, in the stored form."""
-    new_spec: Callable[[], S]
-    """Makes an empty spec."""
-    name_of: Callable[[S], str]
-    """Returns the name, or id, that an item is known by."""
-    labels_of: Callable[[S], pb.LabelSet]
-    """Returns the labels that selectors match, the meta label of the name included."""
-
-    def changed(self, change: Change[S]) -> str:
-        """Return the name of the item that a change is about."""
-        return self.name_of(change.upsert) if change.HasField("upsert") else change.delete
-
-
-class Change(Protocol[S]):
-    """A change of one item, as the Apply requests of all services have it."""
-
-    expect_mod_revision: int
-    upsert: S
-    delete: str
-
-    def HasField(self, field_name: str) -> bool:  # noqa: N802 - protobuf's
-        """Whether a field is set."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry(Generic[S]):
-    """One item."""
-
-    spec: S
-    create_revision: int
-    mod_revision: int
-    stored: str = field(compare=False, repr=False)
-    """Stored form, made once: a catalog of thousands is written at every change."""
-
-    @classmethod
-    def make(cls, spec: S, create_revision: int, mod_revision: int) -> CatalogEntry[S]:
-        """Hold a copy of the spec at its revisions."""
-        held = type(spec)()
-        held.CopyFrom(spec)
-        value = {
-            "create_revision": create_revision,
-            "mod_revision": mod_revision,
-            "spec": json_format.MessageToDict(held, preserving_proto_field_name=True),
-        }
-        return cls(held, create_revision, mod_revision, json.dumps(value, ensure_ascii=False))
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog(Generic[S]):
-    """Every item at one revision."""
-
-    kind: ItemKind[S]
-    cluster_id: int
-    revision: int = 1
-    items: Mapping[str, CatalogEntry[S]] = field(default_factory=dict)
-    retired: frozenset[str] = frozenset()
-    """Names of deleted items. A journal's fragments stay, and must never be taken for another journal's."""
-
-    def ever_had(self, name: str) -> bool:
-        """Whether the name is, or ever was, an item's."""
-        return name in self.items or name in self.retired
-
-    def select(self, *selectors: pb.LabelSelector) -> list[CatalogEntry[S]]:
-        """Return the entries that every selector matches, ascending by name."""
-
-        def is_selected(spec: S) -> bool:
-            labels = self.kind.labels_of(spec)
-            return all(selector_matches(selector, labels) for selector in selectors)
-
-        return [entry for _, entry in sorted(self.items.items()) if is_selected(entry.spec)]
-
-
-def check_transaction(kind: ItemKind[S], changes: Collection[Change[S]]) -> None:
-    """Refuse, in Etcd's words, what Etcd would.
-
-    Raises:
-        ProtocolError: there are too many changes, or two of one item.
-    """
-    if len(changes) > MAX_CHANGES:
-        raise ProtocolError("etcdserver", "too many operations in txn request")
-    if len({kind.changed(change) for change in changes}) < len(changes):
-        raise ProtocolError("etcdserver", "duplicate key given in txn request")
-
-
-def apply_changes(catalog: Catalog[S], changes: Sequence[Change[S]]) -> Catalog[S] | None:
-    """Apply changes as one transaction.
-
-    Returns:
-        The catalog of the next revision, the same one if there are no changes, or None if any change
-        expects another revision than the item's.
-    """
-    if not changes:
-        return catalog
-    if any(not _is_expected(catalog, change) for change in changes):
-        return None
-    revision = catalog.revision + 1
-    items, retired = dict(catalog.items), set(catalog.retired)
-    for change in changes:
-        name = catalog.kind.changed(change)
-        if change.HasField("upsert"):
-            created = items[name].create_revision if name in items else revision
-            items[name] = CatalogEntry.make(change.upsert, created, revision)
-            retired.discard(name)
-        elif items.pop(name, None):
-            retired.add(name)
-    return replace(catalog, revision=revision, items=items, retired=frozenset(retired))
-
-
-def _is_expected(catalog: Catalog[S], change: Change[S]) -> bool:
-    entry = catalog.items.get(catalog.kind.changed(change))
-    return change.expect_mod_revision in (-1, entry.mod_revision if entry else 0)
 
 
 def catalog_to_json(catalog: Catalog[S]) -> str:

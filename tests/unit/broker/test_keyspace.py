@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._server.catalog import MAX_CHANGES, ItemKind, check_transaction
+from gazette_spark._server.topology import Member
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.registry import JOURNALS
-from gazette_spark.broker.replication.topology import Member
-from gazette_spark.broker.storage.state import MAX_CHANGES, ItemKind, check_transaction
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb

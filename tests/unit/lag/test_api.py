@@ -14,10 +14,10 @@ from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.entry import SkippedGap
+from gazette_spark.ledger.positions import GroupCommit
+from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 
 NOW_MS = 1_700_000_000_000
 GROUP = "größe/%2F?#\r\nx"

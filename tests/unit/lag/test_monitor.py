@@ -14,11 +14,11 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
-from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.history import HistoryRow
+from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.offsets import Fingerprint
-from tests.unit.lag.test_positions import entry, history
+from tests.unit.ledger.test_positions import entry, history
 
 NOW_MS = 1_700_000_000_000
 

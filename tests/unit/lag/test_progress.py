@@ -9,8 +9,8 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.progress import ProgressFeed
-from gazette_spark.lag.query_progress import ProgressLag, QueryLag
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.query_progress import ProgressLag, QueryLag
 
 NOW_MS = 1_700_000_000_000
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._server.catalog import Catalog, apply_changes
 from gazette_spark.broker.registry import JOURNALS, JournalCatalog
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.commit_log import CommitRecord, SpoolHeader
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.broker.storage.postfix import render_postfix
-from gazette_spark.broker.storage.state import Catalog, apply_changes, catalog_from_json, catalog_to_json
+from gazette_spark.broker.storage.state import catalog_from_json, catalog_to_json
 from gazette_spark.client.reading.decoders import decode_fragment
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb

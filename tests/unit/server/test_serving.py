@@ -9,7 +9,7 @@ from typing import NoReturn, cast
 import grpc
 import pytest
 
-from gazette_spark.broker.serving import CallPlaces
+from gazette_spark._server.serving import CallPlaces
 
 
 class Refused(Exception):  # noqa: N818 - what gRPC raises in a handler has no public name

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError, covers
-from gazette_spark.broker.api.call_watch import CallWatch
+from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError, covers
+from gazette_spark._server.call_watch import CallWatch
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet

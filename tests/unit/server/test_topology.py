@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_spark._server.topology import Member, Slots, assign, make_route, promote, same_route
 from gazette_spark.broker.api.resolver import resolve_route
 from gazette_spark.broker.registry import replicas_wanted
-from gazette_spark.broker.replication.topology import Member, Slots, assign, make_route, promote, same_route
 from gazette_spark.protocol import protocol_pb2 as pb
 
 ONE, TWO, THREE = (Member(zone, f"broker-{n}", f"http://b{n}:80") for n, zone in enumerate("abc", 1))

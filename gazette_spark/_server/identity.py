@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.broker.replication.topology import Member, make_route
+from gazette_spark._server.topology import Member, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -2,7 +2,7 @@
 
 In this order: is there a token, is it a bearer token, does it verify, does it allow the call. Each
 failure is gRPC UNAUTHENTICATED, the missing capability too, as Gazette's brokers have it. Journals outside a
-token's selector are different: to its bearer they do not exist (``call.resolve``).
+token's selector are different: to its bearer they do not exist (``broker.api.call.resolve``).
 
 Without keys everything is allowed.
 """

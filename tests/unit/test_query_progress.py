@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gazette_spark.errors import InputError, OffsetError
-from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction, ProgressLag, query_lag
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_progress import JournalTransactions, OpenTransaction, ProgressLag, query_lag
 
 A, B = "shop/orders", "shop/returns"
 

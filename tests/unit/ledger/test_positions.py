@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from gazette_spark.lag.positions import (
+from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
+from gazette_spark.ledger.history import HistoryRow, app_ids
+from gazette_spark.ledger.positions import (
     checkpoint_commit,
     finished_batches,
     reaches_back,
     table_commits,
 )
-from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
-from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.offsets import JournalOffsets
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.broker.api.call_watch import CallWatch
-from gazette_spark.broker.http import server
-from gazette_spark.broker.http.server import Exchange, HttpPeer, is_connected, serve
+from gazette_spark._server import http_server as server
+from gazette_spark._server.call_watch import CallWatch
+from gazette_spark._server.http_server import Exchange, HttpPeer, is_connected, serve
 
 DEADLINE_S = 10.0
 HEAD = b"PUT /a HTTP/1.1\r\nHost: localhost\r\n"

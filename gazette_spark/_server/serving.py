@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from gazette_spark.broker.tls import ServerTls
+from gazette_spark._server.tls import ServerTls
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol.connection_shares import client_of_peer
 

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 import h11
 
-from gazette_spark.broker.api.call_watch import CallWatch
+from gazette_spark._server.call_watch import CallWatch
 from gazette_spark.errors import GazetteError, OptionError
 from gazette_spark.protocol.connection_shares import ConnectionShares, client_of
 from gazette_spark.protocol.http_framing import FramingError, RequestFraming
