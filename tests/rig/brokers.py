@@ -53,8 +53,8 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 """Longest a killed child may take to be gone."""
 
-HAND_OVER_TIMEOUT_S = 60.0
-"""Longest a broker may take to hand its journals over."""
+HAND_OVER_TIMEOUT_S = 120.0
+"""Longest a broker may take to hand its journals over: its peers try again after a minute."""
 
 START_ATTEMPTS = 3
 """A free port found may be taken by another process before the server binds it."""

@@ -32,6 +32,7 @@ from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import shard_spec
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
+from gazette_spark.errors import UnavailableError
 from gazette_spark.framing.encode import RowRefusal
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.options.source import parse_options
@@ -65,6 +66,9 @@ REFRESH_S = 5
 TIMEOUT_S = 120
 """Longest that a call may take. After a broker hands over, the other brokers may hold appends for a minute:
 that is the interval at which a primary checks its replicas."""
+
+HELD_S = 5
+"""How long an append of lines is waited for. Users wait longer."""
 
 Wait = Callable[[float], None]
 """Lets seconds pass."""
@@ -118,9 +122,9 @@ class World:
         ]
         self.client.create_journals(*specs)
 
-    def append(self, name: str, lines: int) -> None:
+    def append(self, name: str, lines: int, timeout_s: float = TIMEOUT_S) -> None:
         """Append lines; a repetition of an append is more lines."""
-        self.acknowledged[name] = self.client.append(name, LINE * lines).end
+        self.acknowledged[name] = self.client.append(name, LINE * lines, timeout_s=timeout_s).end
 
     def options(self) -> dict[str, str]:
         """Return the options of a query of all lines."""
@@ -642,6 +646,9 @@ def fail_over(
 
         getattr(cluster, harm)(quietly)
         _append_for(world, busy_s)
+        # Behind each append that was given up is one that was answered: what is before it may be read.
+        for name in world.names:
+            world.append(name, 1)
         world.over.set()
         for thread in threads:
             thread.join(180)
@@ -663,6 +670,8 @@ def _append_for(world: World, seconds: float) -> None:
     world.busy.set()
     while monotonic() < deadline:
         for name in world.names:
-            world.append(name, 40)
+            # An append that waits for a broker that hangs is given up: the failure must take its course.
+            with suppress(UnavailableError):
+                world.append(name, 40, timeout_s=HELD_S)
         world.over.wait(0.1)
     world.busy.clear()
