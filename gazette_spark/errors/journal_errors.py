@@ -44,7 +44,7 @@ class DataLossError(GazetteError):
 
 @dataclass(eq=False)
 class OffsetBeyondHeadError(GazetteError):
-    """A recorded offset is past the journal's write head, as far as its primary broker tells in time.
+    """A recorded offset is past the write head of its journal, as its brokers report it.
 
     To continue would read other bytes under offsets that were already read.
     """
