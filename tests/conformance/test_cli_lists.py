@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from pathlib import Path
 
 import pytest
 import yaml
@@ -184,66 +183,6 @@ def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tr
     heading = run.done(*chosen[1:], "table").splitlines()[0]
     assert heading.split()[:4] == ["JOURNAL", "BEGIN", "END", "BYTES"]
     assert "compression_codec: SNAPPY" in run.done(*chosen[1:], "proto")
-
-
-def editor(folder: Path, *scripts: str) -> str:
-    """Make an editor that runs a ``sed`` script on the file it is given, the next one at each call."""
-    program, calls = folder / "editor", folder / "calls"
-    cases = "".join(f"  {number}) sed -i -e '{each}' \"$1\" ;;\n" for number, each in enumerate(scripts))
-    program.write_text(
-        f'#!/bin/sh\ncp "$1" "{folder}/seen-$(cat {calls})"\ncase $(cat {calls}) in\n{cases}esac\n'
-        f"echo $(($(cat {calls}) + 1)) > {calls}\n"
-    )
-    program.chmod(0o755)
-    calls.write_text("0\n")
-    return str(program)
-
-
-def test_edit(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
-    """An edited spec is applied."""
-    run.done("edit", "-l", f"name={journal}", GAZ_EDITOR=editor(tmp_path, "s/length: .*/length: 4096/"))
-    (found,) = wire.list(selector(labels(("name", journal))))
-    assert found.spec.fragment.length == 4096
-
-
-def test_edit_again_after_a_refusal(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
-    """A spec that does not validate is edited again, under the text of what is wrong with it."""
-    edit = editor(tmp_path, "s/length: .*/length: 5/", "s/length: .*/length: 4096/")
-    run.done("edit", "-l", f"name={journal}", EDITOR=edit, GAZ_EDITOR="")
-    assert "#⚠ journals.fragment.length" in (tmp_path / "seen-1").read_text()
-    (found,) = wire.list(selector(labels(("name", journal))))
-    assert found.spec.fragment.length == 4096
-
-
-def test_edit_of_nothing(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
-    """An editor that changes nothing leaves the journal at its revision."""
-    chosen = selector(labels(("name", journal)))
-    before = wire.list(chosen)[0].mod_revision
-    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR=editor(tmp_path, ""))
-    assert (done.exit_code, done.stderr) == (0, "cancelled: nothing was applied\n")
-    assert wire.list(chosen)[0].mod_revision == before
-
-
-def test_an_edit_that_lost_a_race_is_kept(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
-    """Another one's change is not overwritten, and the user's text is not lost."""
-    other = tmp_path / "other.yaml"
-    other.write_text(run.done("list", "-l", f"name={journal}", "-o", "yaml"))
-    edit = editor(tmp_path, "s/length: .*/length: 4096/; s/^revision: .*/revision: 1/")
-    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR=edit)
-    assert done.exit_code == 1
-    assert "ETCD_TRANSACTION_FAILED" in done.stderr
-    kept = re.search(r"kept in (.*)", done.stderr)
-    assert kept is not None
-    text = Path(kept[1])
-    assert "length: 4096" in text.read_text()
-    text.unlink()
-
-
-def test_an_editor_that_fails(run: Command, journal: str) -> None:
-    """An editor that fails has nothing applied."""
-    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR="false")
-    assert done.exit_code == 1
-    assert "'false' ended with exit code 1" in done.stderr
 
 
 def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
