@@ -1,6 +1,6 @@
 """A broker's client: one object for everything a program does with journals.
 
-It retries passing failures (:mod:`gazette_spark.client.connection.retry`) and gives up at a deadline: a call
+It retries passing failures (:mod:`gazette_spark.client._transport.retry`) and gives up at a deadline: a call
 takes at most ``timeout_s``. It has few connections: one for all calls but reads, and one per open reader.
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from gazette_spark.client import environment
-from gazette_spark.client.appending.append import (
+from gazette_spark.client._append.append import (
     Appender,
     AppendKeywords,
     AppendOptions,
@@ -23,24 +23,24 @@ from gazette_spark.client.appending.append import (
     Piece,
     append_options,
 )
-from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.credentials import Credentials, TlsOptions
-from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
-from gazette_spark.client.listing import listings as listing
-from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches, conflict
-from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
-from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client._list import listings as listing
+from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches, conflict
+from gazette_spark.client._list.listings import FragmentsOptions, ListedFragment, StoreHealth
+from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._read import heads
+from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.fragments import FragmentReader
+from gazette_spark.client._read.gaps import FragmentGap, find_gaps
+from gazette_spark.client._read.read import ReadOptions, ReadStream
+from gazette_spark.client._read.reader import Reader
+from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._read.settled_heads import SettledHead, settle_head
+from gazette_spark.client._transport import retry
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.credentials import Credentials, TlsOptions
+from gazette_spark.client._transport.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.metrics import ClientMetrics
-from gazette_spark.client.reading import heads
-from gazette_spark.client.reading.fetch_limit import FetchLimit
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
-from gazette_spark.client.reading.fragments import FragmentReader
-from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
-from gazette_spark.client.reading.read import ReadOptions, ReadStream
-from gazette_spark.client.reading.reader import Reader
-from gazette_spark.client.reading.retry_reader import RetryReader
-from gazette_spark.client.reading.settled_heads import SettledHead, settle_head
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
@@ -382,7 +382,7 @@ class Client(Closing):
         """Return the write head of each journal, confirmed where it is below an offset already read.
 
         After a failover a member may answer with a head that is too low: see
-        :mod:`gazette_spark.client.reading.settled_heads`. Such a journal takes the client's timeout at most.
+        :mod:`gazette_spark.client._read.settled_heads`. Such a journal takes the client's timeout at most.
 
         Args:
             reached: by journal, an offset up to which it was read.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gazette_spark.client.connection.credentials import TlsOptions
+from gazette_spark.client._transport.credentials import TlsOptions
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol.durations import parse_duration
 

@@ -35,8 +35,8 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:
-    from gazette_spark.client.appending.futures import OpFuture
-    from gazette_spark.client.appending.service import AsyncJournalClient
+    from gazette_spark.client._append.futures import OpFuture
+    from gazette_spark.client._append.service import AsyncJournalClient
     from gazette_spark.client.client import Client
     from gazette_spark.consumer.recoverylog import Recorder
     from gazette_spark.message.interfaces import Envelope, Message

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from gazette_spark.client import AppendService, Client
-from gazette_spark.client.appending.futures import finished_operation
-from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.client._append.futures import finished_operation
+from gazette_spark.client._read.retry_reader import RetryReader
 from gazette_spark.consumer.application import (
     Application,
     BeginFinisher,

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Self, TypeVar
 
 from gazette_spark.client import environment
+from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_in_batches
+from gazette_spark.client._transport import retry
+from gazette_spark.client._transport.channel import Connection, is_no_answer
+from gazette_spark.client._transport.credentials import Credentials, TlsOptions
+from gazette_spark.client._transport.routes import RouteCache, open_dialer
 from gazette_spark.client.client import Client
-from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection, is_no_answer
-from gazette_spark.client.connection.credentials import Credentials, TlsOptions
-from gazette_spark.client.connection.routes import RouteCache, open_dialer
-from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
 from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.requests import (

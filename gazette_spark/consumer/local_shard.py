@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from gazette_spark.client.appending.futures import AsyncOperation
-from gazette_spark.client.appending.service import AppendService
+from gazette_spark.client._append.futures import AsyncOperation
+from gazette_spark.client._append.service import AppendService
 from gazette_spark.client.client import Client
 from gazette_spark.consumer.application import Application, JsonStore, Progress, Store
 from gazette_spark.consumer.checkpoints import ack_intents, read_through

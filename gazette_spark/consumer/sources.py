@@ -13,8 +13,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from gazette_spark.client._transport.retry import after_read
 from gazette_spark.client.client import Client
-from gazette_spark.client.connection.retry import after_read
 from gazette_spark.consumer.checkpoints import read_through, start_offset
 from gazette_spark.consumer.inbox import Inbox
 from gazette_spark.consumer.specs import BUFFER_SIZE

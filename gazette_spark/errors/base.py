@@ -17,7 +17,7 @@ class GazetteError(Exception):
     """Base of all errors raised on purpose.
 
     ``retryable`` says whether the same call may succeed later with no change by the caller. It is
-    read in one place, ``client.connection.retry``.
+    read in one place, ``client._transport.retry``.
     """
 
     retryable: ClassVar[bool] = False

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gazette_spark.client.appending.append import AppendOptions
-from gazette_spark.client.appending.async_append import AsyncAppend
-from gazette_spark.client.appending.service import AppendService, AsyncJournalClient
+from gazette_spark.client._append.append import AppendOptions
+from gazette_spark.client._append.async_append import AsyncAppend
+from gazette_spark.client._append.service import AppendService, AsyncJournalClient
 from gazette_spark.client.client import Client
 from gazette_spark.errors import JournalNotFoundError, MessageError
 from gazette_spark.message.interfaces import Framing, Message, framing_by_content_type
@@ -43,7 +43,7 @@ from gazette_spark.message.uuids import (
 M = TypeVar("M", bound=Message)
 
 Mapping = Callable[[M], tuple[str, str]]
-"""Returns a message's journal and content type, as :mod:`gazette_spark.client.appending.mappings` do."""
+"""Returns a message's journal and content type, as :mod:`gazette_spark.client._append.mappings` do."""
 
 
 @dataclass(frozen=True, slots=True)

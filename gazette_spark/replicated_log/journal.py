@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection import retry
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

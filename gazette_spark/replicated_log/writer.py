@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.client import AppendOptions, AppendResult, AppendService, AsyncAppend, Client
-from gazette_spark.client.appending.append import Bytes
-from gazette_spark.client.appending.batches import attempt_timeout_s, is_terminal
-from gazette_spark.client.connection import retry
+from gazette_spark.client._append.append import Bytes
+from gazette_spark.client._append.batches import attempt_timeout_s, is_terminal
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     AppendWaitError,
     CheckpointStateError,

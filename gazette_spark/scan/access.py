@@ -57,7 +57,7 @@ def carried(security: Security) -> Security:
     Raises:
         OptionError: a file cannot be read, or certificates cannot be used.
     """
-    from gazette_spark.client.connection.credentials import read_token
+    from gazette_spark.client._transport.credentials import read_token
 
     token = security.token if security.token_file is None else read_token(security.token_file)
     tls = _tls(security)

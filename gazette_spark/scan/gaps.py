@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gazette_spark.client.reading.gaps import FragmentGap, gaps_between
+from gazette_spark.client._read.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError
 from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.options.source import SourceOptions

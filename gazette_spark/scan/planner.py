@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gazette_spark.client.reading.heads import MANY, Tail
+from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels

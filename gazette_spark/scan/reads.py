@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
-    from gazette_spark.client.listing.listings import ListedFragment
-    from gazette_spark.client.reading.heads import Tail
-    from gazette_spark.client.reading.settled_heads import SettledHead
+    from gazette_spark.client._list.listings import ListedFragment
+    from gazette_spark.client._read.heads import Tail
+    from gazette_spark.client._read.settled_heads import SettledHead
     from gazette_spark.protocol import protocol_pb2 as pb
 
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pyspark.sql.types import StructType
 
-from gazette_spark.client.reading.fragments import without_query
+from gazette_spark.client._read.fragments import without_query
 from gazette_spark.errors import DamagedFileError, JsonError, OptionError
 from gazette_spark.options.schema_hints import struct
 from gazette_spark.seal import seal, unseal

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gazette_spark.client.listing.listings import name_hint
+from gazette_spark.client._list.listings import name_hint
 from gazette_spark.errors import (
     JournalNotFoundError,
     OptionError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from gazette_spark.client.connection import retry
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
-from gazette_spark.client.reading.fragments import FragmentReader, without_query
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.fragments import FragmentReader, without_query
 from gazette_spark.errors import (
     DirectReadError,
     FragmentStoreError,

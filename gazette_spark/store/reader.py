@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from gazette_spark.client.reading.chunks import Chunk
+from gazette_spark.client._read.chunks import Chunk
 from gazette_spark.closing import Closing
 from gazette_spark.errors import DirectReadError
 from gazette_spark.store.coverage import Coverage, Overlaps

@@ -11,10 +11,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from gazette_spark.client.listing.listings import ListedFragment
-from gazette_spark.client.listing.snapshots import Listing
-from gazette_spark.client.reading.heads import Tail
-from gazette_spark.client.reading.settled_heads import SettledHead
+from gazette_spark.client._list.listings import ListedFragment
+from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._read.heads import Tail
+from gazette_spark.client._read.settled_heads import SettledHead
 from gazette_spark.closing import Closing
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb

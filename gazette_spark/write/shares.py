@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gazette_spark.client.appending.key_columns import Hashes, fnv1a32_each, modulo_picks, rendezvous_picks
-from gazette_spark.client.appending.mappings import fnv1a32
+from gazette_spark.client._append.key_columns import Hashes, fnv1a32_each, modulo_picks, rendezvous_picks
+from gazette_spark.client._append.mappings import fnv1a32
 from gazette_spark.framing.encode import RowRefusal, null_rows, value_bounds, value_octets
 
 Rows = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMapping:
-    """The journal of each key, as in :mod:`gazette_spark.client.appending.mappings`."""
+    """The journal of each key, as in :mod:`gazette_spark.client._append.mappings`."""
 
     journals: tuple[str, ...]
     """In the order of their names, at least one."""

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gazette_spark.client.connection import retry
+from gazette_spark.client._transport import retry
 from tests.conformance.command import SPECS, Command
 from tests.conformance.wire import Wire, spec
 from tests.rig.brokers import BrokerHandle

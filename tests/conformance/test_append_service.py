@@ -12,8 +12,8 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.client import AppendOptions, AppendResult, AppendService, AsyncAppend, journal_spec
-from gazette_spark.client.appending.append import Bytes
-from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
+from gazette_spark.client._append.append import Bytes
+from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.errors import (
     JournalNotFoundError,
     NoJournalPrimaryBrokerError,

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.broker import GatewaySettings, ServerTls, StorageSettings
 from gazette_spark.client import TlsOptions, journal_spec
-from gazette_spark.client.reading.heads import MANY
+from gazette_spark.client._read.heads import MANY
 from gazette_spark.errors import OptionError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

@@ -13,7 +13,7 @@ import pytest
 
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.client import Capability, Claims, KeySet
-from gazette_spark.client.connection.credentials import Credentials
+from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import journal_claims

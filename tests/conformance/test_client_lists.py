@@ -6,7 +6,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.client import Listing, PolledList, WatchedList
-from gazette_spark.client.listing.watch import LiveList
+from gazette_spark.client._list.watch import LiveList
 from gazette_spark.errors import BrokerError, EtcdTransactionFailedError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import delete, spec, upsert

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark import Client, source
-from gazette_spark.client.reading.settled_heads import SettledHead
+from gazette_spark.client._read.settled_heads import SettledHead
 from gazette_spark.testing import MicroBatches
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import DeployedBroker

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gazette_spark import Client
-from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
+from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping
 from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle, ProcessError
 from tests.rig.gazctl import clean_environment, find_binary

@@ -210,7 +210,7 @@ def test_a_directory_with_files_is_refused(hosts: Hosts) -> None:
 
 def test_a_failed_dependency_ends_the_commit(hosts: Hosts) -> None:
     """A commit fails with the operation it waits for, and nothing of it is recorded."""
-    from gazette_spark.client.appending.futures import finished_operation
+    from gazette_spark.client._append.futures import finished_operation
     from gazette_spark.errors import DependencyError
 
     _, recorder = hosts.recover()

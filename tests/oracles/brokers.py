@@ -10,8 +10,8 @@ from typing import Self
 
 from gazette_spark import JournalOffsets
 from gazette_spark.client import Listing, parse_selector
-from gazette_spark.client.reading.heads import MANY, Tail
-from gazette_spark.client.reading.settled_heads import SettledHead
+from gazette_spark.client._read.heads import MANY, Tail
+from gazette_spark.client._read.settled_heads import SettledHead
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.options.source import parse_options
 from gazette_spark.options.table import Use

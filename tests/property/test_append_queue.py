@@ -10,10 +10,10 @@ from typing import BinaryIO, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.appending.append import AppendOptions, AppendResult
-from gazette_spark.client.appending.batches import AppendBatch, BufferTarget, Limits
-from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
-from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send
+from gazette_spark.client._append.append import AppendOptions, AppendResult
+from gazette_spark.client._append.batches import AppendBatch, BufferTarget, Limits
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
+from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.errors import (
     DependencyError,
     NoJournalPrimaryBrokerError,

@@ -15,10 +15,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
-from gazette_spark.client.reading.read import ReadOptions
-from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.read import ReadOptions
+from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._transport.channel import Connection
 from gazette_spark.errors import (
     BrokerError,
     GazetteError,

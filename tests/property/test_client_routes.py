@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.connection.routes import RouteCache, choose_member
+from gazette_spark.client._transport.routes import RouteCache, choose_member
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.examples import examples
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.connection.channel import NO_ANSWER
-from gazette_spark.client.connection.retry import BACKOFF_S
-from gazette_spark.client.listing.snapshots import Listing
-from gazette_spark.client.listing.watch import WATCHLESS_STREAMS, Follower
+from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.watch import WATCHLESS_STREAMS, Follower
+from gazette_spark.client._transport.channel import NO_ANSWER
+from gazette_spark.client._transport.retry import BACKOFF_S
 from gazette_spark.errors import UnavailableError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.examples import examples

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.reading.heads import MANY
+from gazette_spark.client._read.heads import MANY
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.admission import Limits
 from tests.oracles.brokers import FakeClient, FakeJournal, planner_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.connection import retry
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
-from gazette_spark.client.appending.key_columns import fnv1a32_each
-from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping, fnv1a32
+from gazette_spark.client._append.key_columns import fnv1a32_each
+from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32
 from gazette_spark.framing import encode
 from gazette_spark.framing.encode import RowRefusal, encoded, value_bounds, value_octets
 from gazette_spark.options.write import parse_write_options

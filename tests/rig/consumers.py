@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gazette_spark import Client
 from gazette_spark.client import journal_spec
-from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, failure_of
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, failure_of
 from gazette_spark.consumer import Application, DeferToNextTransaction, ResolveArgs, Shard, ShardHost
 from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import failpoint

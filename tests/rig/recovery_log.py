@@ -15,8 +15,8 @@ from typing import Any, Self, cast
 
 from gazette_spark import Client
 from gazette_spark.client import AppendOptions, AppendResult, AsyncAppend, Chunk
-from gazette_spark.client.appending.futures import OpFutures
-from gazette_spark.client.appending.service import AsyncJournalClient
+from gazette_spark.client._append.futures import OpFutures
+from gazette_spark.client._append.service import AsyncJournalClient
 from gazette_spark.errors import RegisterMismatchError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches

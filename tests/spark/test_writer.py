@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from gazette_spark import Client
-from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
+from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 

@@ -15,7 +15,7 @@ import grpc
 
 from gazette_spark._server.topology import Member
 from gazette_spark.broker.replication.pipeline import PeerLostError
-from gazette_spark.client.connection.channel import Endpoint, cancel
+from gazette_spark.client._transport.channel import Endpoint, cancel
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

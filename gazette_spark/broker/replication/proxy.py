@@ -11,7 +11,7 @@ from gazette_spark.broker.api.call import Call, Resolved, ServiceContext
 from gazette_spark.broker.api.flow_control import TICK_S
 from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.replication.peers import PeerError
-from gazette_spark.client.connection.channel import cancel
+from gazette_spark.client._transport.channel import cancel
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gazette_spark.broker.storage.spool import SpoolData
-from gazette_spark.client.reading.decoders import CodecError, decode_fragment
-from gazette_spark.client.reading.regular_files import open_regular_file
+from gazette_spark.client._read.decoders import CodecError, decode_fragment
+from gazette_spark.client._read.regular_files import open_regular_file
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment

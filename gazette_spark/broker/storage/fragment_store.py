@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from gazette_spark.broker.storage.durable import make_directories, sync_directory
-from gazette_spark.client.reading.regular_files import open_regular_fd, read_regular
+from gazette_spark.client._read.regular_files import open_regular_fd, read_regular
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.fragments import Fragment, parse_content_path
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.commit_log import CommitRecord, Registers, SpoolHeader
 from gazette_spark.broker.storage.durable import make_directories, sync_directory
-from gazette_spark.client.reading.regular_files import open_regular_fd, open_regular_file, read_regular
+from gazette_spark.client._read.regular_files import open_regular_fd, open_regular_file, read_regular
 from gazette_spark.protocol.fragments import Fragment
 
 _log = logging.getLogger(__name__)

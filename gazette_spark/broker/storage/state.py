@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from gazette_spark._server.catalog import Catalog, CatalogEntry, ItemKind, S
 from gazette_spark.broker.storage.durable import sync_directory
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
-from gazette_spark.client.reading.regular_files import open_regular_fd, read_regular
+from gazette_spark.client._read.regular_files import open_regular_fd, read_regular
 from gazette_spark.errors import BrokerRootError, DamagedFileError
 from gazette_spark.seal import seal, unseal
 from gazette_spark.strict_json import parse_json

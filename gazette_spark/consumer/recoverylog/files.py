@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gazette_spark.client.appending.append import Bytes
+from gazette_spark.client._append.append import Bytes
 from gazette_spark.closing import Closing
 from gazette_spark.consumer.recoverylog.operations import recorded_path
 from gazette_spark.consumer.recoverylog.recorder import Recorder

@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from google.protobuf.message import DecodeError
 
 from gazette_spark.client import Chunk, Client
-from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.client._read.retry_reader import RetryReader
 from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
 from gazette_spark.consumer.recoverylog.operations import encode, fence_of
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from gazette_spark.client.appending.futures import OpFuture, finished_operation
+from gazette_spark.client._append.futures import OpFuture, finished_operation
 from gazette_spark.consumer.micro_batch import DOCUMENT, STATE
 from gazette_spark.errors import InputError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc

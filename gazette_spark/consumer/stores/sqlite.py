@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, failure_of, finished_operation
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, failure_of, finished_operation
 from gazette_spark.consumer.recoverylog.recorder import Recorder
 from gazette_spark.consumer.stores.sqlite_pages import WalPosition, read_changes
 from gazette_spark.errors import DependencyError, StoreFencedError, StoreFormatError

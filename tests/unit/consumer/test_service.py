@@ -15,7 +15,7 @@ import pytest
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
-from gazette_spark.client.connection.channel import NO_ANSWER
+from gazette_spark.client._transport.channel import NO_ANSWER
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.resolver import resolve_status
 from gazette_spark.consumer.service import ShardServer

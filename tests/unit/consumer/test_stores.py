@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.client.appending.futures import AsyncOperation, finished_operation
+from gazette_spark.client._append.futures import AsyncOperation, finished_operation
 from gazette_spark.consumer.recoverylog import Player, Recorder, new_author
 from gazette_spark.consumer.stores import sqlite
 from gazette_spark.consumer.stores.json_file import JsonFileStore, build_state_file, parse_state_file

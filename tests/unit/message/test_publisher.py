@@ -14,7 +14,7 @@ import pytest
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AppendService, Client
-from gazette_spark.client.appending.mappings import RandomMapping
+from gazette_spark.client._append.mappings import RandomMapping
 from gazette_spark.errors import EmptyListingError, MessageError, NotAllowedError
 from gazette_spark.message.interfaces import NIL_UUID, Message
 from gazette_spark.message.publisher import AckIntent, Publisher, PublisherClock, write_ack_intents

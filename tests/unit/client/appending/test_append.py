@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, AppendResult
+from gazette_spark.client._append.append import MAX_CONTENT_BYTES, AppendResult
 from gazette_spark.errors import (
     AuthError,
     BrokerError,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gazette_spark.client.appending.futures import (
+from gazette_spark.client._append.futures import (
     AsyncOperation,
     OpFuture,
     failure_of,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.client.appending.mappings import ModuloMapping, RandomMapping, RendezvousMapping, fnv1a32
+from gazette_spark.client._append.mappings import ModuloMapping, RandomMapping, RendezvousMapping, fnv1a32
 from gazette_spark.errors import EmptyListingError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON, label_set

@@ -7,8 +7,8 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, AppendOptions, AppendResult
-from gazette_spark.client.appending.batches import (
+from gazette_spark.client._append.append import MAX_CONTENT_BYTES, AppendOptions, AppendResult
+from gazette_spark.client._append.batches import (
     AppendBatch,
     BatchOperation,
     BufferTarget,
@@ -19,9 +19,9 @@ from gazette_spark.client.appending.batches import (
     is_terminal,
     may_join,
 )
-from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, finished_operation
-from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send
-from gazette_spark.client.appending.spool import Spool
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send
+from gazette_spark.client._append.spool import Spool
 from gazette_spark.errors import (
     AppendWaitError,
     AuthError,

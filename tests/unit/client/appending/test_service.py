@@ -15,9 +15,9 @@ import grpc
 import pytest
 
 from gazette_spark.client import AppendService, AsyncAppend, Client
-from gazette_spark.client.appending.append import AppendOptions
-from gazette_spark.client.appending.futures import AsyncOperation, finished_operation
-from gazette_spark.client.appending.service import AsyncJournalClient
+from gazette_spark.client._append.append import AppendOptions
+from gazette_spark.client._append.futures import AsyncOperation, finished_operation
+from gazette_spark.client._append.service import AsyncJournalClient
 from gazette_spark.errors import (
     AppendWaitError,
     AuthError,

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection.channel import Connection, Endpoint, rpc_error, settle
-from gazette_spark.client.connection.credentials import Credentials
+from gazette_spark.client._transport.channel import Connection, Endpoint, rpc_error, settle
+from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import (
     AuthError,
     BrokerError,

@@ -15,7 +15,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions, TokenFile
+from gazette_spark.client._transport.credentials import ANONYMOUS, Credentials, TlsOptions, TokenFile
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark import errors
-from gazette_spark.client.connection import retry
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import GazetteError
 
 UNAVAILABLE = errors.UnavailableError("http://b:1", "connection reset")

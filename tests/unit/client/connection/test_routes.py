@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.routes import FAILED_S, IDLE_S, Dialer, RouteCache
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.routes import FAILED_S, IDLE_S, Dialer, RouteCache
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

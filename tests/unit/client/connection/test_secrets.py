@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from gazette_spark.client import AppendService, Client, WatchedList
-from gazette_spark.client.connection.credentials import Credentials
-from gazette_spark.client.reading.heads import MANY
+from gazette_spark.client._read.heads import MANY
+from gazette_spark.client._transport.credentials import Credentials
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

@@ -12,10 +12,10 @@ from typing import Self
 import grpc
 import pytest
 
-from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.credentials import Credentials
-from gazette_spark.client.connection.routes import Dialer, RouteCache, open_dialer
+from gazette_spark.client._transport import retry
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.credentials import Credentials
+from gazette_spark.client._transport.routes import Dialer, RouteCache, open_dialer
 from gazette_spark.errors import AuthError, ProtocolError, TokenError, UnavailableError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc

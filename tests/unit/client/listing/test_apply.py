@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark.client import Client
-from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
+from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_in_batches
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     PartialApplyError,

@@ -14,9 +14,8 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection.retry import backoff_s
-from gazette_spark.client.listing.snapshots import Listing
-from gazette_spark.client.listing.watch import (
+from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.watch import (
     LOGGED_ATTEMPT,
     WATCHLESS_STREAMS,
     Follower,
@@ -24,6 +23,7 @@ from gazette_spark.client.listing.watch import (
     WatchedList,
     after_watch,
 )
+from gazette_spark.client._transport.retry import backoff_s
 from gazette_spark.errors import (
     AuthError,
     BrokerError,

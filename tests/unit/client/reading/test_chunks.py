@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gazette_spark.client.reading.chunks import Chunk, ChunkReader
+from gazette_spark.client._read.chunks import Chunk, ChunkReader
 from gazette_spark.errors import (
     AuthError,
     GazetteError,

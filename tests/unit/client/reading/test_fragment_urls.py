@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from gazette_spark.client import Client, open_fragment_url
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
+from gazette_spark.client._read.fragment_urls import FragmentOpener
 from gazette_spark.errors import (
     ClosedError,
     CorruptFragmentError,
@@ -505,7 +505,7 @@ def test_a_url_opened_by_itself_closes_what_it_opened(store: Store, kind: type[G
 
 def test_public_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task of a query has a client of its own, and reading them takes longer than a small task."""
-    from gazette_spark.client.reading import fragment_http
+    from gazette_spark.client._read import fragment_http
 
     fragment_http.public_authorities()
     monkeypatch.setattr(httpx, "create_ssl_context", None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gazette_spark.client.reading.fragment_urls import FragmentOpener, open_fragment_url
+from gazette_spark.client._read.fragment_urls import FragmentOpener, open_fragment_url
 from gazette_spark.errors import CorruptFragmentError, DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment

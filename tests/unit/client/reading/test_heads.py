@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark.client import Client
-from gazette_spark.client.reading.heads import MANY, Tail, tail_of
+from gazette_spark.client._read.heads import MANY, Tail, tail_of
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.stub_broker import Hang, StubBroker, chunk, metadata, not_yet

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from gazette_spark.client.reading.chunks import Chunk
-from gazette_spark.client.reading.read import Cursor, ReadOptions
+from gazette_spark.client._read.chunks import Chunk
+from gazette_spark.client._read.read import Cursor, ReadOptions
 from gazette_spark.errors import (
     BrokerError,
     CorruptFragmentError,

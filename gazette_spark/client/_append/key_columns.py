@@ -1,4 +1,4 @@
-"""Columns of keys to journals: :mod:`gazette_spark.client.appending.mappings` in numpy, same answers.
+"""Columns of keys to journals: :mod:`gazette_spark.client._append.mappings` in numpy, same answers.
 
 Keys are the bytes between bounds in one buffer, as Arrow holds them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gazette_spark.client.appending.mappings import FNV1A32_BASIS, FNV1A32_PRIME, fnv1a32
+from gazette_spark.client._append.mappings import FNV1A32_BASIS, FNV1A32_PRIME, fnv1a32
 
 LONG_KEY_BYTES = 256
 """Keys longer than that are hashed one by one: each byte position costs a step over all keys that have it."""

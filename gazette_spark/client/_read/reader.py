@@ -21,19 +21,19 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from typing import Protocol
 
+from gazette_spark.client._read.chunks import Chunk, ChunkReader
+from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.fragments import FragmentReader
+from gazette_spark.client._read.read import Cursor, ReadOptions
 from gazette_spark.client.metrics import READ_BYTES
-from gazette_spark.client.reading.chunks import Chunk, ChunkReader
-from gazette_spark.client.reading.fetch_limit import FetchLimit
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
-from gazette_spark.client.reading.fragments import FragmentReader
-from gazette_spark.client.reading.read import Cursor, ReadOptions
 from gazette_spark.errors import ClosedError, GazetteError, SeekRequiresNewReaderError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
 
 class Stream(Protocol):
-    """A Read call under way, as :class:`~gazette_spark.client.reading.read.ReadStream` makes it."""
+    """A Read call under way, as :class:`~gazette_spark.client._read.read.ReadStream` makes it."""
 
     def messages(self) -> Iterator[pb.ReadResponse]:
         """Yield the call's messages; raise its failure."""

@@ -38,11 +38,11 @@ from typing import NoReturn, Protocol, Self
 
 import grpc
 
+from gazette_spark.client._list.listings import list_metadata, make_selector, observe_routes
+from gazette_spark.client._list.snapshots import Listing, SnapshotJoiner
+from gazette_spark.client._transport import retry
+from gazette_spark.client._transport.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.client import Client
-from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
-from gazette_spark.client.listing.listings import list_metadata, make_selector, observe_routes
-from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     ClosedError,

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import grpc
 from grpc.experimental import ChannelOptions
 
-from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
-from gazette_spark.client.connection.tls_probe import (
+from gazette_spark.client._transport.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
+from gazette_spark.client._transport.tls_probe import (
     handshake_problem,
     is_closed_early,
     refusal,
@@ -364,7 +364,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             if self._http is None:
-                from gazette_spark.client.reading.fragment_http import new_http
+                from gazette_spark.client._read.fragment_http import new_http
 
                 self._http = new_http(self.connect_timeout_s, self._tls.authorities if self._tls else None)
             return self._http

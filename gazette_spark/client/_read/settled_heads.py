@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gazette_spark.client.connection.retry import backoff_s, within
+from gazette_spark.client._transport.retry import backoff_s, within
 from gazette_spark.errors import (
     AuthError,
     GazetteError,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gazette_spark.client.connection.channel import Connection, settle
-from gazette_spark.client.connection.status import check_status
-from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
+from gazette_spark.client._list.snapshots import Listing, SnapshotJoiner
+from gazette_spark.client._transport.channel import Connection, settle
+from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import GazetteError, JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

@@ -16,10 +16,10 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from gazette_spark.client.connection.channel import Connection, settle
-from gazette_spark.client.connection.status import read_status_error
-from gazette_spark.client.reading.many_heads import ask_many
-from gazette_spark.client.reading.read import Cursor
+from gazette_spark.client._read.many_heads import ask_many
+from gazette_spark.client._read.read import Cursor
+from gazette_spark.client._transport.channel import Connection, settle
+from gazette_spark.client._transport.status import read_status_error
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

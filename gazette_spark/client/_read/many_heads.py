@@ -16,7 +16,7 @@ from functools import partial
 
 import grpc
 
-from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client._transport.channel import Connection
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, journal_claims

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import grpc
 
-from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
-from gazette_spark.client.connection.status import read_status_error
-from gazette_spark.client.reading.chunks import Chunk
-from gazette_spark.client.reading.fragments import without_query
+from gazette_spark.client._read.chunks import Chunk
+from gazette_spark.client._read.fragments import without_query
+from gazette_spark.client._transport.channel import Connection, cancel, is_no_answer, settle
+from gazette_spark.client._transport.status import read_status_error
 from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from gazette_spark.client.connection.status import check_status
+from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import validate_journal_name

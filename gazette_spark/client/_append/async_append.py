@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Protocol, Self
 
-from gazette_spark.client.appending.append import AppendResult, Bytes
-from gazette_spark.client.appending.batches import AppendBatch
-from gazette_spark.client.appending.futures import finished_operation
+from gazette_spark.client._append.append import AppendResult, Bytes
+from gazette_spark.client._append.batches import AppendBatch
+from gazette_spark.client._append.futures import finished_operation
 from gazette_spark.errors import ClosedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -7,7 +7,7 @@ import socket
 import ssl
 from contextlib import suppress
 
-from gazette_spark.client.connection.certificates import load_pair
+from gazette_spark.client._transport.certificates import load_pair
 
 PROBE_TIMEOUT_S = 2.0
 """Timeout of the probe's handshake, in seconds."""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, Bytes
+from gazette_spark.client._append.append import MAX_CONTENT_BYTES, Bytes
 
 OpenFile = Callable[[], BinaryIO]
 """Opens the file bytes are spilled to: unbuffered, for writing and reading, gone once closed."""

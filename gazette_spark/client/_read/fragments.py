@@ -5,7 +5,7 @@ content was read, also if the reader only wanted the end of it. A small fragment
 known to be right, of a large one the last piece. So a reader that got to the end of a fragment has it as it
 was written. Gazette's own reader compares the length only.
 
-:mod:`gazette_spark.client.reading.fragment_urls` finds the file.
+:mod:`gazette_spark.client._read.fragment_urls` finds the file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from gazette_spark.client._read.chunks import Chunk, ChunkReader
+from gazette_spark.client._read.decoders import BinaryStream, CodecError, decode_fragment
+from gazette_spark.client._read.fetch_limit import FetchLimit
 from gazette_spark.client.metrics import (
     DISCARD_FRAGMENT_BYTES,
     FRAGMENT_OPEN,
     READ_FRAGMENT_BYTES,
     ClientMetrics,
 )
-from gazette_spark.client.reading.chunks import Chunk, ChunkReader
-from gazette_spark.client.reading.decoders import BinaryStream, CodecError, decode_fragment
-from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.errors import (
     ClosedError,
     CorruptFragmentError,

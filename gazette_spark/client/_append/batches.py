@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
-from gazette_spark.client.appending.append import AppendOptions, AppendResult
-from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, OpFutures
-from gazette_spark.client.appending.spool import Spool
-from gazette_spark.client.connection import retry
+from gazette_spark.client._append.append import AppendOptions, AppendResult
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, OpFutures
+from gazette_spark.client._append.spool import Spool
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     BrokerError,
     FragmentStoreUnhealthyError,

@@ -29,8 +29,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gazette_spark.client.connection.channel import Connection, ConnectivityState, Endpoint
-from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions
+from gazette_spark.client._transport.channel import Connection, ConnectivityState, Endpoint
+from gazette_spark.client._transport.credentials import ANONYMOUS, Credentials, TlsOptions
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.errors.broker_errors import BROKER
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -24,7 +24,7 @@ from typing import NoReturn, Self, TypeAlias
 
 import grpc
 
-from gazette_spark.client.connection import certificates
+from gazette_spark.client._transport import certificates
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.status import check_status
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

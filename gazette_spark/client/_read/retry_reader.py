@@ -1,9 +1,9 @@
 """Read a journal through restarts, re-assignments and broken connections.
 
 A :class:`RetryReader` has one state, the next offset it wants. It asks the broker for it, follows
-the stream (:mod:`gazette_spark.client.reading.read`) or the stored fragment the stream points at
-(:mod:`gazette_spark.client.reading.fragments`). When either ends it asks again, by the table of
-:mod:`gazette_spark.client.connection.retry`. So no byte is left out and none comes twice, wherever the
+the stream (:mod:`gazette_spark.client._read.read`) or the stored fragment the stream points at
+(:mod:`gazette_spark.client._read.fragments`). When either ends it asks again, by the table of
+:mod:`gazette_spark.client._transport.retry`. So no byte is left out and none comes twice, wherever the
 streams are cut.
 
 ====================================  ============================================================
@@ -34,13 +34,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from gazette_spark.client.connection.channel import Connection, is_no_answer
-from gazette_spark.client.connection.retry import MARGIN_S, after_read, within
-from gazette_spark.client.connection.status import read_status_error
-from gazette_spark.client.reading.chunks import Chunk, ChunkReader
-from gazette_spark.client.reading.fragment_urls import FragmentOpener
-from gazette_spark.client.reading.read import ReadOptions, ReadStream
-from gazette_spark.client.reading.reader import Reader, Stream
+from gazette_spark.client._read.chunks import Chunk, ChunkReader
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.read import ReadOptions, ReadStream
+from gazette_spark.client._read.reader import Reader, Stream
+from gazette_spark.client._transport.channel import Connection, is_no_answer
+from gazette_spark.client._transport.retry import MARGIN_S, after_read, within
+from gazette_spark.client._transport.status import read_status_error
 from gazette_spark.errors import (
     ClosedError,
     DirectReadError,

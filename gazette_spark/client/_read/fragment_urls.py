@@ -33,10 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
+from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.fragments import URL_FIELD, FragmentReader, without_query
+from gazette_spark.client._read.regular_files import open_regular_file
 from gazette_spark.client.metrics import ClientMetrics
-from gazette_spark.client.reading.fetch_limit import FetchLimit
-from gazette_spark.client.reading.fragments import URL_FIELD, FragmentReader, without_query
-from gazette_spark.client.reading.regular_files import open_regular_file
 from gazette_spark.errors import (
     DirectReadError,
     FragmentTooLongError,
@@ -143,7 +143,7 @@ class FragmentOpener:
         if urlsplit(url).scheme not in _HTTP_SCHEMES:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
         # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
-        from gazette_spark.client.reading import fragment_http
+        from gazette_spark.client._read import fragment_http
 
         def ask(owned: ExitStack) -> httpx.Response:
             if refusal := self._refusal_of_url(url):

@@ -1,6 +1,6 @@
 """Fetch a fragment by HTTP, as it is stored. Loads httpx.
 
-:mod:`gazette_spark.client.reading.fragment_urls` decides which URLs are fetched.
+:mod:`gazette_spark.client._read.fragment_urls` decides which URLs are fetched.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 
-from gazette_spark.client.reading.fetch_limit import FetchLimit
-from gazette_spark.client.reading.fragments import URL_FIELD, without_query
+from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.fragments import URL_FIELD, without_query
 from gazette_spark.errors import DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -14,7 +14,7 @@ backing off  its time has come; then it is sent again                    sealed
 ended        –                                                           its operation is done
 ===========  ==========================================================  ================================
 
-The rules are those of :mod:`gazette_spark.client.appending.batches`. A failure that is terminal, or outlasts
+The rules are those of :mod:`gazette_spark.client._append.batches`. A failure that is terminal, or outlasts
 the deadline, ends the journal queue permanently: all its batches fail, and all later appends. The queues of
 other journals go on.
 
@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
-from gazette_spark.client.appending.append import AppendOptions, AppendResult
-from gazette_spark.client.appending.batches import (
+from gazette_spark.client._append.append import AppendOptions, AppendResult
+from gazette_spark.client._append.batches import (
     AppendBatch,
     BatchOperation,
     BufferTarget,
@@ -43,9 +43,9 @@ from gazette_spark.client.appending.batches import (
     is_terminal,
     may_join,
 )
-from gazette_spark.client.appending.futures import OpFuture, OpFutures
-from gazette_spark.client.appending.spool import Spool
-from gazette_spark.client.connection import retry
+from gazette_spark.client._append.futures import OpFuture, OpFutures
+from gazette_spark.client._append.spool import Spool
+from gazette_spark.client._transport import retry
 from gazette_spark.errors import AppendWaitError, DependencyError
 
 

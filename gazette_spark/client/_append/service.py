@@ -13,7 +13,7 @@ retried after a broken connection may be in the journal twice.
 An outage is no failure: unless told otherwise, appends are tried until the service is closed, and wait in
 memory, then on disk.
 
-Decisions are :mod:`gazette_spark.client.appending.queue`'s. Here are the threads that carry them out, and the
+Decisions are :mod:`gazette_spark.client._append.queue`'s. Here are the threads that carry them out, and the
 waiting.
 """
 
@@ -30,15 +30,15 @@ from itertools import takewhile
 from types import EllipsisType, TracebackType
 from typing import NoReturn, Protocol, Self, Unpack
 
-from gazette_spark.client.appending.append import (
+from gazette_spark.client._append.append import (
     Appender,
     AppendKeywords,
     AppendOptions,
     Bytes,
     append_options,
 )
-from gazette_spark.client.appending.async_append import AsyncAppend
-from gazette_spark.client.appending.batches import (
+from gazette_spark.client._append.async_append import AsyncAppend
+from gazette_spark.client._append.batches import (
     MAX_MEMORY_BYTES,
     MAX_PENDING_BYTES,
     AppendBatch,
@@ -46,9 +46,9 @@ from gazette_spark.client.appending.batches import (
     JournalQueue,
     Limits,
 )
-from gazette_spark.client.appending.futures import OpFuture, OpFutures, failure_of, unfinished
-from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send, Work
-from gazette_spark.client.appending.spool import file_opener
+from gazette_spark.client._append.futures import OpFuture, OpFutures, failure_of, unfinished
+from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send, Work
+from gazette_spark.client._append.spool import file_opener
 from gazette_spark.client.client import Client
 from gazette_spark.errors import AppendWaitError, BacklogError, ClosedError, OptionError
 

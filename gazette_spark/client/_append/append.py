@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Protocol, Self, TypeAlias, TypedDict, Unpack, 
 
 import grpc
 
-from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.status import check_status
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.status import check_status
 from gazette_spark.client.metrics import APPEND_BYTES, ClientMetrics
 from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
