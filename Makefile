@@ -116,7 +116,7 @@ test: ## Install what is needed, then lint, types and all tests but the soak's: 
 
 .PHONY: test-source
 test-source: install jvm broker-binaries class-archive ## The tests of the source: framing, store, scan, Spark
-	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/framing tests/unit/options tests/unit/scan tests/unit/store \
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/formats tests/unit/options tests/unit/scan tests/unit/store \
 		tests/unit/test_source.py tests/property/test_framing*.py tests/property/test_source*.py \
 		tests/property/test_scan.py tests/conformance/test_source*.py tests/conformance/test_stores.py \
 		tests/spark/test_source*.py tests/spark/test_pushdown.py tests/spark/test_backfill.py

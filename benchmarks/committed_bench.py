@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from harness import REPORT, machine, parse_size, write_section
 
-from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, locator_for, new_producer_id
 from gazette_spark.message.columns import ProducerStates, sequence
 from gazette_spark.message.uuid_columns import uuid_reader

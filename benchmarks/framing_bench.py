@@ -13,13 +13,13 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 from scan_bench import LINE_BYTES, SCHEMA, Memory, count, line, report
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-from gazette_spark.framing.fixed import frame
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
+from gazette_spark._formats.csv_parser import CsvFormat, CsvParser
+from gazette_spark._formats.fixed import frame
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import Piece
 

@@ -21,8 +21,8 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.json as pj
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import Piece
 

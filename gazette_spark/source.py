@@ -51,12 +51,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from gazette_spark._formats import metadata
+from gazette_spark._formats.metadata import Labels, is_labels_type, labels_array
+from gazette_spark._formats.registry import framing_named, row_parser
+from gazette_spark._formats.rows import RowParser
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import failpoint
-from gazette_spark.framing import metadata
-from gazette_spark.framing.label_columns import is_labels_type, labels_array
-from gazette_spark.framing.metadata import Labels
-from gazette_spark.framing.rows import RowParser
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, OffsetChoice
 from gazette_spark.options.security import OPEN, Security
@@ -65,8 +65,6 @@ from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.scan.access import Carrier, access
 from gazette_spark.scan.admission import Limits
-from gazette_spark.scan.formats import row_parser
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import Piece, tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from gazette_spark.framing.base import Framing
+from gazette_spark._formats.framing import Framing
 from gazette_spark.protocol.spans import Spans, outside
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.piece_scan import PieceScan

@@ -23,12 +23,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from gazette_spark._formats.framing import Block, Framing, bounded
+from gazette_spark._formats.metadata import ACK_OFFSET
+from gazette_spark._formats.raw import ChunkFraming
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.errors import DataLossError, JournalNotFoundError
-from gazette_spark.framing.base import Block, Framing, bounded
-from gazette_spark.framing.metadata import ACK_OFFSET
-from gazette_spark.framing.whole import ChunkFraming
 from gazette_spark.options.security import Security
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol.fragments import Fragment
@@ -37,7 +38,6 @@ from gazette_spark.scan.access import carried
 from gazette_spark.scan.boundary import record_end, window_reader
 from gazette_spark.scan.committed import CommittedScan
 from gazette_spark.scan.committed_pieces import committed_scan, uuid_place
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource

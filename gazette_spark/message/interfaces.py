@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from gazette_spark._formats.csv import CSV
+from gazette_spark._formats.fixed import FIXED, MAGIC
+from gazette_spark._formats.framing import Cut
+from gazette_spark._formats.framing import Framing as RecordFraming
+from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import MessageError
-from gazette_spark.framing.base import Cut
-from gazette_spark.framing.base import Framing as RecordFraming
-from gazette_spark.framing.csv import CSV
-from gazette_spark.framing.fixed import FIXED, MAGIC
-from gazette_spark.framing.lines import LINES
 from gazette_spark.message.uuids import Clock, ProducerId
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats.framing import Block, Positions
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.metadata import OFFSET
 from gazette_spark.errors import MessageError
-from gazette_spark.framing.base import Block, Positions
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.metadata import OFFSET
 from gazette_spark.message.interfaces import NIL_UUID
 from gazette_spark.message.locator import CsvColumn, JsonPointer, Locator, ProtobufField
 from gazette_spark.message.uuids import UUID_TEXT_BYTES, UuidColumns, split_octets, split_texts, split_uuids
@@ -31,7 +31,7 @@ from gazette_spark.message.uuids import UUID_TEXT_BYTES, UuidColumns, split_octe
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gazette_spark.framing.rows import RowParser
+    from gazette_spark._formats.rows import RowParser
 
 _QUOTE = ord('"')
 
@@ -126,8 +126,7 @@ class _CsvReader:
 
     def _parsed(self, block: Block) -> UuidColumns:
         if self._parser is None:
-            from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-            from gazette_spark.framing.csv_style import CsvStyle
+            from gazette_spark._formats.csv_parser import CsvFormat, CsvParser, CsvStyle
 
             fields = [pa.field(f"{index}", pa.string()) for index in range(self._index + 1)]
             schema = pa.schema([*fields, pa.field(OFFSET, pa.int64())])

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC, frame
 from gazette_spark.client._append.append import Bytes
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC, frame
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
 
 MAX_ENTRY_BYTES = 16 << 20

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 
+from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.client import Chunk, Client, RetryReader
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
@@ -22,7 +23,6 @@ from gazette_spark.errors import (
     OffsetError,
     RecordError,
 )
-from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint
 from gazette_spark.replicated_log.cancelling import Cancellation

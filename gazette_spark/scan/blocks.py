@@ -32,9 +32,9 @@ from operator import itemgetter
 
 import numpy as np
 
+from gazette_spark._formats.framing import Block, Cut, Framing
+from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
-from gazette_spark.framing.base import Block, Cut, Framing
-from gazette_spark.framing.lines import LINES
 from gazette_spark.scan.ranges import Piece
 
 BLOCK_BYTES = 1 << 20

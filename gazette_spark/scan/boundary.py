@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import DataLossError, RecordError
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.lines import LINES
 from gazette_spark.scan.reads import Journals, landed
 
 ReadWindow = Callable[[int, int], bytes]

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats.framing import Block, int64_array
+from gazette_spark._formats.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
 from gazette_spark.errors import DataLossError
-from gazette_spark.framing.base import Block, int64_array
-from gazette_spark.framing.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
 from gazette_spark.message.columns import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
 from gazette_spark.message.uuid_columns import UuidReader
 from gazette_spark.message.uuids import ACK_TXN, UuidColumns, uuid_texts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gazette_spark.framing.base import Block, Framing
+from gazette_spark._formats.framing import Block, Framing
 from gazette_spark.scan.blocks import Cutter
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals, landed

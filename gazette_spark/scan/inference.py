@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from gazette_spark._formats import json_infer, metadata
+from gazette_spark._formats.registry import json_dialect
 from gazette_spark.errors import OptionError
-from gazette_spark.framing import json_infer, metadata
 from gazette_spark.options.schema_hints import field, struct, with_hints
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
-from gazette_spark.scan.formats import json_dialect
 from gazette_spark.scan.remembered_schema import remembered
 from gazette_spark.scan.sampling import plan_sample, sampled
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from gazette_spark.framing.base import MAX_ROWS, Block, Framing, bounded
-from gazette_spark.framing.lines import LINES
-from gazette_spark.framing.metadata import Labels, metadata_column
+from gazette_spark._formats.framing import MAX_ROWS, Block, Framing, bounded
+from gazette_spark._formats.lines import LINES
+from gazette_spark._formats.metadata import Labels, metadata_column
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals, landed

@@ -29,10 +29,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.metadata import Labels
 from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetError
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.metadata import Labels
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import (
     FINGERPRINT_BYTES,

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
+from gazette_spark._formats.framing import bounded
 from gazette_spark.errors import RecordError
-from gazette_spark.framing.base import bounded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gazette_spark.framing.base import Block
-    from gazette_spark.framing.rows import RowParser
+    from gazette_spark._formats.framing import Block
+    from gazette_spark._formats.rows import RowParser
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ So solid fragments are not cut while there are enough pieces: ``minPartitions``,
 the number that cuts anywhere would give. A range that is one huge fragment is cut all the same, or a single
 core would read it while the others wait.
 
-Journals of an anchored framing (see ``framing.base``) are cut at fragment edges themselves and nowhere
+Journals of an anchored framing (see ``_formats.framing``) are cut at fragment edges themselves and nowhere
 else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
 that ends inside a record is an error, so the next one cannot begin inside one unseen.
 """
@@ -27,9 +27,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.lines import LINES
-from gazette_spark.framing.metadata import Labels
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
+from gazette_spark._formats.metadata import Labels
 from gazette_spark.store.layout import StoredFragment
 
 MAX_PIECES = 100_000

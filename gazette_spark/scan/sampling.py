@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.errors import OptionError
-from gazette_spark.framing.base import Block
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
 from gazette_spark.options.source import SourceOptions
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece

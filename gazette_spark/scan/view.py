@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.metadata import Labels
+from gazette_spark._formats.registry import framing_of
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.metadata import Labels
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
 from gazette_spark.scan.fragment_times import offset_at
-from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.reads import JournalSource
 
 if TYPE_CHECKING:

@@ -19,17 +19,17 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats.encode import CHUNK_BYTES, RowRefusal, check_values, encoded
+from gazette_spark._formats.framing import int64_array
+from gazette_spark._formats.registry import framing_name
 from gazette_spark.client import AppendService, AsyncAppend, Client
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
-from gazette_spark.framing.base import int64_array
-from gazette_spark.framing.encode import CHUNK_BYTES, RowRefusal, check_values, encoded
 from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import locator_for
 from gazette_spark.options.write import WriteOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import label_set
-from gazette_spark.scan.framings import framing_name
 from gazette_spark.write.columns import WriteColumns
 from gazette_spark.write.producer import TaskProducer
 from gazette_spark.write.shares import KeyMapping, Share, shares_at_random, shares_by_name

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gazette_spark._formats.registry import framing_name
 from gazette_spark.client import Client
 from gazette_spark.errors import (
     JournalNotFoundError,
@@ -22,7 +23,6 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, label_set, values_of
-from gazette_spark.scan.framings import framing_name
 from gazette_spark.write.transactions import OPENING, Attempt, Plan, Record, Refusal, decide
 
 log = logging.getLogger(__name__)

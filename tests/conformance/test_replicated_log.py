@@ -16,6 +16,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from gazette_spark import Client
+from gazette_spark._formats.fixed import FIXED
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
 from gazette_spark.client import AppendOptions, AppendResult, journal_spec
 from gazette_spark.errors import (
     AppendWaitError,
@@ -30,9 +33,6 @@ from gazette_spark.errors import (
     PendingEntryError,
     RecordError,
 )
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.fixed import FIXED
-from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 from gazette_spark.message import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import replicated_log_pb2

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-from gazette_spark.framing.csv_style import CsvStyle
-from gazette_spark.framing.json_values import JsonDialect
+from gazette_spark._formats.csv_parser import CsvFormat, CsvParser, CsvStyle
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.values import JsonDialect
 from tests.oracles.spark_answers import CORRUPT, Answers, Ask, Question, rows_of
 
 KINDS = (

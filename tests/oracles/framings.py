@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.csv import CSV
-from gazette_spark.framing.fixed import FIXED
-from gazette_spark.framing.lines import LINES
-from gazette_spark.framing.whole import ChunkFraming
+from gazette_spark._formats.csv import CSV
+from gazette_spark._formats.fixed import FIXED
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
+from gazette_spark._formats.raw import ChunkFraming
 
 CHUNK = 7
 """Size of the chunks of ``none`` here: small, as the contents are."""

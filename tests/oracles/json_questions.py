@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.json_infer import infer
-from gazette_spark.framing.json_lenient import strict_text
-from gazette_spark.framing.json_values import SPARKS, JsonDialect
-from gazette_spark.framing.lines import cut
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.json_infer import infer
+from gazette_spark._formats.json_reference import strict_text
+from gazette_spark._formats.lines import cut
+from gazette_spark._formats.values import SPARKS, JsonDialect
 from tests.oracles.json_lines import lines, record_groups, schemas
 from tests.oracles.spark_answers import CORRUPT, Answers, Ask, Question, rows_of, type_text
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.client import FragmentReader
 from gazette_spark.errors import DirectReadError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece

@@ -14,13 +14,13 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._formats.lines import LINES
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.journal_source import PlannedRange
 from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
 from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
 from gazette_spark.errors import RecordError
-from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.spans import joined

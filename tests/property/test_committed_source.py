@@ -27,13 +27,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
+from gazette_spark._formats.fixed import frame
 from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
 from gazette_spark.audit.parts import first_difference
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
-from gazette_spark.framing.fixed import frame
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec

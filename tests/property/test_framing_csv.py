@@ -10,10 +10,9 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.csv import CSV, CsvFraming
-from gazette_spark.framing.csv_rows import CsvFormat, CsvParser, split
-from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
+from gazette_spark._formats.csv import CSV, CsvFraming
+from gazette_spark._formats.csv_parser import SPARKS_STYLE, CsvFormat, CsvParser, CsvStyle, split
+from gazette_spark._formats.framing import Block
 from tests.rig.examples import examples
 
 SCHEMA = pa.schema(

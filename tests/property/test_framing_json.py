@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.json_values import SPARKS, JsonDialect
-from gazette_spark.framing.lines import cut
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.lines import cut
+from gazette_spark._formats.values import SPARKS, JsonDialect
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
 from tests.rig.examples import examples
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.json_values import JsonDialect
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.values import JsonDialect
 from tests.rig.examples import examples
 
 NODE = pa.struct([("n", pa.int64()), ("t", pa.string()), ("b", pa.list_(pa.bool_()))])

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
-from gazette_spark.framing.variant import encode
+from gazette_spark._formats.variant import encode
 from tests.rig.examples import examples
 
 # What Python writes of a double may have no exponent and many digits: a decimal in a variant.

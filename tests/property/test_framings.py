@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._formats.fixed import MAGIC, frame
 from gazette_spark.errors import RecordError
-from gazette_spark.framing.fixed import MAGIC, frame
 from gazette_spark.scan import boundary
 from gazette_spark.scan.boundary import limited_end, record_end
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches

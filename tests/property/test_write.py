@@ -16,17 +16,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._formats import encode
+from gazette_spark._formats.encode import RowRefusal, encoded, value_bounds, value_octets
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client._append.key_columns import fnv1a32_each
 from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32
-from gazette_spark.framing import encode
-from gazette_spark.framing.encode import RowRefusal, encoded, value_bounds, value_octets
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan.framings import framing_named
 from gazette_spark.write import task as task_module
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.shares import KeyMapping, Share, shares_by_name

@@ -28,12 +28,12 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from gazette_spark import Client
 from gazette_spark._backfill import continued, pinned_options, steps
+from gazette_spark._formats.encode import RowRefusal
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import shard_spec
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.errors import UnavailableError
-from gazette_spark.framing.encode import RowRefusal
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.options.source import parse_options
 from gazette_spark.options.write import parse_write_options

@@ -190,7 +190,7 @@ def _rows(case: Case) -> None:
 
 
 def _read(case: Case, records: Sequence[bytes], mode: str) -> tuple[pa.Table, int]:
-    from gazette_spark.scan.formats import row_parser
+    from gazette_spark._formats.registry import row_parser
 
     form = "protobuf" if case.form in PROTOBUF else "csv" if "csv" in case.form else "json"
     fields = list(_MESSAGE_COLUMNS) if form == "protobuf" else [("v", TYPES[case.type]), ("w", pa.string())]
@@ -237,8 +237,8 @@ def _options(form: str, mode: str) -> Any:
 
 def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
     """Return the records of a journal's bytes as a task scans them."""
-    from gazette_spark.framing.fixed import frame
-    from gazette_spark.scan.framings import framing_named
+    from gazette_spark._formats.fixed import frame
+    from gazette_spark._formats.registry import framing_named
     from gazette_spark.scan.piece_scan import PieceScan
     from gazette_spark.scan.ranges import Piece
 
@@ -261,9 +261,9 @@ def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
 
 def _raw(case: Case) -> None:
     """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
+    from gazette_spark._formats.encode import binary_array, encoded
+    from gazette_spark._formats.registry import framing_named
     from gazette_spark.errors import GazetteError
-    from gazette_spark.framing.encode import binary_array, encoded
-    from gazette_spark.scan.framings import framing_named
     from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
     from gazette_spark.scan.ranges import Piece
 
@@ -285,8 +285,8 @@ def _inference(case: Case) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    from gazette_spark.framing.json import JsonFormat, JsonParser
-    from gazette_spark.framing.json_infer import infer
+    from gazette_spark._formats.json import JsonFormat, JsonParser
+    from gazette_spark._formats.json_infer import infer
 
     blocks = _blocks("json", [_good(case), case.record])
     schema = infer(blocks)

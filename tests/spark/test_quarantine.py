@@ -15,7 +15,7 @@ from tests.spark import quarantine_job
 
 MORTAL = """
 import os, signal
-from gazette_spark.framing import json
+from gazette_spark._formats import json
 parse = json.JsonParser._parse
 def mortal(parser, block):
     if b"kill" in block.data:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from gazette_spark import Client
-from gazette_spark.framing.fixed import frame
+from gazette_spark._formats.fixed import frame
 from tests.oracles.messages import descriptor_set, order_class
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, Journals, raw, records, run_available

@@ -23,7 +23,7 @@ RANKS = (
     ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
     ("offsets", "protocol", "query_progress"),
     ("options",),
-    ("ledger", "framing"),
+    ("ledger", "_formats"),
     ("client", "_server", "lag"),
     ("message",),
     ("replicated_log", "store", "scan", "write", "data_files", "broker"),
@@ -243,7 +243,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.data_files.writer import write_files
-from gazette_spark.framing.base import int64_array
+from gazette_spark._formats.framing import int64_array
 from gazette_spark.spark_versions import arrow_schema
 shape = StructType().add("offset", LongType())
 rows = pa.RecordBatch.from_arrays([int64_array(np.arange(2000))], schema=arrow_schema(shape))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.framing import csv, csv_values, date_patterns
+from gazette_spark._formats import csv, csv_parser, timestamps
 from gazette_spark.message import uuid_columns
 from gazette_spark.message.locator import JsonPointer
 
@@ -239,11 +239,10 @@ def compiled() -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 
 BUILT: dict[str, list[re.Pattern[Any]]] = {
-    "gazette_spark/framing/csv.py": [csv._record(",", '"'), csv._record("|", "'")],
-    "gazette_spark/framing/csv_rows.py": [],
-    "gazette_spark/framing/csv_values.py": [re.compile(csv_values._SPARKS_WORDS)],
-    "gazette_spark/framing/date_patterns.py": [
-        date_patterns._expression(text)
+    "gazette_spark/_formats/csv.py": [csv._record(",", '"'), csv._record("|", "'")],
+    "gazette_spark/_formats/csv_parser.py": [re.compile(csv_parser._SPARKS_WORDS)],
+    "gazette_spark/_formats/timestamps.py": [
+        timestamps._expression(text)
         for text in ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "d MMMM y, h:mm a", "[dd/MM/]yyyy", "y-M-d H:m:s.S X")
     ],
     "gazette_spark/message/uuid_columns.py": [
@@ -253,8 +252,8 @@ BUILT: dict[str, list[re.Pattern[Any]]] = {
 }
 """By module, examples of the expressions that it puts together; those of its attributes are seen anyway.
 
-That of ``csv_rows`` divides a text in more than one way, and cannot fail: its last part accepts everything up
-to a separator or the end."""
+The field of ``csv_parser`` divides a text in more than one way, and cannot fail: its last part accepts
+everything up to a separator or the end."""
 
 USERS_OWN = {
     "gazette_spark/lag/history.py",

@@ -35,9 +35,9 @@ from pyspark.sql.types import (
 
 import pyspark_gazette
 from gazette_spark import source
+from gazette_spark._formats.fixed import frame
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OffsetError, OptionError
-from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb

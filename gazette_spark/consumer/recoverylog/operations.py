@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import secrets
 
-from gazette_spark.framing.fixed import frame
+from gazette_spark._formats.fixed import frame
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.protocol.labels import label_set

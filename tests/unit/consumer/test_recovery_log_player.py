@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
 from gazette_spark.consumer.recoverylog.operations import encode
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
-from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
 

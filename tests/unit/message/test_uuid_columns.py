@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._formats.fixed import frame
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.registry import framing_named
 from gazette_spark.errors import MessageError
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.fixed import frame
 from gazette_spark.message.locator import locator_for
 from gazette_spark.message.uuid_columns import uuid_reader
 from gazette_spark.message.uuids import producer_of, split_uuid
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
-from gazette_spark.scan.framings import framing_named
 from tests.rig.examples import examples
 
 UUID = uuid.UUID("04c29687-833b-11ee-8001-010203040506")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_spark._formats.fixed import HEADER_BYTES, frame
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.fixed import HEADER_BYTES, frame
 from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, ProducerId, build_uuid, split_uuid
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
 from gazette_spark.replicated_log.entries import (

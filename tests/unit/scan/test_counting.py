@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gazette_spark._formats.csv import CSV
+from gazette_spark._formats.fixed import FIXED, frame
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import DataLossError, RecordError
-from gazette_spark.framing.base import Framing
-from gazette_spark.framing.csv import CSV
-from gazette_spark.framing.fixed import FIXED, frame
-from gazette_spark.framing.lines import LINES
 from gazette_spark.scan.blocks import BLOCK_BYTES
 from gazette_spark.scan.counting import counted_end, counted_end_of
 from gazette_spark.scan.ranges import Piece

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gazette_spark._formats.fixed import frame
 from gazette_spark.errors import (
     GazetteError,
     JournalRecreatedError,
@@ -14,7 +15,6 @@ from gazette_spark.errors import (
     OffsetNotYetAvailableError,
     SuspendedError,
 )
-from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
 from gazette_spark.scan import planner as planner_module
 from gazette_spark.scan.admission import Limits

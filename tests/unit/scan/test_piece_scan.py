@@ -53,9 +53,9 @@ def test_raw_batches_have_sparks_schema() -> None:
 COLD = """
 import sys
 import pyarrow as pa
-from gazette_spark.framing.csv import CSV
-from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark._formats.csv import CSV
+from gazette_spark._formats.csv_parser import CsvFormat, CsvParser
+from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from tests.oracles.lines import FakeJournal

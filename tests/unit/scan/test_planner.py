@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gazette_spark._formats.fixed import frame
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -13,7 +14,6 @@ from gazette_spark.errors import (
     OptionError,
     RecordError,
 )
-from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.scan import planned_bytes

@@ -11,10 +11,10 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.lines import cut
 from gazette_spark.errors import RecordError
-from gazette_spark.framing.base import Block
-from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.framing.lines import cut
 from gazette_spark.scan.quarantine import QuarantiningParser
 
 SCHEMA = pa.schema([("_offset", pa.int64()), ("n", pa.int64()), ("_corrupt_record", pa.string())])

@@ -1,0 +1,136 @@
+r"""The framing ``csv``: records as in RFC 4180, which end with a newline that is not inside quotes.
+
+Quotes count at a field's start alone, as in most readers: a field that begins with one goes on to the
+next quote that is not doubled; anywhere else a quote is a character like others. A ``\r`` before the
+newline belongs to the record's bytes. Blank lines are no records.
+
+Quotes are paired off by their number, for a whole block at once. That is the same as reading byte by
+byte if every opening quote is at a field's start. The reader checks that for all of them; a block where it
+fails is read record by record.
+
+Whether a byte in the middle of a journal is inside quotes is not guessed. A window is read in each of the
+four possible ways: at a field's start, in a plain field, in quotes, just after quotes. A record end is true
+if all of them agree on it. A way that makes a record longer than allowed is false.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.framing import Block, Cut, Positions, gathered
+from gazette_spark._formats.lines import NEWLINE, SCAN_BYTES, newlines, spans
+
+RETURN = 0x0D
+
+
+def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Positions:
+    """Return the position of each newline that ends a record or a blank line; data begins with a record."""
+    feeds = newlines(data)
+    quotes = quote_positions(data, quote)
+    if not len(quotes):
+        return feeds
+    octets = np.frombuffer(data, np.uint8)
+    opening = quotes[0::2]
+    before = octets[opening - 1]
+    regular = (before == ord(separator)) | (before == NEWLINE) | (opening == 0)
+    regular[1:] |= opening[1:] - 1 == quotes[1 : 2 * len(opening) - 2 : 2]
+    if regular.all():
+        outside: Positions = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
+        return outside
+    return _read_ends(data, _record(separator, quote))
+
+
+def quote_positions(data: bytes, quote: str) -> Positions:
+    """Return the position of every quote, ascending."""
+    if not quote or quote.encode() not in data:
+        return np.empty(0, np.int64)
+    octets = np.frombuffer(data, np.uint8)
+    found = [
+        np.flatnonzero(octets[low : low + SCAN_BYTES] == ord(quote)) + low
+        for low in range(0, len(octets), SCAN_BYTES)
+    ]
+    return np.concatenate(found)
+
+
+def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
+    ends: list[int] = []
+    at = 0
+    while found := record.match(data, at):
+        at = found.end()
+        ends.append(at - 1)
+    return np.array(ends, np.int64)
+
+
+@cache
+def _record(separator: str, quote: str) -> re.Pattern[bytes]:
+    """Return the pattern of a record and its newline, wherever its quotes are."""
+    s, q = re.escape(separator.encode()), re.escape(quote.encode())
+    field = rb"(?:%b(?:[^%b]++|%b%b)*+%b[^%b\n]*+|[^%b%b\n][^%b\n]*+|)" % (q, q, q, q, q, s, q, s, s)
+    return re.compile(rb"(?:%b%b)*+%b\n" % (field, s, field))
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFraming:
+    """The framing ``csv``."""
+
+    separator: str = ","
+    """One ASCII character."""
+    quote: str = '"'
+    """One ASCII character, or empty: then every newline ends a record."""
+    name: str = "csv"
+    anchored: bool = True
+    resyncs: bool = False
+    header_bytes: int = 0
+    trailer_bytes: int = 1
+
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none can be told.
+        """Return None: a newline may be inside quotes."""
+        return None
+
+    def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
+        """Return the last record end on which all readings of the window agree, None when they do not."""
+        if not self.quote or self.quote.encode() not in window:
+            unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
+            return None if unproved else window.rfind(b"\n") + 1 or None
+        found = set()
+        quote = self.quote.encode()
+        # Bytes before the window that lead to its four readings.
+        for lead in (b"", b"x", quote, quote * 2):
+            ends = self._ends(lead + window) - len(lead)
+            if len(ends) and ends[0] > max_record_bytes:
+                continue
+            if len(ends):
+                found.add(int(ends[-1]) + 1)
+            elif len(window) <= max_record_bytes:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows says nothing.
+        """Tell whether the byte before is a newline, if inside quotes or not."""
+        return not before or before.endswith(b"\n")
+
+    def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - records are the same anywhere.
+        """Cut at every newline outside quotes, and leave out blank lines."""
+        starts, ends = spans(self._ends(data))
+        size = int(ends[-1]) + 1 if len(ends) else 0
+        octets = np.frombuffer(data, np.uint8)
+        length = ends - starts
+        blank = length == 0
+        single = np.flatnonzero(length == 1)
+        blank[single] = octets[starts[single]] == RETURN
+        return Cut(starts[~blank], ends[~blank], size) if blank.any() else Cut(starts, ends, size)
+
+    def values(self, block: Block) -> pa.BinaryArray:
+        """Return the records as they are written, quotes and all."""
+        return gathered(block)
+
+    def _ends(self, data: bytes) -> Positions:
+        return record_ends(data, self.separator, self.quote)
+
+
+CSV = CsvFraming()

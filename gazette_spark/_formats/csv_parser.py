@@ -1,0 +1,462 @@
+r"""Records of CSV to the user's columns: field by field, in the order of the schema.
+
+The options and their defaults are those of Spark's CSV reader. But quotes inside quotes are doubled, as in
+RFC 4180, which Spark reads with ``escape='"'``.
+
+The fast reader splits a whole block with ``pyarrow.csv`` and converts each column at once; the reference
+reader splits one record. A field's value comes from its text alone and from one function, ``converted``, for
+both. So a row never depends on its neighbours. A field that is invalid for its column becomes null and makes
+its record malformed, as too few or too many fields do; the other fields keep their values.
+
+Fields mean what they mean to Spark's CSV reader, odd quotes included; but a ``\r`` at a record's end belongs
+to no field.
+
+Every writer may begin with a header, so a header is recognised by its content and not by its place: with
+``header`` set, a record that names the columns in the schema's order gives no row, wherever it is. And the
+first record of a journal has to be one: a header that names other columns would fill the wrong ones.
+
+Arrow converts a whole column of texts at once where it and Spark agree on their values. Where they do not,
+the column is halved until the rest is small, and the rest is converted one by one. The forms of numbers are
+Java's, those of dates and timestamps are those of ``_formats.timestamps``. Where this differs from Spark, on
+purpose: digits are ASCII's, hexadecimal floating point numbers are invalid, and timestamps need a date (Spark
+takes today's).
+
+This file is apart from the framing in ``_formats.csv`` because it loads ``pyarrow.compute``, which takes a
+Spark worker longer than the rest of the package.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from gazette_spark._formats.csv import RETURN, quote_positions
+from gazette_spark._formats.framing import Block, invalid_utf8_at, text_scalar
+from gazette_spark._formats.lines import NEWLINE
+from gazette_spark._formats.rows import BlockRefusal, Columns, HalvesParser, Row, RowFormat
+from gazette_spark._formats.timestamps import parse_date
+from gazette_spark._formats.values import (
+    SPARKS,
+    JsonDialect,
+    conversion,
+    decimal_of,
+    from_texts,
+    text_converter,
+)
+from gazette_spark.errors import OptionError, RecordError
+
+
+@dataclass(frozen=True, slots=True)
+class CsvStyle:
+    """Style of CSV fields and the meaning of their texts. Can be pickled."""
+
+    separator: str = ","
+    """One ASCII character that separates fields."""
+    quote: str = '"'
+    """One ASCII character around fields that contain separators or newlines; empty: newlines end records."""
+    null_value: str = ""
+    """A field of this text is null, quoted or not; so is one that is empty and not quoted."""
+    empty_value: str = ""
+    """Value of an empty field in quotes."""
+    times: JsonDialect = SPARKS
+    """Formats of dates and timestamps: the same as in strings of JSON."""
+
+
+SPARKS_STYLE = CsvStyle()
+"""Style of Spark's reader without options, in a session whose zone is UTC."""
+
+
+_BOM = b"\xef\xbb\xbf"
+_LONE_RETURN = re.compile(rb"\r(?!\n)")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat(RowFormat):
+    """Format of CSV records and the wanted columns. Can be pickled."""
+
+    style: CsvStyle = SPARKS_STYLE
+
+    def __post_init__(self) -> None:
+        RowFormat.__post_init__(self)
+        if self.rescued_column is not None:
+            raise OptionError("rescuedDataColumn", repr(self.rescued_column), "to be used with format=json")
+        for field in self.data_fields:
+            if not is_readable(field.type):
+                raise OptionError("schema", f"{field.name} {field.type}", TYPES)
+        if not self.data_fields:
+            raise OptionError("schema", "no column of the records", "a column for each field, in order")
+
+
+class CsvParser(HalvesParser):
+    """Parses blocks of CSV records. For one thread.
+
+    ``fast=False`` leaves out the fast half: for tests and for measuring.
+    """
+
+    def __init__(self, wanted: CsvFormat, *, header: bool = False, fast: bool = True) -> None:
+        fields = wanted.data_fields
+        reader = FastReader(fields, wanted.style, header=header) if fast else None
+        super().__init__(wanted, ExactReader(fields, wanted.style, header=header), reader)
+        self._style = wanted.style
+        self._header = [field.name for field in fields] if header else []
+
+    def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches; see :meth:`gazette_spark._formats.rows.RowParser.record_batches`.
+
+        Raises:
+            RecordError: also if a journal does not begin with the header it should have.
+        """
+        return super().record_batches(map(self._checked, blocks))
+
+    def _checked(self, block: Block) -> Block:
+        if self._header and block.offset == 0 and len(block):
+            first = block.record(0).decode("utf-8", "replace").removeprefix("\ufeff")
+            names = [text for text, _ in split(first, self._style)]
+            if names != self._header:
+                problem = f"is no header: header=true, and it has {names} where the schema has {self._header}"
+                raise RecordError(block.journal, 0, problem)
+        return block
+
+
+class ExactReader:
+    """Reads records by a schema. Immutable."""
+
+    def __init__(self, fields: Sequence[pa.Field], style: CsvStyle, *, header: bool) -> None:
+        self._fields = tuple(fields)
+        self._style = style
+        self._header = [field.name for field in fields] if header else None
+
+    def row(self, record: bytes) -> Row:
+        """Read one record. Never raises, whatever its bytes."""
+        try:
+            text = record.decode()
+        except UnicodeDecodeError as error:
+            return Row(None, f"not UTF-8 at byte {error.start}")
+        cells = split(text, self._style)
+        if self._header and [cell.removeprefix("\ufeff") for cell, _ in cells] == self._header:
+            return Row(None, None, left_out=True)
+        problems = []
+        if len(cells) != len(self._fields):
+            problems.append(f"has {len(cells)} fields, not {len(self._fields)}")
+        values: dict[str, object] = {}
+        for field, (cell, quoted) in zip(self._fields, cells, strict=False):
+            meant = cell if cell or not quoted else self._style.empty_value
+            if meant == self._style.null_value or (not cell and not quoted):
+                continue
+            found, bad = converted(pa.array([meant], pa.string()), field.type, self._style)
+            # Values go through numbers where Python has no type wide enough: the year 0, for one.
+            values[field.name] = found[0]
+            problems += [f"field {field.name} is no {field.type}" for _ in bad]
+        return Row(values, problems[0] if problems else None)
+
+
+class FastReader:
+    """Reads blocks by a schema. Immutable."""
+
+    def __init__(self, fields: Sequence[pa.Field], style: CsvStyle, *, header: bool) -> None:
+        self._fields = tuple(fields)
+        self._style = style
+        self._header = text_scalar(fields[0].name) if header else None
+        names = [field.name for field in fields]
+        self._convert = pcsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            # Then "" would be one, whatever emptyValue is.
+            quoted_strings_can_be_null=False,
+        )
+        self._names = names
+
+    @property
+    def usable(self) -> bool:
+        """Tell that it knows all types that there are."""
+        return True
+
+    def columns(self, block: Block) -> Columns | BlockRefusal:
+        """Return the columns by name, or a refusal when a record has another number of fields."""
+        suspect = _suspect(block, self._style)
+        if suspect is not None:
+            return BlockRefusal([suspect])
+        wrong: list[int] = []
+
+        def note(row: pcsv.InvalidRow) -> str:
+            wrong.append(row.number or 0)
+            return "error"
+
+        read = pcsv.ReadOptions(use_threads=False, block_size=len(block.data) + 1, column_names=self._names)
+        parse = pcsv.ParseOptions(
+            delimiter=self._style.separator,
+            quote_char=self._style.quote or False,
+            newlines_in_values=True,
+            invalid_row_handler=note,
+        )
+        try:
+            table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
+        except pa.ArrowException:
+            return BlockRefusal([min(max(0, wrong[0] - 1), len(block) - 1)] if wrong else ())
+        if table.num_rows != len(block):
+            return BlockRefusal()
+        texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
+        if self._header is not None and len(at := places(pc.equal(texts[0], self._header))):
+            return BlockRefusal(at[:1])
+        return self._converted(texts, hexes=b"0x" in block.data or b"0X" in block.data)
+
+    def _converted(self, texts: Sequence[pa.StringArray], *, hexes: bool) -> Columns:
+        values: dict[str, pa.Array] = {}
+        problems: dict[int, str] = {}
+        for field, column in zip(self._fields, texts, strict=True):
+            meant = self._meant(column)
+            values[field.name], bad = converted(meant, field.type, self._style, hexes=hexes)
+            for index in bad:
+                problems.setdefault(index, f"field {field.name} is no {field.type}")
+        return Columns(values, problems)
+
+    def _meant(self, texts: pa.StringArray) -> pa.StringArray:
+        """Return texts with the null value as null, and empty quoted fields as ``empty_value``."""
+        style = self._style
+        if style.empty_value:
+            empty = pc.equal(texts, text_scalar(""))
+            texts = pc.if_else(empty, text_scalar(style.empty_value), texts)
+        null = pc.equal(texts, text_scalar(style.null_value))
+        if pc.any(null).as_py():
+            texts = pc.if_else(null, pa.nulls(1, pa.string())[0], texts)
+        return texts
+
+
+def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
+    r"""Return the fields of a record, and whether each is quoted; a ``\r`` at its end is left out."""
+    text = record.removesuffix("\r")
+    if not style.quote:
+        return [(field, False) for field in text.split(style.separator)]
+    expression, double = field_expression(style), style.quote * 2
+    fields = []
+    at = 0
+    while found := expression.match(text, at):
+        inside, after, plain, separator = found.groups()
+        if inside is None:
+            fields.append((plain, False))
+        else:
+            inside = inside.replace(double, style.quote)
+            # Blanks behind a closing quote are left out; anything else makes quotes characters like others.
+            as_is = f"{style.quote}{inside}{style.quote}{after}"
+            fields.append((as_is if after.strip(BLANKS) else inside, True))
+        if not separator:
+            break
+        at = found.end()
+    return fields
+
+
+@cache
+def field_expression(style: CsvStyle) -> re.Pattern[str]:
+    """Return the pattern of a field and the separator behind it."""
+    quote, separator = re.escape(style.quote), re.escape(style.separator)
+    inside = f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}([^{separator}]*)"
+    return re.compile(f"(?:{inside}|([^{separator}]*))({separator}|\\Z)")
+
+
+def _suspect(block: Block, style: CsvStyle) -> int | None:
+    """Return the first record that Arrow would read in another way, None if Arrow reads all of them well.
+
+    Such a record is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
+    """
+    data = block.data
+    found = [_odd_quote(data, style)]
+    if data.startswith(_BOM):
+        found.append(0)
+    if (at := invalid_utf8_at(data)) >= 0:
+        found.append(at)
+    if b"\r" in data and (lone := _LONE_RETURN.search(data)):
+        found.append(lone.start())
+    odd = [at for at in found if at is not None]
+    return int(np.searchsorted(block.ends, min(odd))) if odd else None
+
+
+def _odd_quote(data: bytes, style: CsvStyle) -> int | None:
+    """Return the index of the first quote inside a field, or of one that ends a field before its end."""
+    quotes = quote_positions(data, style.quote)
+    if not len(quotes):
+        return None
+    octets = np.frombuffer(data + b"\n\n", np.uint8)
+    separator, quote = ord(style.separator), ord(style.quote)
+    opening, closing = quotes[0::2], quotes[1::2]
+    before, behind = octets[opening - 1], octets[closing + 1]
+    begins = (before == separator) | (before == NEWLINE) | (opening == 0)
+    begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]
+    ends = (behind == separator) | (behind == NEWLINE) | (behind == quote)
+    ends |= (behind == RETURN) & (octets[closing + 2] == NEWLINE)
+    odd = np.concatenate([opening[~begins][:1], closing[~ends][:1]])
+    return int(odd.min()) if len(odd) else None
+
+
+FEW = 8
+"""Cells that are converted one by one where a column cannot be converted at once."""
+
+TYPES = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
+    "timestamp_ntz"
+)
+"""Spark's types that fields can have."""
+
+_HEX = r"^-?0[xX]"
+"""Start of numbers that Arrow accepts and Spark does not."""
+_WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
+_SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
+"""Words that are numbers to Spark; Arrow reads them in any case."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+# Possessive: what gives digits back takes quadratic time, which is minutes for a cell of 30 KB.
+_FLOAT = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
+BLANKS = "".join(map(chr, range(33)))
+"""Characters that Java's ``trim`` removes."""
+
+
+def is_readable(kind: pa.DataType) -> bool:
+    """Tell whether fields can be of a type."""
+    plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
+    return plain or pa.types.is_decimal128(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+
+
+def converted(
+    texts: pa.StringArray, kind: pa.DataType, style: CsvStyle, *, hexes: bool = True
+) -> tuple[pa.Array, list[int]]:
+    """Convert texts to values of a type.
+
+    Args:
+        texts: Any texts, and nulls.
+        kind: Type of the values.
+        style: Formats of dates and timestamps.
+        hexes: Whether the texts may include a hexadecimal number.
+
+    Returns:
+        The values, and the indices of invalid texts: their values are null.
+    """
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        times = style.times
+        found = from_texts(texts, kind, _moment(kind, times), times.usual_zone(kind))
+        return found.column, sorted(found.problems)
+    if pa.types.is_decimal128(kind):
+        found = from_texts(texts, kind, lambda text: _decimal(text, kind))
+        return found.column, sorted(found.problems)
+    return _converted(texts, kind, hexes=hexes)
+
+
+def _converted(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
+    found = _at_once(texts, kind, hexes=hexes)
+    if found is not None:
+        return found, []
+    if len(texts) > FEW:
+        middle = len(texts) // 2
+        left, bad = _converted(texts[:middle], kind, hexes=hexes)
+        right, more = _converted(texts[middle:], kind, hexes=hexes)
+        return pa.concat_arrays([left, right]), bad + [index + middle for index in more]
+    cells = [_one(texts[index : index + 1], kind) for index in range(len(texts))]
+    lost = [index for index, cell in enumerate(cells) if cell is None]
+    return pa.concat_arrays([pa.nulls(1, kind) if cell is None else cell for cell in cells]), lost
+
+
+def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Array | None:
+    """Convert all texts as Arrow does, None when it cannot do that with each of them."""
+    if kind == texts.type:
+        return texts
+    if pa.types.is_boolean(kind):
+        return _booleans(texts)
+    if hexes and pa.types.is_signed_integer(kind) and _any(pc.match_substring_regex(texts, _HEX)):
+        return None
+    try:
+        found = texts.cast(kind)
+    except pa.ArrowException:
+        return None
+    return None if pa.types.is_floating(kind) and not _are_sparks(texts, found) else found
+
+
+def _are_sparks(texts: pa.StringArray, numbers: pa.Array) -> bool:
+    """Tell whether what Arrow read as no finite number is one to Spark."""
+    odd = pc.invert(pc.is_finite(numbers))
+    if not _any(odd):
+        return True
+    words = texts.filter(odd)
+    words = words.filter(pc.match_substring_regex(words, _WORDS))
+    return pc.all(pc.match_substring_regex(words, _SPARKS_WORDS)).as_py() is not False
+
+
+def _booleans(texts: pa.StringArray) -> pa.BooleanArray | None:
+    lower = pc.utf8_lower(texts)
+    true = pc.equal(lower, text_scalar("true"))
+    return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
+
+
+def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
+    """Convert one text, None when it is no value of the type."""
+    found = _at_once(text, kind, hexes=True)
+    if found is not None:
+        return found
+    convert = _one_of(kind)
+    if convert is None:
+        return None
+    return conversion(lambda cell: pa.array([convert(cell, kind)], kind), text[0].as_py())[0]
+
+
+def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:
+    if pa.types.is_signed_integer(kind):
+        return _whole
+    return {pa.float32(): _floating, pa.float64(): _floating}.get(kind)
+
+
+def _whole(text: str, _kind: pa.DataType) -> int:
+    # A 64-bit number has 19 digits; int() takes quadratic time on long texts.
+    if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 19:
+        raise ValueError("is no whole number")
+    return int(text)
+
+
+def _floating(text: str, kind: pa.DataType) -> object:
+    found = _FLOAT.fullmatch(text.strip(BLANKS))
+    trimmed = found[1] if found else text.strip(BLANKS)
+    if not found and not re.fullmatch(_SPARKS_WORDS, trimmed):
+        raise ValueError("is no number")
+    # Arrow's own cast: going through a double would round twice.
+    return pa.array([trimmed.removeprefix("+")]).cast(kind)[0].as_py()
+
+
+def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
+    if not text.isascii():
+        raise ValueError("is no decimal number")
+    return decimal_of(text.replace(",", ""), kind)
+
+
+def _moment(kind: pa.DataType, times: JsonDialect) -> Callable[[str], object]:
+    """Return the converter of the text of a date or timestamp."""
+    if pa.types.is_date(kind) and not times.date_format:
+        return _date
+    convert = text_converter(kind, times)
+    assert convert is not None
+    return convert
+
+
+def _date(text: str) -> int:
+    try:
+        return parse_date(text)
+    except ValueError:
+        # Spark reads the format of its first versions; unlike in JSON, a number of days is no date.
+        if "GMT" not in text:
+            raise
+        return parse_date(text.replace("GMT", ""))
+
+
+def _any(flags: pa.BooleanArray) -> bool:
+    return pc.any(flags).as_py() is True
+
+
+def places(flags: pa.BooleanArray) -> list[int]:
+    """Return the indices of set flags."""
+    if not _any(flags):
+        return []
+    return [int(at) for at in pc.indices_nonzero(flags.fill_null(False)).to_pylist()]  # noqa: FBT003 - Arrow's name.

@@ -1,0 +1,183 @@
+"""The framing ``fixed``: frames of a header of 8 bytes (a magic word, the payload's length) and the payload.
+
+Frames are found without a step of Python per frame: the magic word is searched in whole blocks, and a frame
+is sound if it ends, by its header, at the next header found. Only where that fails, because a payload holds
+the magic word or bytes are damaged, the chain is followed step by step.
+
+Where a frame should begin without a magic word, frame and reader are out of step (Gazette calls it a desync):
+the bytes up to the next magic word are ``skipped``.
+
+Journals may hold frames inside frames, so a magic word proves nothing: whether bytes in the middle of a
+journal are headers is known when every chain of frames that can be found from there comes to the same end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.framing import Block, Cut, Positions, gathered
+
+MAGIC = b"\x66\x33\x93\x36"
+HEADER_BYTES = 8
+"""The magic word, and the payload's length as an unsigned little-endian number of 4 bytes."""
+
+SCAN_BYTES = 256 << 10
+"""Bytes compared at a time: the comparison's result stays in the core's cache."""
+
+_RAREST = 2
+"""The byte of the magic word that text does not have is looked for first."""
+
+
+def magic_words(data: bytes) -> Positions:
+    """Return the position of every magic word, ascending."""
+    octets = np.frombuffer(data, np.uint8)
+    found = [
+        np.flatnonzero(octets[low : low + SCAN_BYTES] == MAGIC[_RAREST]) + low
+        for low in range(0, len(octets), SCAN_BYTES)
+    ]
+    at = np.concatenate(found) - _RAREST if found else np.empty(0, np.int64)
+    at = at[(at >= 0) & (at <= len(data) - len(MAGIC))]
+    for index in (0, 1, 3):
+        at = at[octets[at + index] == MAGIC[index]]
+    return at
+
+
+def frame_ends(data: bytes, headers: Positions) -> Positions:
+    """Return the ends of frames, by the lengths in their headers."""
+    octets = np.frombuffer(data, np.uint8)
+    ends = headers + HEADER_BYTES
+    for index in range(4):
+        ends += octets[headers + len(MAGIC) + index].astype(np.int64) << (8 * index)
+    return ends
+
+
+def frame(payload: bytes) -> bytes:
+    """Return a payload with its header."""
+    return MAGIC + len(payload).to_bytes(4, "little") + payload
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFraming:
+    """The framing ``fixed``."""
+
+    name: str = "fixed"
+    anchored: bool = True
+    resyncs: bool = False
+    header_bytes: int = HEADER_BYTES
+    trailer_bytes: int = 0
+
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none can be told.
+        """Return None: a magic word proves nothing."""
+        return None
+
+    def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
+        """Return where every chain of frames ends that may be the true one, None when they differ.
+
+        The true chain has a header within the longest frame's length. A window that ends within that header
+        does not show it, so shorter windows prove nothing.
+        """
+        reach = max_record_bytes + HEADER_BYTES
+        if len(window) < reach + HEADER_BYTES - 1:
+            return None
+        words = magic_words(window)
+        headers = words[words <= len(window) - HEADER_BYTES]
+        if not len(headers) or headers[0] > reach:
+            return None
+        found = _last_ends(window, words, headers, reach)
+        return found.pop() if len(found) == 1 else None
+
+    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - the header is what counts.
+        """Tell whether a magic word is there, or the beginning of one as far as the bytes show."""
+        return after[: len(MAGIC)] == MAGIC[: len(after)]
+
+    def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - frames are the same anywhere.
+        """Follow the frames from the first byte on; skip bytes that begin no frame."""
+        words = magic_words(data)
+        headers = words[words <= len(data) - HEADER_BYTES]
+        ends = frame_ends(data, headers)
+        following: list[int] | None = None
+        at, needs = 0, 0
+        runs: list[Positions] = []
+        skipped: list[tuple[int, int]] = []
+        while at < len(data):
+            index = int(np.searchsorted(headers, at))
+            if index == len(headers) or headers[index] != at:
+                resume = _resume(data, words, at)
+                if resume == at:
+                    break
+                skipped.append((at, resume))
+                at = resume
+                continue
+            if following is None and (ends[index:-1] == headers[index + 1 :]).all():
+                run = np.arange(index, len(headers))
+            else:
+                following = following or _following(headers, ends)
+                run = _chain(following, index)
+            stop = int(run[-1])
+            whole = ends[stop] <= len(data)
+            runs.append(run if whole else run[:-1])
+            at = int(ends[stop] if whole else headers[stop])
+            if not whole:
+                needs = int(ends[stop]) - at
+                break
+        chosen = np.concatenate(runs) if runs else np.empty(0, np.int64)
+        return Cut(headers[chosen] + HEADER_BYTES, ends[chosen], at, needs, tuple(skipped))
+
+    def values(self, block: Block) -> pa.BinaryArray:
+        """Return the payloads."""
+        return gathered(block)
+
+
+def _following(headers: Positions, ends: Positions) -> list[int]:
+    """Return the index of the header at each frame's end, -1 where no header is."""
+    after = np.searchsorted(headers, ends)
+    there = headers[np.minimum(after, len(headers) - 1)] == ends
+    return np.where(there, after, -1).tolist()  # type: ignore[no-any-return]
+
+
+def _chain(following: list[int], index: int) -> Positions:
+    """Return the indices of the headers that follow each other from one on."""
+    chain = []
+    while index >= 0:
+        chain.append(index)
+        index = following[index]
+    return np.array(chain, np.int64)
+
+
+def _resume(data: bytes, words: Positions, at: int) -> int:
+    """Return the first place at or after ``at`` where a frame may begin; the end if none may."""
+    index = int(np.searchsorted(words, at))
+    if index < len(words):
+        return int(words[index])
+    return next(
+        (
+            tail
+            for tail in range(max(at, len(data) - len(MAGIC) + 1), len(data))
+            if MAGIC.startswith(data[tail:])
+        ),
+        len(data),
+    )
+
+
+def _last_ends(window: bytes, words: Positions, headers: Positions, reach: int) -> set[int]:
+    """Return where the unbroken chains end that begin within reach, each just past its last whole frame."""
+    ends = frame_ends(window, headers)
+    if (ends[:-1] == headers[1:]).all():
+        return {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)} - {-1}
+    known: dict[int, int] = {}
+    for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
+        known[at] = known[end] if end in known else _chain_end(window, words, at, end, reach)
+    return {end for at, end in known.items() if at <= reach} - {-1}
+
+
+def _chain_end(window: bytes, words: Positions, at: int, end: int, reach: int) -> int:
+    """Return where a chain ends whose last header is at ``at``, -1 when the chain is broken."""
+    if end > len(window):
+        return at if end - at <= reach else -1
+    return end if _resume(window, words, end) == end else -1
+
+
+FIXED = FixedFraming()

@@ -1,0 +1,185 @@
+"""The schema of JSON records, as ``spark.read.json`` infers it from the same lines.
+
+Each record has a type; types are merged until one is left that takes all records:
+
+- whole numbers are BIGINT; those past 64 bits DECIMAL, past 38 digits DOUBLE; other numbers are DOUBLE;
+- two types become the narrowest that holds both, STRING if nothing else does;
+- an empty text counts as null; a field that is null in every record is STRING, an empty object is left out;
+- under PERMISSIVE a malformed record adds the column for such records, under FAILFAST it is an error.
+
+Columns are in order of their names. Empty records and ``null`` add nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json_reference import has_constant, strict_text
+from gazette_spark._formats.values import SPARKS, JsonDialect, conversion
+from gazette_spark._formats.variant import nesting
+from gazette_spark.errors import RecordError
+
+Type = Any
+"""A leaf's type; fields by name; or a list of one, the type of its elements."""
+
+MAX_DEPTH = 64
+"""Deepest nesting of a record that is read: Arrow sends no deeper column to Spark, so one such record in the
+sample would end each query."""
+
+MAX_DIGITS = 38
+"""Most digits of a decimal."""
+
+_NULL, _STRING, _LONG, _DOUBLE, _BOOLEAN = pa.null(), pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_LONG_DIGITS = 20
+"""Digits that Spark reserves for a whole number of 64 bits."""
+
+
+def infer(
+    blocks: Iterable[Block],
+    *,
+    mode: str = "PERMISSIVE",
+    corrupt_column: str = "_corrupt_record",
+    dialect: JsonDialect = SPARKS,
+) -> pa.Schema:
+    """Return the columns of records, in order of their names; none if no record has any.
+
+    Raises:
+        RecordError: a record is malformed and the mode is FAILFAST.
+    """
+    found: Type = {}
+    for block in blocks:
+        for index in range(len(block)):
+            kind = _record_type(block.record(index), dialect)
+            if kind is None and mode == "FAILFAST":
+                raise RecordError(block.journal, int(block.offsets[index]), "malformed: not a JSON object")
+            if kind is None and mode == "PERMISSIVE":
+                kind = {corrupt_column: _STRING}
+            if kind:
+                found = merged(found, kind)
+    whole = _arrow(found)
+    return pa.schema(list(whole) if whole is not None else [])
+
+
+def merged(one: Type, other: Type) -> Type:
+    """Return the narrowest type that takes what either takes."""
+    if other in (one, _NULL):
+        return one
+    match one, other:
+        case pa.DataType(), _ if one == _NULL:
+            return other
+        case dict(), dict():
+            return one | {name: merged(one.get(name, _NULL), kind) for name, kind in other.items()}
+        case list(), list():
+            return [merged(one[0], other[0])]
+        case pa.DataType(), pa.DataType():
+            return _leaf(one, other)
+    return _STRING
+
+
+def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    kinds = [one, other]
+    if all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
+        if _DOUBLE in kinds:
+            return _DOUBLE
+        scale = max(_scale(kind) for kind in kinds)
+        return _decimal(max(_whole_digits(kind) for kind in kinds) + scale, scale)
+    return _STRING
+
+
+def _scale(kind: pa.DataType) -> int:
+    return 0 if kind == _LONG else int(kind.scale)
+
+
+def _whole_digits(kind: pa.DataType) -> int:
+    return _LONG_DIGITS if kind == _LONG else int(kind.precision - kind.scale)
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    return pa.decimal128(precision, scale) if precision <= MAX_DIGITS else _DOUBLE
+
+
+def _record_type(record: bytes, dialect: JsonDialect) -> dict[str, Type] | None:
+    """Return the fields of a record, None when it is malformed; no fields when it says nothing."""
+    if not record.strip() or record.strip() == b"null":
+        return {}
+    value, _ = conversion(lambda text: _value(text.decode(), dialect), record)
+    return value if isinstance(value, dict) else None
+
+
+def _value(text: str, dialect: JsonDialect) -> object:
+    if nesting(text) > MAX_DEPTH:
+        raise ValueError("is nested too deep")
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError:
+        if (strict := strict_text(text, dialect)) == text:
+            raise
+        text = strict
+        value = _DECODER.decode(text)
+    if not dialect.allow_non_numeric_numbers and has_constant(text):
+        raise ValueError("a number that is none")
+    return value
+
+
+def _number(text: str) -> pa.DataType:
+    digits = len(text.lstrip("-"))
+    # Python makes no numbers of more than 4,300 digits.
+    if digits < 19 or (digits == 19 and -(2**63) <= int(text) < 2**63):
+        return _LONG
+    return _decimal(digits, 0)
+
+
+def _type_of(value: object) -> Type:
+    match value:
+        case None | "":
+            return _NULL
+        case bool():
+            return _BOOLEAN
+        case str():
+            return _STRING
+        case list():
+            found: Type = _NULL
+            for item in value:
+                found = merged(found, _type_of(item))
+            return [found]
+        case dict() | pa.DataType():
+            return value
+    raise AssertionError(f"no JSON value: {value!r}")
+
+
+def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
+    fields: dict[str, Type] = {}
+    for written, value in pairs:
+        # A surrogate without its partner is a question mark, as where records are read.
+        name = written if written.isascii() else written.encode("utf-8", "replace").decode()
+        kind = _type_of(value)
+        fields[name] = merged(fields[name], kind) if name in fields else kind
+    return fields
+
+
+_DECODER = json.JSONDecoder(
+    parse_int=_number,
+    parse_float=lambda _text: _DOUBLE,
+    parse_constant=lambda _text: _DOUBLE,
+    object_pairs_hook=_fields,
+)
+"""Decodes to types in place of values."""
+
+
+def _arrow(kind: Type) -> pa.DataType | None:
+    """Return the Arrow type; None for objects without fields, and for types made only of such objects."""
+    match kind:
+        case dict():
+            order = sorted(kind, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+            fields = [(name, _arrow(kind[name])) for name in order if name]
+            known = [pa.field(name, child) for name, child in fields if child is not None]
+            return pa.struct(known) if known else None
+        case list():
+            child = _arrow(kind[0])
+            return None if child is None else pa.list_(pa.field("element", child))
+    return _STRING if kind == _NULL else kind

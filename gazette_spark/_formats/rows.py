@@ -1,0 +1,301 @@
+"""Records to the user's columns: modes, malformed records, the metadata columns of a record's origin.
+
+A format provides an exact half, which reads one record and reports its problem, and maybe a fast half, which
+reads a block at once. Where the fast half refuses a block, suspect records are taken out, or else the block
+is halved until the failing part is small; those records go through the exact half. Both halves give the same
+row where both accept a record, so a row never depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.framing import Block, as_lines, bounded, gathered
+from gazette_spark._formats.metadata import Labels, is_metadata, metadata_column
+from gazette_spark._formats.values import spread
+from gazette_spark.errors import GazetteError, OptionError, RecordError
+
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+
+EXACT_ROWS = 32
+"""Largest part of a failed block that goes through the exact half as a whole."""
+
+CLOSE_ROWS = 8
+"""Bad records with no more good ones between them follow each other closely."""
+
+WHOLE_RECORD = "_record"
+"""Key, in the rescued column, of a record's text where it has no fields at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Result of reading one record."""
+
+    values: Mapping[str, object] | None
+    """Values by field; None: the record cannot be read at all."""
+    problem: str | None
+    """Reason why the record is malformed, None for a valid record."""
+    left_out: bool = False
+    """The record is not data, and gives no row: a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Result of reading a block."""
+
+    values: Mapping[str, pa.Array]
+    """Values by field, as long as the block."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Reasons why records are malformed, by index."""
+    rescued: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """JSON texts of fields that did not fit, by index and field; only for a column of rescued data."""
+    left_out: Sequence[int] = ()
+    """Indices of records that are not data, and give no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRefusal:
+    """Refusal of a block, without columns."""
+
+    suspects: Sequence[int] = ()
+    """Records that may be the malformed ones, in order: a hint."""
+
+
+class ExactHalf(Protocol):
+    """Reads one record. Immutable."""
+
+    def row(self, record: bytes) -> Row:
+        """Read one record. Never raises, whatever its bytes."""
+
+
+class FastHalf(Protocol):
+    """Reads blocks. Immutable."""
+
+    def columns(self, block: Block) -> Columns | BlockRefusal:
+        """Return the columns, or a refusal when they might not be each record's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The wanted columns, and the mode for malformed records. Can be pickled."""
+
+    schema: pa.Schema
+    """The columns that come out, exactly. Metadata columns give a record's origin."""
+    mode: str = "PERMISSIVE"
+    corrupt_column: str | None = "_corrupt_record"
+    """Column, if the schema has it, for the text of malformed records under PERMISSIVE."""
+    rescued_column: str | None = None
+    """Column, if the schema has it, for fields that did not fit, as JSON."""
+    labels: Labels = ()
+    """The journal's labels, for the column ``_labels``."""
+    messages: bool = False
+    """Columns named as those of messages are metadata, which blocks bring along."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise OptionError("mode", repr(self.mode), f"one of {', '.join(MODES)}")
+        if not self.schema.names or len(set(self.schema.names)) < len(self.schema.names):
+            raise OptionError(
+                "schema", ", ".join(self.schema.names) or "no column", "columns, each of its own name"
+            )
+        if self.rescued_column is not None and self.rescued_column == self.corrupt_column:
+            got = f"{self.rescued_column!r}, which columnNameOfCorruptRecord has, too"
+            raise OptionError("rescuedDataColumn", got, "a column of its own")
+        for column in self.schema:
+            if column.name in (self.corrupt_column, self.rescued_column) and column.type != pa.string():
+                raise OptionError("schema", f"{column.name} {column.type}", f"{column.name} string")
+            self.is_metadata(column)  # Raises where the type is not the right one.
+
+    @property
+    def data_fields(self) -> list[pa.Field]:
+        """The columns that come from the records' own fields."""
+        special = (self.corrupt_column, self.rescued_column)
+        return [
+            column for column in self.schema if column.name not in special and not self.is_metadata(column)
+        ]
+
+    def is_metadata(self, column: pa.Field) -> bool:
+        """Tell whether a column gives a record's origin, and has its type."""
+        return is_metadata(column, messages=self.messages)
+
+    @property
+    def rescues(self) -> bool:
+        """Tell whether rescued data is wanted."""
+        return self.rescued_column is not None and self.rescued_column in self.schema.names
+
+
+class RowParser(ABC):
+    """Parses blocks of records. For one thread."""
+
+    def __init__(self, wanted: RowFormat) -> None:
+        self.format = wanted
+        self.malformed = 0
+        """Malformed records so far."""
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name}({self.format.schema.names}, {self.format.mode}, malformed={self.malformed})"
+
+    def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+        """Yield one record batch for each block, less those that would have no row.
+
+        Blocks of very many rows give several.
+
+        Raises:
+            RecordError: a record is malformed and the mode is FAILFAST.
+        """
+        for block in bounded(blocks):
+            parts = [part for part in self._guarded(block) if part.num_rows]
+            if len(parts) == 1:
+                yield parts[0]
+            elif parts:
+                yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
+
+    def _guarded(self, block: Block) -> list[pa.RecordBatch]:
+        """Parse a block; a record that makes its reader raise is malformed as a whole.
+
+        Readers answer for every record, so this is for what nobody foresaw. A PERMISSIVE query must pass such
+        a record, too: it would meet the same bytes again after each restart. The block is halved until the
+        record is alone, so its neighbours keep their rows.
+        """
+        malformed = self.malformed
+        try:
+            return list(self._parse(block))
+        except (GazetteError, MemoryError):
+            raise  # FAILFAST, or a fault of the machine.
+        except Exception as error:  # noqa: BLE001  # Nobody knows which a reader may raise.
+            self.malformed = malformed
+            if len(block) == 1:
+                return [self.unreadable(block, f"its reader raised {type(error).__name__}: {error}")]
+        middle = len(block) // 2
+        return self._guarded(block.rows(0, middle)) + self._guarded(block.rows(middle, len(block)))
+
+    def unreadable(self, block: Block, problem: str) -> pa.RecordBatch:
+        """Return the row of a block of one record of which nothing can be read, as the mode says.
+
+        Raises:
+            RecordError: the mode is FAILFAST.
+        """
+        nulls = {column.name: pa.nulls(1, column.type) for column in self.format.data_fields}
+        text = json.dumps(block.record(0).decode("utf-8", "replace"))
+        rescued = {0: {WHOLE_RECORD: text}} if self.format.rescues else {}
+        return self._finished(block, Columns(nulls, {0: problem}, rescued))
+
+    @abstractmethod
+    def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Parse a block."""
+
+    def _finished(self, block: Block, found: Columns) -> pa.RecordBatch:
+        """Do with malformed records as the mode says, and add the other columns."""
+        values = dict(found.values)
+        self._count(block, found.problems)
+        corrupt = self.format.corrupt_column
+        if corrupt and corrupt in self.format.schema.names:
+            problems = found.problems if self.format.mode == "PERMISSIVE" else {}
+            values[corrupt] = _records(block, sorted(problems))
+        if self.format.rescues:
+            rescued = [_rescued(block, index, texts) for index, texts in found.rescued.items()]
+            at = np.fromiter(found.rescued, np.int64)
+            column = spread(len(block), pa.string(), [(at, pa.array(rescued, pa.string()))])
+            values[self.format.rescued_column or ""] = column
+        dropped = list(found.left_out)
+        if self.format.mode == "DROPMALFORMED":
+            dropped += found.problems
+        if dropped:
+            keep = np.ones(len(block), np.bool_)
+            keep[dropped] = False
+            values = {name: column.filter(pa.array(keep)) for name, column in values.items()}
+            block = block.only(keep)
+        schema = self.format.schema
+        columns = [
+            values[column.name]
+            if column.name in values
+            else metadata_column(block, column, self.format.labels)
+            for column in schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _count(self, block: Block, problems: Mapping[int, str]) -> None:
+        self.malformed += len(problems)
+        if problems and self.format.mode == "FAILFAST":
+            index = min(problems)
+            raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {problems[index]}")
+
+
+class HalvesParser(RowParser):
+    """Parses blocks fast wherever possible, and other records one by one."""
+
+    def __init__(self, wanted: RowFormat, exact: ExactHalf, fast: FastHalf | None) -> None:
+        super().__init__(wanted)
+        self._exact = exact
+        self._reader = fast
+
+    def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Parse a block, fast wherever possible.
+
+        A suspect record is taken out and read exactly. While suspects follow each other closely, each such
+        run of records is twice as long as the last one. So blocks with few bad records keep most of their
+        speed, and blocks of bad records alone cost a few attempts.
+        """
+        run = 1
+        while len(block):
+            found = BlockRefusal() if self._reader is None else self._reader.columns(as_lines(block))
+            if not isinstance(found, BlockRefusal):
+                yield self._finished(block, found)
+                return
+            if not found.suspects:
+                yield from self._halves(block)
+                return
+            suspect = found.suspects[0]
+            yield from self._parse(block.rows(0, suspect))
+            run = 1 if suspect > CLOSE_ROWS else run * 2
+            resume = min(suspect + run, len(block))
+            yield self._slow(block.rows(suspect, resume))
+            block = block.rows(resume, len(block))
+
+    def _halves(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if len(block) <= EXACT_ROWS or self._reader is None:
+            yield self._slow(block)
+            return
+        middle = len(block) // 2
+        yield from self._parse(block.rows(0, middle))
+        yield from self._parse(block.rows(middle, len(block)))
+
+    def _slow(self, block: Block) -> pa.RecordBatch:
+        """Parse record by record."""
+        rows = [self._exact.row(block.record(index)) for index in range(len(block))]
+        values = {
+            column.name: pa.array([(row.values or {}).get(column.name) for row in rows], column.type)
+            for column in self.format.data_fields
+        }
+        problems = {index: row.problem for index, row in enumerate(rows) if row.problem is not None}
+        left_out = [index for index, row in enumerate(rows) if row.left_out]
+        return self._finished(block, Columns(values, problems, left_out=left_out))
+
+
+def _records(block: Block, chosen: Sequence[int]) -> pa.StringArray:
+    """Return the texts of some records, null for others."""
+    if not chosen:
+        return pa.nulls(len(block), pa.string())
+    keep = np.zeros(len(block), np.bool_)
+    keep[chosen] = True
+    records = gathered(block.only(keep))
+    try:
+        texts = records.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())
+    return spread(len(block), pa.string(), [(np.flatnonzero(keep), texts)])
+
+
+def _rescued(block: Block, index: int, texts: Mapping[str, str]) -> str:
+    """Return the fields that did not fit as one JSON object, with the record's origin."""
+    place = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
+    members = [f"{json.dumps(name)}:{text}" for name, text in (place | dict(texts) | place).items()]
+    return "{" + ",".join(members) + "}"

@@ -1,0 +1,377 @@
+"""Texts to dates and timestamps: as Spark's readers and casts read them, or by a user's pattern.
+
+A date is days since 1970-01-01, a timestamp microseconds since then, both in the proleptic Gregorian
+calendar and as far as the column's bits go: years 0 and 10000 are fine. Without a pattern, these texts are
+accepted::
+
+    [+-]yyyy*[-[m]m[-[d]d[( |T)...]]]                             a date
+    [+-]yyyy*[-[m]m[-[d]d[( |T)[h]h[:[m]m[:[s]s[.[f*]][zone]]]]]] a timestamp
+
+with white space around them. Text after a date is ignored, and so are digits of a fraction past the sixth.
+Zones are those of Java: ``Z``, offsets up to 18 hours such as ``+1``, ``+01:30`` and ``+013000``, the same
+after ``UTC``, ``GMT`` or ``UT``, and names such as ``Europe/Paris``, for which the machine needs a time zone
+database. Spark reads a time alone as a time of today. Here it is invalid, because a record must not give
+another row tomorrow.
+
+Patterns are those of Spark's documentation ("datetime patterns"). These letters are supported:
+
+======== ======================================= ========== =====================================
+y        year; yy is 2000 to 2099                H, k       hour of the day, 0 to 23 or 1 to 24
+M        month; MMM is Jan, MMMM January         h, K       hour of half a day, 1 to 12 or 0 to 11
+d        day of the month                        a          AM or PM
+m, s     minute, second                          S          fraction: SSS is one to three digits
+X, x, Z  offset: X is Z or +01, XXX Z or +01:00  [ ], ' '   optional section, plain text
+======== ======================================= ========== =====================================
+
+A letter twice stands for exactly two digits, once for any number of them; from yyyy on a longer year needs a
+sign. Text is compared in any case, and names are English. A field that is missing in a text defaults to that
+of 1970-01-01 00:00:00. A pattern becomes a regular expression of possessive parts, which never backtrack,
+since Java's do not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gazette_spark.errors import MissingZonesError
+
+if TYPE_CHECKING:
+    import zoneinfo
+
+UTC = "UTC"
+
+_SPACE = "".join(map(chr, [*range(0x21), 0x7F]))
+"""White space that may surround a value and is not part of it."""
+
+_DATE = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"([+-]?)([0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*+))?((?![0-9.]).+)?)?)?)?)?)?",
+    re.DOTALL,
+)
+_OFFSET = re.compile(r"([+-])(?:([0-9])|([0-9]{2})(?::([0-9]{2})(?::([0-9]{2}))?|([0-9]{2})([0-9]{2})?)?)")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
+
+MICROS_PER_S = 1_000_000
+_DAY_S = 86_400
+_MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_MAX_ZONE = 64
+"""Characters of the longest zone that is looked up; the longest name that exists has 32. A text from a record
+must not become a path of thousands of directories, nor stay in a cache."""
+
+
+def parse_date(text: str) -> int:
+    """Return the days of a date's text; ValueError when the text is invalid."""
+    found = _DATE.fullmatch(text.strip(_SPACE))
+    if not found:
+        raise ValueError("is not a date")
+    sign, year, month, day = found.groups()
+    return date_in_range(days_of(_signed(sign, year), int(month or 1), int(day or 1)))
+
+
+def parse_timestamp(text: str, zone: str = UTC) -> int:
+    """Return the microseconds of a timestamp's text; in ``zone`` if the text names none.
+
+    Raises:
+        ValueError: it is no timestamp.
+    """
+    local_s, micros, named = _local(text)
+    return in_range((local_s - offset_s(named or zone, local_s)) * MICROS_PER_S + micros)
+
+
+def parse_local_timestamp(text: str) -> int:
+    """Return the microseconds of a timestamp's text without a zone; ValueError when it has one."""
+    local_s, micros, named = _local(text)
+    if named is not None:
+        raise ValueError("has a time zone")
+    return in_range(local_s * MICROS_PER_S + micros)
+
+
+def _local(text: str) -> tuple[int, int, str | None]:
+    """Return seconds and microseconds as the text says them, and the zone, if it has one."""
+    found = _TIMESTAMP.fullmatch(text.strip(_SPACE))
+    if not found:
+        raise ValueError("is not a timestamp")
+    sign, year, month, day, hour, minute, second, fraction, named = found.groups()
+    days = days_of(_signed(sign, year), int(month or 1), int(day or 1))
+    of_day = seconds_of(int(hour or 0), int(minute or 0), int(second or 0))
+    micros = int((fraction or "0")[:6].ljust(6, "0"))
+    return days * _DAY_S + of_day, micros, None if named is None else named.strip(_SPACE)
+
+
+def _signed(sign: str, digits: str) -> int:
+    return -int(digits) if sign == "-" else int(digits)
+
+
+def date_in_range(days: int) -> int:
+    """Return days that fit into 32 bits; ValueError for others."""
+    if not -(2**31) <= days < 2**31:
+        raise ValueError("is out of a date's range")
+    return days
+
+
+def in_range(micros: int) -> int:
+    """Return microseconds that fit into 64 bits; ValueError for others."""
+    if not -(2**63) <= micros < 2**63:
+        raise ValueError("is out of a timestamp's range")
+    return micros
+
+
+def days_of(year: int, month: int, day: int) -> int:
+    """Return the days since 1970-01-01 of a date in the proleptic Gregorian calendar, with a year 0."""
+    if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1]:
+        raise ValueError("is no day of any year")
+    if (month, day) == (2, 29) and (year % 4 or (year % 100 == 0 and year % 400)):
+        raise ValueError("is no day of that year")
+    # datetime knows the years 1 to 9999; the calendar repeats after 400.
+    cycles, place = divmod(year - 1, 400)
+    return datetime.date(place + 1, month, day).toordinal() + cycles * 146_097 - 719_163
+
+
+def seconds_of(hour: int, minute: int, second: int) -> int:
+    """Return the seconds of a time of day."""
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError("is no time of day")
+    return (hour * 60 + minute) * 60 + second
+
+
+def offset_s(zone: str, local_s: int) -> int:
+    """Return how far a zone is ahead of UTC when its clocks show a time.
+
+    Of a time that they show twice the first counts; one that they skip counts as if they had not yet
+    been put forward.
+
+    Raises:
+        ValueError: there is no such zone.
+    """
+    if len(zone) > _MAX_ZONE:
+        raise ValueError("has a time zone that nobody knows")
+    found = _zone(zone)
+    if isinstance(found, int):
+        return found
+    # Outside the years that datetime knows zones do as they did in the first, or do in 400-year turns.
+    days, of_day = divmod(local_s, _DAY_S)
+    ordinal = days + 719_163
+    if ordinal > 3_652_000:
+        ordinal -= (ordinal - 3_652_000 + 146_096) // 146_097 * 146_097
+    day = datetime.date.fromordinal(max(ordinal, 1))
+    time = datetime.time(of_day // 3600, of_day // 60 % 60, of_day % 60)
+    offset = datetime.datetime.combine(day, time, found).utcoffset()
+    assert offset is not None, "a zone has an offset at all times"
+    return int(offset.total_seconds())
+
+
+@functools.lru_cache(maxsize=256)
+def _zone(name: str) -> int | zoneinfo.ZoneInfo:
+    """Return an offset in seconds, or a zone whose offset changes."""
+    name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
+    name = re.sub(r"([+-][0-9]{2}):([0-9])$", r"\1:0\2", name)
+    for prefix in ("UTC", "GMT", "UT", ""):
+        rest = name.removeprefix(prefix)
+        if name.startswith(prefix) and ((prefix and not rest) or (rest == "Z" and not prefix)):
+            return 0
+        if name.startswith(prefix) and rest[:1] in ("+", "-"):
+            return _offset(rest)
+    return _named(name)
+
+
+def _offset(text: str) -> int:
+    found = _OFFSET.fullmatch(text)
+    if not found:
+        raise ValueError("has a time zone that is none")
+    sign, hour, hours, *rest = found.groups()
+    minutes, seconds = (int(a or b or 0) for a, b in zip(rest[:2], rest[2:], strict=True))
+    total = (int(hour or hours) * 60 + minutes) * 60 + seconds
+    if minutes > 59 or seconds > 59 or total > _LONGEST_OFFSET_S:
+        raise ValueError("has a time zone out of range")
+    return -total if sign == "-" else total
+
+
+def _named(name: str) -> zoneinfo.ZoneInfo:
+    if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
+        raise ValueError("has a time zone that is none")
+    # Most records name no zone, and Spark starts many processes.
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except Exception:  # noqa: BLE001  # A directory's name, or that of another file, may raise anything.
+        if not _has_zones():
+            raise MissingZonesError(name) from None
+        raise ValueError("has a time zone that nobody knows") from None
+
+
+def _has_zones() -> bool:
+    import zoneinfo
+
+    try:
+        zoneinfo.ZoneInfo("Europe/Paris")
+    except zoneinfo.ZoneInfoNotFoundError:
+        return False
+    return True
+
+
+_MONTHS = [
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+]
+_TOKEN = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|([^A-Za-z'])")
+_MAX_FRACTION = 9
+_LONGEST_OFFSET_S = 18 * 3600
+
+_OFFSETS = {
+    "X": r"Z|[+-]\d\d(?:\d\d)?",
+    "XX": r"Z|[+-]\d{4}",
+    "XXX": r"Z|[+-]\d\d:\d\d",
+    "x": r"[+-]\d\d(?:\d\d)?",
+    "xx": r"[+-]\d{4}",
+    "xxx": r"[+-]\d\d:\d\d",
+    "Z": r"[+-]\d{4}",
+    "ZZ": r"[+-]\d{4}",
+    "ZZZ": r"[+-]\d{4}",
+}
+_HOURS = {"H": (0, 23), "k": (1, 24), "h": (1, 12), "K": (0, 11)}
+"""Smallest and largest number that each hour letter allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatePattern:
+    """A pattern, and texts that follow it. Can be pickled."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _expression(self.text)
+
+    def date(self, text: str) -> int:
+        """Return the days since 1970; ValueError when the text does not follow the pattern."""
+        return date_in_range(self._read(text)[0])
+
+    def timestamp(self, text: str, zone: str) -> int:
+        """Return the microseconds since 1970; in ``zone`` if the text names none.
+
+        Raises:
+            ValueError: the text does not follow the pattern.
+        """
+        days, of_day, micros, offset = self._read(text)
+        local_s = days * _DAY_S + of_day
+        ahead = offset_s(zone, local_s) if offset is None else offset
+        return in_range((local_s - ahead) * MICROS_PER_S + micros)
+
+    def local_timestamp(self, text: str) -> int:
+        """Return the microseconds since 1970; ValueError when the text has a zone."""
+        days, of_day, micros, offset = self._read(text)
+        if offset is not None:
+            raise ValueError("has a time zone")
+        return in_range((days * _DAY_S + of_day) * MICROS_PER_S + micros)
+
+    def _read(self, text: str) -> tuple[int, int, int, int | None]:
+        """Return days, seconds of the day, microseconds and the offset in seconds, if there is one."""
+        found = _expression(self.text).fullmatch(text)
+        if not found:
+            raise ValueError(f"is not of the form {self.text}")
+        parts = found.groupdict()
+        year = parts.get("y") or "1970"
+        days = days_of(int(year) + (2000 if parts.get("yy") else 0), _month(parts), int(parts.get("d") or 1))
+        of_day = seconds_of(_hour(parts), int(parts.get("m") or 0), int(parts.get("s") or 0))
+        micros = int((parts.get("S") or "0")[:6].ljust(6, "0"))
+        return days, of_day, micros, _pattern_offset(parts.get("X"))
+
+
+@functools.lru_cache(maxsize=64)
+def _expression(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern; ValueError names its first error."""
+    if pattern.count("'") % 2:
+        raise ValueError("an open quote")
+    tokens = [found.group() for found in _TOKEN.finditer(pattern)]
+    expression = "".join(_parts(tokens))
+    try:
+        return re.compile(expression, re.IGNORECASE | re.ASCII)
+    except re.error:
+        raise ValueError("brackets that do not match, or a letter twice") from None
+
+
+def _parts(tokens: list[str]) -> Iterator[str]:
+    letters = {part[0] for part in tokens if part[0].isalpha()}
+    if len(letters & _HOURS.keys()) > 1 or ("a" in letters and not letters & {"h", "K"}):
+        raise ValueError("an hour in two ways, or AM without an hour")
+    for part, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        if part[0].isalpha():
+            yield _field(part, _is_number(following))
+            if _is_number(part) and following[:1] == "S":
+                raise ValueError("S right after another number")
+        elif part == "[":
+            yield "(?:"
+        elif part == "]":
+            yield ")?+"
+        elif part in "{}#":
+            raise ValueError(f"the reserved character {part}")
+        else:
+            text = part[1:-1].replace("''", "'") or "'" if part[0] == "'" else part
+            yield re.escape(text)
+
+
+def _is_number(token: str) -> bool:
+    return token[:1] in set("ydHkhKmsS") or token in ("M", "MM")
+
+
+def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001, PLR0911 - private; a kind each.
+    """Return the expression of a run of one letter."""
+    letter, count = letters[0], len(letters)
+    if letters in _OFFSETS:
+        return f"(?P<X>{_OFFSETS[letters]})"
+    if letter == "S" and count <= _MAX_FRACTION:
+        return rf"(?P<S>\d{{1,{count}}}+)"
+    if letters == "yy":
+        return r"(?P<yy>(?P<y>\d\d))"
+    if letter == "y" and count in (4, 5, 6):
+        return rf"(?P<y>\d{{{count}}}|-\d{{{count},9}}|\+\d{{{count + 1},9}})"
+    if letters in ("MMM", "MMMM"):
+        names = [name if count == 4 else name[:3] for name in _MONTHS]
+        return f"(?P<MMM>{'|'.join(names)})"
+    if letters == "a":
+        return "(?P<a>AM|PM)"
+    if letter in "yMdHkhKms" and count <= 2:
+        if count == 2:
+            return rf"(?P<{letter}>\d\d)"
+        if number_follows:
+            raise ValueError(f"{letter} right before another number")
+        sign = "-?" if letter == "y" else ""
+        return rf"(?P<{letter}>{sign}\d{{1,19}}+)"
+    raise ValueError(f"{letters}, which is not known")
+
+
+def _month(parts: dict[str, str | None]) -> int:
+    name = parts.get("MMM")
+    if name:
+        return [month[:3].lower() for month in _MONTHS].index(name[:3].lower()) + 1
+    return int(parts.get("M") or 1)
+
+
+def _hour(parts: dict[str, str | None]) -> int:
+    for letter, (low, high) in _HOURS.items():
+        if (text := parts.get(letter)) is not None:
+            hour = int(text)
+            if not low <= hour <= high:
+                raise ValueError("is no time of day")
+            half = 12 if (parts.get("a") or "").upper() == "PM" else 0
+            return hour % (high - low + 1) + half
+    return 0
+
+
+def _pattern_offset(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text in ("Z", "z"):
+        return 0
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    seconds = (hours * 60 + minutes) * 60
+    if minutes > 59 or seconds > _LONGEST_OFFSET_S:
+        raise ValueError("has a time zone out of range")
+    return -seconds if text[0] == "-" else seconds

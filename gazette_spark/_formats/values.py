@@ -1,0 +1,356 @@
+"""Texts of records to values: the types that JSON and CSV give, one text at a time or a whole column.
+
+Texts in the shapes that writers use are converted by Arrow, all at once; the others one by one. Which
+shapes those are is decided here and not by what Arrow accepts: it reads ``2024-01-02T03:04Z``, or an
+offset of 19 hours, which Spark does not.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.framing import bool_array, valid
+from gazette_spark._formats.timestamps import (
+    UTC,
+    offset_s,
+    parse_date,
+    parse_local_timestamp,
+    parse_timestamp,
+)
+from gazette_spark.errors import GazetteError, OptionError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gazette_spark._formats.timestamps import DatePattern
+
+# Possessive: what gives digits back takes quadratic time, which is minutes for a text of 30 KB.
+_DECIMAL = re.compile(r"[+-]?(\d++(?:\.\d*+)?|\.\d++)([eE][+-]?\d++)?")
+_BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*+[\0- ]*")
+_DECIMALS = decimal.Context(
+    prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+)
+_LEAST_EXPONENT = -(1 << 29)
+"""Java raises ten to no higher power, so to Spark a number with a smaller exponent is malformed; 0 is not."""
+_LARGEST_SCALE = (1 << 31) - 1
+"""Largest scale of Java's decimals, either way."""
+
+
+def _pattern(text: str | None) -> DatePattern | None:
+    """Return a pattern, None for a missing one; ValueError when it is unknown."""
+    if text is None:
+        return None
+    # Few queries have one.
+    from gazette_spark._formats.timestamps import DatePattern
+
+    return DatePattern(text)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDialect:
+    """Allowed forms of JSON values: the options of Spark's JSON reader by their names. Can be pickled."""
+
+    time_zone: str = UTC
+    """The zone of timestamps that name none."""
+    allow_single_quotes: bool = True
+    allow_non_numeric_numbers: bool = True
+    date_format: str | None = None
+    """Pattern of dates; None: any of the shapes in ``_formats.timestamps``, as for the other two."""
+    timestamp_format: str | None = None
+    timestamp_ntz_format: str | None = None
+
+    def __post_init__(self) -> None:
+        formats = {
+            "dateFormat": self.date_format,
+            "timestampFormat": self.timestamp_format,
+            "timestampNTZFormat": self.timestamp_ntz_format,
+        }
+        for option, text in formats.items():
+            try:
+                _pattern(text)
+            except ValueError as error:
+                expected = "a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX"
+                raise OptionError(option, f"{text!r} ({error})", expected) from None
+        try:
+            offset_s(self.time_zone, 0)
+        except ValueError:
+            expected = "a time zone such as Europe/Paris, UTC or +01:00"
+            raise OptionError("timeZone", repr(self.time_zone), expected) from None
+
+    def usual_zone(self, kind: pa.DataType) -> str | None:
+        """Return the zone of a type's texts that name none; None where they follow a pattern."""
+        given = self.timestamp_ntz_format if pa.types.is_timestamp(kind) and kind.tz is None else None
+        given = self.timestamp_format if pa.types.is_timestamp(kind) and kind.tz else given
+        given = self.date_format if pa.types.is_date(kind) else given
+        return None if given else self.time_zone
+
+
+SPARKS = JsonDialect()
+"""Default dialect of Spark's reader, in a session whose zone is UTC."""
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Tell whether an Arrow type is the one Spark has for VARIANT."""
+    if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
+        return False
+    return (kind.field("metadata").metadata or {}).get(b"variant") == b"true"
+
+
+def readable(kind: pa.DataType) -> bool:
+    """Tell whether JSON can give values of a type."""
+    if is_variant(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return all(readable(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return readable(kind.value_type)
+    if pa.types.is_map(kind):
+        return bool(pa.types.is_string(kind.key_type)) and readable(kind.item_type)
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "us")
+    plain = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
+    return kind in plain or pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind)
+
+
+def text_converter(kind: pa.DataType, dialect: JsonDialect) -> Callable[[str], object] | None:
+    """Return the converter of one string's content, which raises ValueError; None where no string fits."""
+    if pa.types.is_decimal128(kind):
+        return lambda text: decimal_of(text.replace(",", ""), kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(dialect, local=kind.tz is None)
+    if pa.types.is_date32(kind):
+        dates = _pattern(dialect.date_format)
+        return dates.date if dates else lambda text: _forgiving(parse_date, text)
+    return decode_base64 if pa.types.is_binary(kind) else None
+
+
+def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
+    """Return a decimal, rounded half up; ValueError when it does not fit."""
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError("is not a decimal number")
+    try:
+        unit = decimal.Decimal(1).scaleb(-kind.scale)
+        number = _DECIMALS.create_decimal(text)
+        least = _LEAST_EXPONENT if number else -_LARGEST_SCALE
+        if not least <= number.adjusted() <= _LARGEST_SCALE:
+            raise ValueError("has an exponent out of range")
+        number = number.quantize(unit, context=_DECIMALS)
+    except decimal.DecimalException as error:
+        raise ValueError("is out of range") from error
+    if len(number.as_tuple().digits) > kind.precision:
+        raise ValueError("has more digits than the column")
+    return number
+
+
+def decode_base64(value: str) -> bytes:
+    """Decode base64 text, as Spark does for binary columns; ValueError when it is not."""
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        if not _BASE64.fullmatch(value):
+            raise
+    # White space before each four letters, and letters after a padding: Spark's parser allows both.
+    letters = re.sub(r"[\0- ]", "", value)
+    return b"".join(base64.b64decode(letters[at : at + 4]) for at in range(0, len(letters), 4))
+
+
+def _timestamps(dialect: JsonDialect, *, local: bool) -> Callable[[str], int]:
+    """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
+    zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
+    pattern = _pattern(given)
+    if local:
+        return pattern.local_timestamp if pattern else parse_local_timestamp
+    if pattern:
+        return lambda text: pattern.timestamp(text, zone)
+    return lambda text: _forgiving(lambda t: parse_timestamp(t, zone), text)
+
+
+def _forgiving(parse: Callable[[str], int], text: str) -> int:
+    """Parse a text, or if that fails, without "GMT" in it, as Spark does for its first versions' sake."""
+    try:
+        return parse(text)
+    except ValueError:
+        if "GMT" not in text:
+            raise
+        return parse(text.replace("GMT", ""))
+
+
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Places: TypeAlias = "npt.NDArray[np.int64]"
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A column, and the indices that are null because their text did not fit."""
+
+    column: pa.Array
+    problems: dict[int, str] = field(default_factory=dict)
+    """Problems by index."""
+
+
+def from_texts(
+    texts: pa.StringArray, kind: pa.DataType, convert: Callable[[str], object], zone: str | None = UTC
+) -> Converted:
+    """Convert texts.
+
+    Args:
+        texts: Nulls stay null.
+        kind: Type of the column.
+        convert: Converts one text; what it raises makes the text a problem.
+        zone: Zone of timestamps without one; None: ``convert`` decides, not the usual formats.
+    """
+    usual = [] if zone is None else _usual(texts, kind, zone)
+    for mask, shape in usual:
+        if mask.all():
+            try:
+                return Converted(texts.cast(shape).cast(kind))
+            except pa.ArrowInvalid:
+                break
+    return _mixed(texts, kind, convert, usual)
+
+
+def matching(
+    texts: pa.StringArray, kind: pa.DataType, pattern: str, convert: Callable[[str], object] | None
+) -> Converted:
+    """Convert texts of which Arrow converts those that match a pattern, and nulls.
+
+    Args:
+        texts: Nulls stay null.
+        kind: Type of the column.
+        pattern: A regular expression.
+        convert: Converts one of the other texts; None: none of them fits.
+    """
+    return _mixed(texts, kind, convert, [(_matches(texts, pattern), kind)])
+
+
+def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | None]:
+    """Return what a value of a record converts to, or None and the reason why it does not.
+
+    Whatever a converter raises is the value's fault, so every exception is a reason. A list of classes would
+    be complete until the next record: converters call time zone databases, codecs and Arrow, which raise what
+    they like. Two kinds pass through: our own errors, which blame the machine or an option, and a lack of
+    memory, after which another try may succeed.
+    """
+    try:
+        return convert(value), None
+    except (GazetteError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # See above.
+        return None, str(error) if isinstance(error, ValueError) else f"does not fit: {type(error).__name__}"
+
+
+def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Places, pa.Array]]) -> pa.Array:
+    """Return a column of values at their places, null elsewhere; of several at one place the last counts."""
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return pa.nulls(count, kind)
+    order = parts[0][0] if len(parts) == 1 else np.concatenate([at for at, _ in parts])
+    values = parts[0][1] if len(parts) == 1 else pa.concat_arrays([column for _, column in parts])
+    if len(order) == count and (order[:-1] < order[1:]).all():
+        return values
+    taken = np.full(count, -1, np.int64)
+    taken[order] = np.arange(len(order))
+    known = pa.py_buffer(np.packbits(taken >= 0, bitorder="little"))
+    return values.take(pa.Array.from_buffers(pa.int64(), count, [known, pa.py_buffer(taken)]))
+
+
+def places(flags: pa.BooleanArray) -> Places:
+    """Return where flags are set."""
+    # It takes a worker longer to load than all of this package, and few records need it.
+    import pyarrow.compute as pc
+
+    found = pc.indices_nonzero(flags)
+    if not len(found):
+        return np.empty(0, np.int64)
+    return np.frombuffer(found.buffers()[1], np.uint64, len(found)).astype(np.int64)
+
+
+def _mixed(
+    texts: pa.StringArray,
+    kind: pa.DataType,
+    convert: Callable[[str], object] | None,
+    usual: list[tuple[Mask, pa.DataType]],
+) -> Converted:
+    parts = []
+    left = valid(texts)
+    for mask, shape in usual:
+        try:
+            mask = mask & left  # noqa: PLW2901 - nulls are of any shape.
+            found = texts if mask.all() else texts.filter(bool_array(mask))
+            parts.append((np.flatnonzero(mask), found.cast(shape).cast(kind)))
+        except pa.ArrowInvalid:
+            continue
+        left &= ~mask
+    rest = np.flatnonzero(left)
+    if convert is None:
+        return Converted(spread(len(texts), kind, parts), dict.fromkeys(rest.tolist(), "does not fit"))
+    values: list[object] = []
+    problems = {}
+    for index, text in zip(rest.tolist(), texts.filter(bool_array(left)).to_pylist(), strict=True):
+        value, problem = conversion(convert, text)
+        values.append(value)
+        if problem is not None:
+            problems[index] = problem
+    parts.append((rest, pa.array(values, kind)))
+    return Converted(spread(len(texts), kind, parts), problems)
+
+
+def _matches(texts: pa.StringArray, pattern: str) -> Mask:
+    import pyarrow.compute as pc
+
+    found = np.zeros(len(texts), np.bool_)
+    found[places(pc.match_substring_regex(texts, pattern))] = True
+    return found
+
+
+def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:
+    """Return which texts, nulls among them, have a shape that Arrow converts, and to which type."""
+    _, bounds, data = texts.buffers()
+    ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    starts, ends = ends[:-1], ends[1:]
+    sizes = ends - starts
+    null = ~valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
+    if pa.types.is_decimal(kind):
+        # Only what has the column's own digits, and no exponent: Arrow drops bits beyond 128, and rescales by
+        # a table that it leaves where an exponent is small, or a fraction long, which can kill the process.
+        whole, scale = kind.precision - kind.scale, kind.scale
+        digits = f"[0-9]{{1,{whole}}}" if whole > 0 else "0"
+        fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale > 0 else ""
+        return [(_matches(texts, f"^-?{digits}{fraction}$") | null, kind)]
+    if pa.types.is_date32(kind):
+        return [((sizes == len("2024-01-02")) | null, kind)]
+    long = sizes >= len("2024-01-02T03:04:05")
+    if not pa.types.is_timestamp(kind) or not long.any():
+        return []
+    octets = np.frombuffer(data, np.uint8)
+    starts, ends = np.where(long, starts, 0), np.where(long, ends, 0)
+    long &= octets[starts + len("2024-01-02T03:04")] == ord(":")
+    # An end of 0 wraps around to the last bytes, which is as good as any: these are not long.
+    signed = [_one_of(octets[ends - back], b"+-") for back in (3, 5, 6)]
+    ends_in_z = octets[ends - 1] == ord("Z")
+    local = long & ~ends_in_z & ~(signed[0] | signed[1] | signed[2])
+    if kind.tz is None:
+        return [(local | null, kind)]
+    tens, ones = octets[ends - 5], octets[ends - 4]
+    offset = (
+        signed[2]
+        & (octets[ends - 3] == ord(":"))
+        & ((tens == ord("0")) | ((tens == ord("1")) & (ones < ord("8"))))
+    )
+    shapes = [((long & (ends_in_z | offset)) | null, kind)]
+    return [*shapes, (local | null, pa.timestamp("us"))] if zone == UTC else shapes
+
+
+def _one_of(octets: npt.NDArray[np.uint8], wanted: bytes) -> Mask:
+    found: Mask = (octets == wanted[0]) | (octets == wanted[1])
+    return found

@@ -1,1 +1,0 @@
-"""Journal bytes to Arrow columns."""

@@ -1,0 +1,82 @@
+"""Frames are found by their headers, and what a header claims is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark._formats.fixed import FIXED, MAGIC, frame, magic_words
+from gazette_spark._formats.framing import Block
+from gazette_spark.errors import RecordError
+from gazette_spark.scan.blocks import Gap
+from gazette_spark.scan.boundary import record_end
+from gazette_spark.scan.piece_scan import PieceScan
+from gazette_spark.scan.ranges import Piece
+from tests.oracles.lines import FakeJournal
+
+HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000
+"""A frame that claims to be 4 GiB long, and some of it."""
+
+
+def scan_of(content: bytes, *, fail: bool = True, max_record_bytes: int = 1000) -> PieceScan:
+    """Scan all of a journal that begins at offset 100."""
+    journal = FakeJournal(content, base=100, chunk_sizes=[1000])
+    piece = Piece("a/b", 100, 100 + len(content), 100 + len(content), head=True, framing="fixed")
+    return PieceScan(journal, piece, fail_on_data_loss=fail, max_record_bytes=max_record_bytes, framing=FIXED)
+
+
+def test_a_block_knows_its_frames() -> None:
+    """Offsets are those of headers, values are payloads, and a part of a block keeps both."""
+    data = b"".join(map(frame, [b"", b"abc", MAGIC, b"z"]))
+    cut = FIXED.cut(data, 50)
+    block = Block("a/b", 50, data, cut.starts, cut.ends, FIXED.header_bytes, FIXED.trailer_bytes)
+    assert FIXED.values(block).to_pylist() == [b"", b"abc", MAGIC, b"z"]
+    assert block.offsets.tolist() == [50, 58, 69, 81]
+    assert block.end_offset_array().to_pylist() == [58, 69, 81, 90]
+    part = block.rows(1, 3)
+    assert (part.offset, part.offsets.tolist()) == (58, [58, 69])
+    assert FIXED.values(part).to_pylist() == [b"abc", MAGIC]
+    assert magic_words(data).tolist() == [0, 8, 19, 27, 31]
+
+
+@pytest.mark.parametrize("fail", [True, False], ids=["strict", "loss_allowed"])
+def test_a_frame_that_claims_four_gibibytes_is_oversized(fail: bool) -> None:
+    """The header says so at once: nothing is gathered, and no limit on loss lets it pass."""
+    scan = scan_of(frame(b"ok") + HUGE, fail=fail)
+    with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
+        list(scan)
+    assert caught.value.offset == 110
+
+
+def test_no_batch_ends_behind_a_frame_that_claims_four_gibibytes() -> None:
+    """The planner reads no more than the longest record to find that out."""
+    journal = FakeJournal(frame(b"ok") + HUGE)
+    with pytest.raises(RecordError, match="oversized record") as caught:
+        record_end(journal.window, 0, len(journal.content), 100_000, journal="a/b", framing=FIXED)
+    assert (caught.value.journal, caught.value.offset) == ("a/b", 10)
+
+
+@pytest.mark.parametrize("more", range(8))
+def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
+    """Frames within the longest record lead into that header, and the record begins before the last bytes."""
+    inside = bytes(2) + frame(bytes(9)) + MAGIC + b"\x01\0\0\0"
+    content = 5 * frame(b"") + frame(inside) + frame(b"")
+    true = len(content) - 8
+    window = FakeJournal(content).window
+    assert record_end(window, 0, true + more, len(inside), framing=FIXED) == true
+
+
+def test_a_desync_is_an_error_that_names_it() -> None:
+    """The error has the offset of the first byte that begins no frame, and how many such bytes there are."""
+    with pytest.raises(RecordError, match=r"desync: .* in the 4 bytes from here") as caught:
+        list(scan_of(frame(b"ok") + b"f3ab" + frame(b"ok")))
+    assert caught.value.offset == 110
+
+
+def test_a_desync_is_skipped_where_loss_is_allowed() -> None:
+    """Bytes up to the next magic word are skipped and counted."""
+    scan = scan_of(frame(b"ok") + b"f3ab" + frame(b"fine") + b"\n", fail=False)
+    assert [FIXED.values(block).to_pylist() for block in scan] == [[b"ok", b"fine"]]
+    assert scan.gaps == (
+        Gap("a/b", 110, 114, 110, 0, kind="desync"),
+        Gap("a/b", 126, 127, 126, 0, kind="desync"),
+    )

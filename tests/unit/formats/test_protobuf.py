@@ -1,0 +1,170 @@
+"""Messages become rows of the fields that columns name; what is no message is malformed."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_spark._formats.fixed import FIXED, frame
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
+from gazette_spark.errors import OptionError, RecordError
+from tests.oracles.messages import descriptor_set, order_class
+from tests.rig.examples import examples
+
+ORDER = order_class()
+LINE = pa.struct([("sku", pa.string()), ("count", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("_offset", pa.int64()),
+        ("id", pa.int64()),
+        ("token", pa.decimal128(20, 0)),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("price", pa.float64()),
+        ("ratio", pa.float32()),
+        ("paid", pa.bool_()),
+        ("state", pa.string()),
+        ("first", LINE),
+        ("lines", pa.list_(LINE)),
+        ("counts", pa.map_(pa.string(), pa.int64())),
+        ("at", pa.timestamp("us", "UTC")),
+        ("small", pa.list_(pa.int32())),
+        ("maybe", pa.int32()),
+        ("_corrupt_record", pa.string()),
+    ]
+)
+
+
+def wanted(schema: pa.Schema = SCHEMA, *, imports: bool = True, **options: Any) -> ProtobufFormat:
+    """Return a format of the message."""
+    options = {"message": "shop.Order", "descriptor_set": descriptor_set(imports=imports)} | options
+    return ProtobufFormat(schema, **options)
+
+
+def rows(form: ProtobufFormat, *records: bytes) -> list[dict[str, Any]]:
+    """Parse records that are framed and lie at offset 100."""
+    data = b"".join(map(frame, records))
+    cut = FIXED.cut(data, 100)
+    block = Block("shop/orders", 100, data, cut.starts, cut.ends, FIXED.header_bytes, FIXED.trailer_bytes)
+    batches = list(ProtobufParser(form).record_batches([block]))
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, form.schema).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("imports", [True, False], ids=["with_imports", "without_imports"])
+def test_every_kind_of_field(imports: bool) -> None:
+    """Each by its column's type, from a format that was pickled."""
+    order = ORDER(id=-5, token=2**64 - 1, name="é", raw=b"\xff", price=1.5, ratio=0.5, paid=True, state=1)
+    order.first.sku = "x"
+    order.lines.add(sku="y", count=2**32 - 1)
+    order.counts["a"] = 7
+    order.at.FromJsonString("2024-02-29T01:02:03.000004Z")
+    order.small.extend([1, -1])
+    order.maybe = 0
+    form = pickle.loads(pickle.dumps(wanted(imports=imports)))
+    assert rows(form, order.SerializeToString()) == [
+        {
+            "_offset": 100,
+            "id": -5,
+            "token": decimal.Decimal(2**64 - 1),
+            "name": "é",
+            "raw": b"\xff",
+            "price": 1.5,
+            "ratio": 0.5,
+            "paid": True,
+            "state": "PAID",
+            "first": {"sku": "x", "count": None},
+            "lines": [{"sku": "y", "count": 2**32 - 1}],
+            "counts": [("a", 7)],
+            "at": datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.UTC),
+            "small": [1, -1],
+            "maybe": 0,
+            "_corrupt_record": None,
+        }
+    ]
+
+
+def test_what_is_not_set_is_null() -> None:
+    """Fields that are not set are null, as in from_protobuf; lists and maps are empty instead."""
+    (row,) = rows(wanted(), b"")
+    assert (row.pop("_offset"), row.pop("lines"), row.pop("counts"), row.pop("small")) == (100, [], [], [])
+    assert set(row.values()) == {None}
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+def test_what_is_no_message_is_malformed(mode: str) -> None:
+    """The mode gives a row with the bytes as text, no row, or an error with the offset of the frame."""
+    form = wanted(pa.schema([("id", pa.int8()), ("_corrupt_record", pa.string())]), mode=mode)
+    records = [ORDER(id=1).SerializeToString(), b"\x0b", ORDER(id=300).SerializeToString()]
+    if mode == "FAILFAST":
+        with pytest.raises(RecordError, match=r"is no message shop\.Order") as caught:
+            rows(form, *records)
+        assert caught.value.offset == 110
+        return
+    found = [tuple(row.values()) for row in rows(form, *records)]
+    bad = [(None, "\x0b"), (None, "\x08\ufffd\x02")]
+    assert found == [(1, None)] + (bad if mode == "PERMISSIVE" else [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "option", "text"),
+    [
+        pytest.param(
+            {"other": pa.int64()}, {}, "schema", "fields of message shop.Order: at, counts", id="name"
+        ),
+        pytest.param({"name": pa.int64()}, {}, "schema", "for a string of message", id="type"),
+        pytest.param({"small": pa.int32()}, {}, "schema", "for a repeated int32", id="repeated"),
+        pytest.param({"first": pa.struct([("z", pa.int64())])}, {}, "schema", "shop.Order.Line", id="nested"),
+        pytest.param(
+            {"id": pa.int64()}, {"message": "Order"}, "messageName", "one of shop.Order", id="message"
+        ),
+        pytest.param({"id": pa.int64()}, {"descriptor_set": b"\xff"}, "descriptorFile", "protoc", id="file"),
+        pytest.param({"id": pa.int64()}, {"rescued_column": "x"}, "rescuedDataColumn", "json", id="rescued"),
+    ],
+)
+def test_a_schema_that_the_message_does_not_have_is_refused(
+    schema: dict[str, pa.DataType], options: dict[str, Any], option: str, text: str
+) -> None:
+    """A schema that the message does not have is refused when the query starts, with the fields there are."""
+    with pytest.raises(OptionError) as caught:
+        wanted(pa.schema(list(schema.items())), **options)
+    assert caught.value.option == option
+    assert text in str(caught.value)
+
+
+orders = st.builds(
+    ORDER,
+    id=st.integers(-(2**63), 2**63 - 1),
+    token=st.integers(0, 2**64 - 1),
+    name=st.text(max_size=5),
+    raw=st.binary(max_size=5),
+    price=st.floats(allow_nan=False),
+    paid=st.booleans(),
+    state=st.integers(0, 2),
+    small=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3),
+    counts=st.dictionaries(st.text(max_size=3), st.integers(-5, 5), max_size=3),
+)
+
+
+@given(st.lists(orders, min_size=1, max_size=5))
+@settings(max_examples=examples(50), deadline=None)
+def test_rows_are_what_the_messages_say(messages: list[Any]) -> None:
+    """Field by field, as protobuf's own accessors have it, zero and unset being the same."""
+    for row, order in zip(
+        rows(wanted(), *(each.SerializeToString() for each in messages)), messages, strict=True
+    ):
+        for name in ("id", "name", "raw", "price", "paid"):
+            assert (row[name] or type(getattr(order, name))()) == getattr(order, name)
+        assert (row["token"] or 0) == order.token
+        assert (row["state"] or "NEW") == {0: "NEW", 1: "PAID", 2: "2"}[order.state]
+        assert row["small"] == list(order.small)
+        assert dict(row["counts"]) == dict(order.counts)
+        assert row["_corrupt_record"] is None

@@ -1,0 +1,60 @@
+"""The bytes of variants; tests/property/test_framing_variant.py shows that PySpark makes the same ones."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType, VariantType, VariantVal
+
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.lines import cut
+from gazette_spark._formats.values import is_variant
+from gazette_spark._formats.variant import encode
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        pytest.param("null", "00", id="null"),
+        pytest.param("true", "04", id="true"),
+        pytest.param("-1", "0cff", id="one_byte"),
+        pytest.param("128", "108000", id="two_bytes"),
+        pytest.param("1.50", "20029600 0000", id="decimal"),
+        pytest.param("1e0", "1c000000000000f03f", id="double"),
+        pytest.param('"hi"', "096869", id="short_text"),
+        pytest.param("[]", "030000", id="no_items"),
+        pytest.param("[true]", "0301000104", id="items"),
+        pytest.param('{"b":null,"a":true}', "02020100010002" + "0004", id="fields"),
+    ],
+)
+def test_values(text: str, value: str) -> None:
+    """Each kind of value, as the format's description has it; fields in order of their names."""
+    assert encode(text)["value"].hex() == value.replace(" ", "")
+
+
+def test_names_stand_once() -> None:
+    """A variant holds each name once, in order of appearance, however deep it occurs."""
+    assert encode('{"b":{"a":1,"b":2}}')["metadata"] == b"\x01\x02\x00\x01\x02ba"
+
+
+@pytest.mark.parametrize("text", ['{"a":[1,{"b":"x"}],"c":-2.5}', "12345678901234567890", f'["{"x" * 100}"]'])
+def test_spark_reads_them(text: str) -> None:
+    """PySpark's own reader gives the JSON back."""
+    parts = encode(text)
+    assert VariantVal(parts["value"], parts["metadata"]).toJson() == text
+
+
+def test_columns_of_variants() -> None:
+    """A value that is no JSON object is a variant, too; an object that repeats a name is none."""
+    kind = to_arrow_type(VariantType())
+    assert is_variant(kind)
+    assert not is_variant(pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
+    assert StructType().add("v", VariantType()).simpleString() == "struct<v:variant>"
+    data = b'{"v":1}\n{}\n{"v":null}\n{"v":{"a":1,"a":2},"w":7}\n'
+    schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
+    (batch,) = JsonParser(JsonFormat(schema)).record_batches([Block("j", 0, data, *cut(data))])
+    one, absent, null, bad = batch.to_pylist()
+    assert (one["v"]["value"], absent["v"], null["v"]["value"]) == (b"\x0c\x01", None, b"\x00")
+    assert (bad["v"], bad["w"], bad["_corrupt_record"]) == (None, 7, '{"v":{"a":1,"a":2},"w":7}')
