@@ -15,10 +15,10 @@ from harness import MEGABYTE
 from scan_bench import Memory
 
 from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import Piece
 from gazette_spark.client._read.decoders import decode_fragment
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import Piece
 
 CHUNK_BYTES = 1 << 20
 CORES = 2

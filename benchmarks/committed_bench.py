@@ -25,14 +25,14 @@ import pyarrow as pa
 from harness import REPORT, machine, parse_size, write_section
 
 from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._planning.committed import CommittedScan
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.ranges import Piece
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, locator_for, new_producer_id
 from gazette_spark.message.columns import ProducerStates, sequence
 from gazette_spark.message.uuid_columns import uuid_reader
 from gazette_spark.message.uuids import TICK, UuidColumns, split_uuids, uuid_texts
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
-from gazette_spark.scan.committed import CommittedScan
-from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import Piece
 
 NOW = Clock.at(1_700_000_000_000_000_000)
 CHUNK_BYTES = 256 << 10

@@ -19,9 +19,9 @@ from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import Piece
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import Piece
 
 Build = Callable[[Iterable[Block]], Iterator[pa.RecordBatch]]
 

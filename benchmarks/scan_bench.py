@@ -23,8 +23,8 @@ import pyarrow.json as pj
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import Piece
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import Piece
 
 LINE_BYTES = 182
 SCHEMA = pa.schema(

@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from gazette_spark._planning.admission import Limits
+from gazette_spark._planning.planner import Planner
 from gazette_spark.errors import OptionError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 from gazette_spark.options.query_range import LATEST, RANGE_OPTIONS
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.progress import of_spark, progress
-from gazette_spark.scan.admission import Limits
-from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals
 from gazette_spark.table.preflight import check_workers

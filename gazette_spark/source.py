@@ -4,7 +4,7 @@ This file translates only. The processes, and the state of an instance in each:
 
 - On the driver Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options, and
   keeps one reader in a separate Python process for as long as the query runs. That reader asks a
-  :class:`~gazette_spark.scan.planner.Planner` for positions and for the pieces of each batch. The
+  :class:`~gazette_spark._planning.planner.Planner` for positions and for the pieces of each batch. The
   planner and its client are made at the first such call and live in that process alone.
 - On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
   it has the options, the schema and the content of the file ``descriptorFile``, nothing else. The plan of a
@@ -55,6 +55,13 @@ from gazette_spark._formats import metadata
 from gazette_spark._formats.metadata import Labels, is_labels_type, labels_array
 from gazette_spark._formats.registry import framing_named, row_parser
 from gazette_spark._formats.rows import RowParser
+from gazette_spark._planning.access import Carrier, access
+from gazette_spark._planning.admission import Limits
+from gazette_spark._planning.logs import show_logs
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import Piece, tasks
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark._planning.tracked_position import TrackedPosition
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
@@ -63,13 +70,6 @@ from gazette_spark.options.security import OPEN, Security
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
-from gazette_spark.scan.access import Carrier, access
-from gazette_spark.scan.admission import Limits
-from gazette_spark.scan.logs import show_logs
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import Piece, tasks
-from gazette_spark.scan.reads import JournalSource
-from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.spark_versions import (
     ADMISSION_CONTROL,
     ARROW_STREAM_WRITES,
@@ -83,12 +83,12 @@ from gazette_spark.spark_versions import (
 if TYPE_CHECKING:
     # Spark starts a process for each thing it asks of a source. Of those most need neither gRPC, nor the
     # planner, nor what writes.
+    from gazette_spark._planning.committed import CommittedScan
+    from gazette_spark._planning.gaps_reader import GapsReader
+    from gazette_spark._planning.planner import Planner
+    from gazette_spark._planning.quarantine import QuarantiningParser
+    from gazette_spark._planning.stored_journals import StoreJournals
     from gazette_spark.client import Client
-    from gazette_spark.scan.committed import CommittedScan
-    from gazette_spark.scan.gaps_reader import GapsReader
-    from gazette_spark.scan.planner import Planner
-    from gazette_spark.scan.quarantine import QuarantiningParser
-    from gazette_spark.store.stored_journals import StoreJournals
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
@@ -147,12 +147,12 @@ class GazetteDataSource(DataSource):
         """Return the columns of a query without a given schema: raw columns, or those of a sample."""
         options = parse_options(self.options)
         if options.read_gaps:
-            from gazette_spark.scan.gaps_reader import GAPS_DDL
+            from gazette_spark._planning.gaps_reader import GAPS_DDL
 
             return GAPS_DDL
         if options.infer_schema:
             # Loaded when asked for: Spark starts many processes.
-            from gazette_spark.scan.inference import query_schema
+            from gazette_spark._planning.inference import query_schema
 
             return query_schema(options, lambda: open_journals(options))
         if options.format not in (None, "raw"):
@@ -165,7 +165,7 @@ class GazetteDataSource(DataSource):
         options = parse_options(self.options, "batch")
         files = file_target(self.options)
         if options.read_gaps:
-            from gazette_spark.scan.gaps_reader import GapsReader
+            from gazette_spark._planning.gaps_reader import GapsReader
 
             return GapsReader(options, schema, open_journals)
         return BatchReader(options, schema, files)
@@ -246,7 +246,7 @@ class _Reader:
         for form in forms - {"raw"}:
             self._parser_maker(form)()  # Raises on the driver rather than in a task.
         if self._options.reads_committed:
-            from gazette_spark.scan.committed_pieces import uuid_place  # Most queries do without.
+            from gazette_spark._planning.committed_pieces import uuid_place  # Most queries do without.
 
             for framing in framings:
                 uuid_place(self._options, framing)  # Likewise.
@@ -282,7 +282,7 @@ class _Reader:
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
                 # The first try may have died of a record that no parser survives.
-                from gazette_spark.scan.quarantine import QuarantiningParser  # Few tasks run twice.
+                from gazette_spark._planning.quarantine import QuarantiningParser  # Few tasks run twice.
 
                 parser = QuarantiningParser(make)
             else:
@@ -296,8 +296,8 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut the range between into pieces."""
-        from gazette_spark.scan.planner import Planner
-        from gazette_spark.scan.stores import with_fragments
+        from gazette_spark._planning.planner import Planner
+        from gazette_spark._planning.store_queries import with_fragments
 
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
@@ -350,8 +350,8 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            from gazette_spark.scan.listings import follow
-            from gazette_spark.scan.planner import Planner
+            from gazette_spark._planning.listings import follow
+            from gazette_spark._planning.planner import Planner
 
             show_logs(self._options.log_level)
             self._client = open_client(self._options)
@@ -500,7 +500,7 @@ def open_journals(options: SourceOptions) -> Client | StoreJournals:
     show_logs(options.log_level)
     if options.fragment_store is None:
         return open_client(options)
-    from gazette_spark.scan.stores import listed_store
+    from gazette_spark._planning.store_queries import listed_store
 
     return listed_store(options)
 
@@ -521,7 +521,7 @@ def opened_pieces(
             for piece in pieces:
                 yield client, piece
         return
-    from gazette_spark.scan.stores import store_of_piece
+    from gazette_spark._planning.store_queries import store_of_piece
 
     for piece in pieces:
         with store_of_piece(options, piece) as journals:
@@ -588,7 +588,7 @@ def record_batches(
 
     scan: PieceScan | CommittedScan
     if options.reads_committed:
-        from gazette_spark.scan.committed_pieces import committed_scan  # Most queries do without.
+        from gazette_spark._planning.committed_pieces import committed_scan  # Most queries do without.
 
         assert client is not None
         scan = committed_scan(client, piece, options, scan_of, schema.fieldNames())

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.registry import framing_name, framing_named
+from gazette_spark._planning.blocks import MAX_RECORD_BYTES
+from gazette_spark._planning.boundary import next_record_end, window_reader
+from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.reads import JournalSource
 from gazette_spark.audit.delta_rows import DeltaRows
 from gazette_spark.audit.gap_reads import skipping_scan
 from gazette_spark.errors import InputError
-from gazette_spark.scan.blocks import MAX_RECORD_BYTES
-from gazette_spark.scan.boundary import next_record_end, window_reader
-from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.reads import JournalSource
 
 
 @dataclass(frozen=True, slots=True)

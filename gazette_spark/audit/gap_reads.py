@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 from gazette_spark._formats.framing import Framing
+from gazette_spark._planning.blocks import Gap
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.reads import ChunkLike, Journals, Reads
 from gazette_spark.protocol.spans import Spans, outside
-from gazette_spark.scan.blocks import Gap
-from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.reads import ChunkLike, Journals, Reads
 
 
 def skipping_scan(

@@ -27,6 +27,15 @@ from gazette_spark._formats.framing import Block, Framing, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
 from gazette_spark._formats.raw import ChunkFraming
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._planning.access import carried
+from gazette_spark._planning.boundary import record_end, window_reader
+from gazette_spark._planning.committed import CommittedScan
+from gazette_spark._planning.committed_pieces import committed_scan, uuid_place
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.ranges import OffsetRange, Piece, split
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark._planning.skipped import skipped_spans
+from gazette_spark._planning.view import JournalView
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.errors import DataLossError, JournalNotFoundError
@@ -34,15 +43,6 @@ from gazette_spark.options.security import Security
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.spans import outside
-from gazette_spark.scan.access import carried
-from gazette_spark.scan.boundary import record_end, window_reader
-from gazette_spark.scan.committed import CommittedScan
-from gazette_spark.scan.committed_pieces import committed_scan, uuid_place
-from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import OffsetRange, Piece, split
-from gazette_spark.scan.reads import JournalSource
-from gazette_spark.scan.skipped import skipped_spans
-from gazette_spark.scan.view import JournalView
 from gazette_spark.source import GazetteDataSource, open_client
 
 Gaps = tuple[tuple[int, int], ...]

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark._formats.framing import Positions
+from gazette_spark._planning.reads import JournalSource
 from gazette_spark.audit.differences import Difference, OtherCommit, changed_rows, commits_of_others
 from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records
 from gazette_spark.audit.parts import Bins, Part, first_difference, parts_of, unequal
@@ -28,7 +29,6 @@ from gazette_spark.audit.tiling import CoveredRange, Stored, Tiling, check_conti
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.ledger.history import HistoryRow, app_ids, visible_entries
 from gazette_spark.options.source import READ_COMMITTED, parse_options
-from gazette_spark.scan.reads import JournalSource
 from gazette_spark.table.delta_table import DeltaTable
 
 Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.query import StreamingQuery
 
+from gazette_spark._planning.access import carried
 from gazette_spark.consumer.application import Application
 from gazette_spark.consumer.batch_driver import BatchDriver, Opened
 from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
@@ -39,7 +40,6 @@ from gazette_spark.consumer.state_table import StateTable
 from gazette_spark.errors import ClosedError, MissingPackageError, OptionError
 from gazette_spark.options.write import WriteOptions, parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.scan.access import carried
 from gazette_spark.table.files import clear_unfinished, delete_directory
 from gazette_spark.write.spark_writer import open_client
 

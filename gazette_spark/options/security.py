@@ -2,7 +2,7 @@
 
 A query says who it is in one of three ways: a token, a file that holds one, or the keys that sign tokens.
 Which authorities it trusts, and its client certificate, are files on the driver or their contents. Tasks need
-none of the files: ``scan.access`` reads them on the driver for each batch.
+none of the files: ``_planning.access`` reads them on the driver for each batch.
 
 Spark masks the values of options whose names match its setting ``spark.redaction.regex``, by default those
 with ``secret``, ``password``, ``token`` or ``access.key``. The names of secret values here do.

@@ -22,9 +22,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from gazette_spark._planning.access import carried
 from gazette_spark.errors import MissingModuleError, OptionError
 from gazette_spark.options.source import SourceOptions, parse_options
-from gazette_spark.scan.access import carried
 from gazette_spark.table.files import is_classic, jvm_errors
 from gazette_spark.table.java_errors import short_java_error, without_frames
 

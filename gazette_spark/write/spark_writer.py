@@ -27,13 +27,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
+from gazette_spark._planning.access import access, carried
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
 from gazette_spark.errors.arrival import short_errors
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.options.write import WriteOptions
-from gazette_spark.scan.access import access, carried
 from gazette_spark.spark_versions import ArrowStreamWriter
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.producer import TaskIntent, TaskProducer

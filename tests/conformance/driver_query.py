@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import Client
+from gazette_spark._planning import listings
 from gazette_spark.errors import GazetteError
-from gazette_spark.scan import listings
 from gazette_spark.source import GazetteDataSource, StreamReader
 from tests.conformance.wire import delete, spec
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark import Client, EmbeddedBroker
+from gazette_spark._planning import listings
 from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
@@ -18,7 +19,6 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan import listings
 from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark import Client
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.store_files import open_store
+from gazette_spark._planning.store_queries import listed_store
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError, FragmentConflictError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.planner import Planner
-from gazette_spark.scan.stores import listed_store
-from gazette_spark.store.files import open_store
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of
 from tests.rig.brokers import BrokerHandle
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark import JournalOffsets
+from gazette_spark._planning.planner import Planner
 from gazette_spark.client import Listing, parse_selector
 from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.client._read.settled_heads import SettledHead
@@ -17,7 +18,6 @@ from gazette_spark.options.source import parse_options
 from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import expand_prefix, labels_with_name, selector_matches
-from gazette_spark.scan.planner import Planner
 
 FIXED = "application/x-protobuf-fixed"
 

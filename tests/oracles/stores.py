@@ -11,19 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.store_files import StoreFiles
+from gazette_spark._planning.store_layout import StoredFragment, StoreFile
+from gazette_spark._planning.store_queries import reach_of, wanted_of, with_fragments
+from gazette_spark._planning.stored_journals import StoreJournals
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.client import FragmentReader
 from gazette_spark.errors import DirectReadError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.planner import Planner
-from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.stores import reach_of, wanted_of, with_fragments
-from gazette_spark.store.files import StoreFiles
-from gazette_spark.store.layout import StoredFragment, StoreFile
-from gazette_spark.store.stored_journals import StoreJournals
 
 MOD_TIME = 1_700_000_000
 SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.scan.admission import (
+from gazette_spark._planning.admission import (
     FLOOR_PARTS,
     Backlog,
     Limits,

@@ -15,6 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats.lines import LINES
+from gazette_spark._planning.blocks import MAX_RECORD_BYTES
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.ranges import OffsetRange, Piece, split
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.journal_source import PlannedRange
@@ -24,9 +27,6 @@ from gazette_spark.errors import RecordError
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.spans import joined
-from gazette_spark.scan.blocks import MAX_RECORD_BYTES
-from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.lines import FakeJournal, records_of
 from tests.rig.row_digest import digest_of, row_text, that_cancel_out, words_of
 

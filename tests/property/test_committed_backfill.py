@@ -27,6 +27,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from gazette_spark import source
 from gazette_spark._backfill import backfill
+from gazette_spark._planning import committed as scan_committed
+from gazette_spark._planning import producer_states
+from gazette_spark._planning.producer_states import StateFiles
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
@@ -36,9 +39,6 @@ from gazette_spark.ledger.decision import Refusal, Skip, decide
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan import committed as scan_committed
-from gazette_spark.scan import producer_states
-from gazette_spark.scan.producer_states import StateFiles
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import Crash, MicroBatches, TaskFaults

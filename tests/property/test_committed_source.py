@@ -28,6 +28,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
+from gazette_spark._planning import committed as scan_committed
+from gazette_spark._planning import planned_bytes
+from gazette_spark._planning.piece_scan import PieceScan
 from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
 from gazette_spark.audit.parts import first_difference
 from gazette_spark.audit.tiling import CoveredRange
@@ -37,9 +40,6 @@ from gazette_spark.client import Client
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan import committed as scan_committed
-from gazette_spark.scan import planned_bytes
-from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults
 from tests.oracles.committed import Sent, committed

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_spark._planning.remembered_schema import parse_fields
 from gazette_spark.broker.http.gateway import read_request
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage import commit_log
@@ -46,7 +47,6 @@ from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import KeySet
 from gazette_spark.query_progress import query_lag
 from gazette_spark.replicated_log.entries import parse_record
-from gazette_spark.scan.remembered_schema import parse_fields
 from gazette_spark.seal import seal, seal_line
 from gazette_spark.write.transactions import Record
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats.fixed import MAGIC, frame
+from gazette_spark._planning import boundary
+from gazette_spark._planning.boundary import limited_end, record_end
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import OffsetRange, Piece, split
 from gazette_spark.errors import RecordError
-from gazette_spark.scan import boundary
-from gazette_spark.scan.boundary import limited_end, record_end
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.framings import FAST, Found, read
 from tests.oracles.lines import FakeJournal
 

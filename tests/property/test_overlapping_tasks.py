@@ -27,6 +27,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from gazette_spark._planning import committed as scan_committed
+from gazette_spark._planning import producer_states
+from gazette_spark._planning.piece_scan import PieceScan
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
@@ -34,9 +37,6 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import calling
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan import committed as scan_committed
-from gazette_spark.scan import producer_states
-from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.source import GazetteDataSource, PiecePartition
 from gazette_spark.write import spark_writer
 from gazette_spark.write.spark_writer import BATCH_ID, QUERY_ID, RUN_ID, StreamWriter, Written

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._planning.admission import Limits
 from gazette_spark.client._read.heads import MANY
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan.admission import Limits
 from tests.oracles.brokers import FakeClient, FakeJournal, planner_of
 
 LONGEST, HALF = 40, 9

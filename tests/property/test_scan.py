@@ -10,12 +10,10 @@ import pyarrow as pa
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.errors import RecordError
-from gazette_spark.protocol.spans import joined
-from gazette_spark.scan.blocks import Gap
-from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import (
+from gazette_spark._planning.blocks import Gap
+from gazette_spark._planning.boundary import limited_end, next_record_end, record_end, window_reader
+from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.ranges import (
     ENOUGH_PIECES,
     SHARED_BYTES,
     SHARED_CONTENT_BYTES,
@@ -25,7 +23,9 @@ from gazette_spark.scan.ranges import (
     split,
     tasks,
 )
-from gazette_spark.scan.skipped import skipped_spans
+from gazette_spark._planning.skipped import skipped_spans
+from gazette_spark.errors import RecordError
+from gazette_spark.protocol.spans import joined
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 
 NAME = "a/journal"

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._planning.admission import Limits
+from gazette_spark._planning.planner import Planner
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     GazetteError,
@@ -17,8 +19,6 @@ from gazette_spark.errors import (
     OtherJournalsError,
 )
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan.admission import Limits
-from gazette_spark.scan.planner import Planner
 from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
 from tests.rig.examples import examples
 

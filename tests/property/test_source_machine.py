@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
 from gazette_spark._formats.fixed import MAGIC, frame
+from gazette_spark._planning import planned_bytes, ranges
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.settings import ServingSettings, StorageSettings
@@ -34,7 +35,6 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OtherJournalsError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan import planned_bytes, ranges
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import (
     CRASH_POINTS,

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from gazette_spark import source
+from gazette_spark._planning import planner, ranges
+from gazette_spark._planning.planned_bytes import PlannedBytes
+from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.tracked_position import TrackedPosition
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, RecordError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan import planner, ranges
-from gazette_spark.scan.planned_bytes import PlannedBytes
-from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.testing.micro_batch import BatchDiffersError
 from tests.property.test_source_machine import SourceMachine
 

@@ -9,11 +9,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._backfill import steps
+from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.store_queries import wanted_of, with_fragments
+from gazette_spark._planning.stored_journals import StoreJournals
 from gazette_spark.errors import DataLossError, FragmentConflictError, RecordError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan.planner import Planner
-from gazette_spark.scan.stores import wanted_of, with_fragments
-from gazette_spark.store.stored_journals import StoreJournals
 from tests.oracles.lines import FakeJournal, records_of
 from tests.oracles.stores import MemoryFiles, plan, read, rows_of, store_options
 

@@ -239,8 +239,8 @@ def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
     """Return the records of a journal's bytes as a task scans them."""
     from gazette_spark._formats.fixed import frame
     from gazette_spark._formats.registry import framing_named
-    from gazette_spark.scan.piece_scan import PieceScan
-    from gazette_spark.scan.ranges import Piece
+    from gazette_spark._planning.piece_scan import PieceScan
+    from gazette_spark._planning.ranges import Piece
 
     framing = FRAMINGS.get(form, "lines")
     if framing == "lines":
@@ -263,9 +263,9 @@ def _raw(case: Case) -> None:
     """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
     from gazette_spark._formats.encode import binary_array, encoded
     from gazette_spark._formats.registry import framing_named
+    from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+    from gazette_spark._planning.ranges import Piece
     from gazette_spark.errors import GazetteError
-    from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-    from gazette_spark.scan.ranges import Piece
 
     for name in ("lines", "csv", "fixed", "none"):
         framing = framing_named(name, 64 << 20)

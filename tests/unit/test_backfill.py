@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gazette_spark._backfill import Backfilled, continued, is_open, pinned_options, steps
+from gazette_spark._planning.producer_states import StateFiles
 from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, OffsetError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.spans import joined
-from gazette_spark.scan.producer_states import StateFiles
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}

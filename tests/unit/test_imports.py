@@ -26,7 +26,7 @@ RANKS = (
     ("ledger", "_formats"),
     ("client", "_server", "lag"),
     ("message",),
-    ("replicated_log", "store", "scan", "write", "data_files", "broker"),
+    ("replicated_log", "_planning", "write", "data_files", "broker"),
     ("source",),
     ("listener", "table", "sink", "_backfill", "_ingest", "audit"),
     ("consumer",),
@@ -41,7 +41,7 @@ ORDER = {part: index for index, part in enumerate(part for row in RANKS for part
 HEAVY = {
     "pyspark": {
         "spark_versions",
-        "scan",
+        "_planning",
         "write",
         "data_files",
         "source",
@@ -205,7 +205,7 @@ NOT_FOR_WORKERS = {
 
 def test_what_workers_load_is_light() -> None:
     """Spark starts many Python processes that load the source: what few of them need is loaded later."""
-    late = NOT_FOR_WORKERS | {"grpc", "gazette_spark.client", "gazette_spark.scan.planner"}
+    late = NOT_FOR_WORKERS | {"grpc", "gazette_spark.client", "gazette_spark._planning.planner"}
     code = f"import sys, gazette_spark.source; print(*sorted({late!r} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -220,8 +220,8 @@ import sys
 import numpy as np
 from gazette_spark.message.columns import ProducerStates, sequence
 from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
-from gazette_spark.scan import committed_pieces
-from gazette_spark.scan.producer_states import StateFiles
+from gazette_spark._planning import committed_pieces
+from gazette_spark._planning.producer_states import StateFiles
 uuids = split_uuids(uuid_texts(stamp(ProducerId(b"\\1\\0\\0\\0\\0\\1"), Clock(1 << 62), 3, 1)))
 files = StateFiles({str(tmp_path)!r})
 files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning.remembered_schema import FILE, remembered
 from gazette_spark._server.catalog import Catalog, CatalogEntry
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage.state import StateDirectory
@@ -31,8 +33,6 @@ from gazette_spark.options.schema_hints import field
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr
-from gazette_spark.scan.producer_states import StateFiles
-from gazette_spark.scan.remembered_schema import FILE, remembered
 from gazette_spark.seal import seal, unseal
 
 DAMAGED = object()

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gazette_spark import Client, LedgerEntry
+from gazette_spark._planning.producer_states import StateFiles
 from gazette_spark.client import journal_spec
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
-from gazette_spark.scan.producer_states import StateFiles
 
 RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING, _ack_offset BIGINT"
 """Columns of committed messages."""

@@ -6,11 +6,11 @@ import pytest
 
 from gazette_spark._formats.fixed import FIXED, MAGIC, frame, magic_words
 from gazette_spark._formats.framing import Block
+from gazette_spark._planning.blocks import Gap
+from gazette_spark._planning.boundary import record_end
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.ranges import Piece
 from gazette_spark.errors import RecordError
-from gazette_spark.scan.blocks import Gap
-from gazette_spark.scan.boundary import record_end
-from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import Piece
 from tests.oracles.lines import FakeJournal
 
 HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gazette_spark._planning.open_transactions import OpenTransactions
+from gazette_spark._planning.producer_states import StateFiles
 from gazette_spark.lag.api import Api, HttpRequest
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import poll_all
@@ -19,8 +21,6 @@ from gazette_spark.lag.state_feed import StateFeed
 from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.message.columns import NO_TRANSACTION, ProducerStates
 from gazette_spark.message.uuids import Clock
-from gazette_spark.scan.open_transactions import OpenTransactions
-from gazette_spark.scan.producer_states import StateFiles
 
 NOW_MS = 1_700_000_000_000
 A, B, C = "shop/a", "shop/b", "shop/c"

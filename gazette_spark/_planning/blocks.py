@@ -1,0 +1,294 @@
+"""Chunks of a journal to blocks of whole records: the records of a piece, less those cut by jumps.
+
+:class:`Cutter` is a state machine without I/O. Its states:
+
+========  =======================================  ==================================================
+state     meaning                                  leaves it when
+========  =======================================  ==================================================
+skipping  before the piece's first record end, or  a record end is seen (→ cutting), a jump ends
+          before the first one after a jump        (→ cutting, or still skipping), or ``end`` is
+                                                   reached (→ done; after a jump at a record end)
+cutting   ``start`` is the first byte of a record  the next record begins at or past ``end`` (→ done)
+          the piece owns, bytes from it are kept
+done      all records of the piece are out         never
+========  =======================================  ==================================================
+
+A jump means that bytes are gone. The record it cuts can never be finished and is dropped. Where the bytes go
+on a fragment begins, and maybe no record: an append of lines may hold half of one. So in a framing that
+``resyncs`` the bytes up to the next record end are left out, too, and reported. Other framings ask for
+appends of whole records. The resulting rows depend on the piece and the journal's content only, never on how
+the content arrives in chunks.
+
+A piece of an anchored framing begins with a record and has to end with one: the reader checks that. So a
+piece that was cut in the wrong place ends in an error, never in other rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+from gazette_spark._formats.framing import Block, Cut, Framing
+from gazette_spark._formats.lines import LINES
+from gazette_spark._planning.ranges import Piece
+from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
+
+BLOCK_BYTES = 1 << 20
+"""Bytes gathered before a block is cut: large enough to make calls cheap, small enough for the cache."""
+
+LOOK_BYTES = 64 << 10
+"""Least bytes gathered before it is looked whether a record grows too long."""
+
+MAX_RECORD_BYTES = 64 << 20
+"""Default of the longest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes a piece should have held as records and that are gone, or are no records.
+
+    The gaps of all pieces of a range, added up, do not depend on how the range was cut.
+    """
+
+    journal: str
+    begin: int
+    end: int
+    """Missing are ``[begin, end)``, as far as they lie in the piece; may be empty."""
+    cut_offset: int
+    """First byte of the record that the gap cut short and that was dropped; only valid with ``cut_bytes``."""
+    cut_bytes: int
+    """Bytes still there of that record, 0: no record was cut."""
+    kind: str = "missing"
+    """``missing``: the bytes are gone. ``desync``: they are there and begin no record. ``rest``: they follow
+    missing ones and may be the rest of a record; they may lie past the piece's end."""
+
+
+class Cutter:
+    """Cuts the chunks of one piece into blocks. Fed by one thread, in order."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        *,
+        fail_on_data_loss: bool,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        framing: Framing = LINES,
+        records_begin: Collection[int] = (),
+    ) -> None:
+        if framing.anchored and not (piece.head and piece.end == piece.limit):
+            msg = f"framing {framing.name}: {piece} does not begin and end where records do"
+            raise ValueError(msg)
+        self.piece = piece
+        self.gaps: list[Gap] = []
+        self._done = piece.begin >= piece.end
+        self._fail_on_data_loss = fail_on_data_loss
+        self._max_record_bytes = max_record_bytes
+        self._block_bytes = block_bytes
+        self._framing = framing
+        self._skipping = not piece.head
+        self._records_begin = records_begin
+        """Offsets at which a record begins, also where missing bytes end there."""
+        self._rest: int | None = None
+        """First byte after a jump, as long as no record's end was seen since."""
+        self._position = piece.read_from
+        self._start = piece.read_from
+        self._kept: list[bytes] = []
+        self._stored = [(0, 0)]
+        """Store times of the kept bytes, in the form of a block."""
+        self._look_later(0)
+
+    def __repr__(self) -> str:
+        state = "done" if self._done else "skipping" if self._skipping else "cutting"
+        return f"Cutter({self.piece}, {state} at {self._position}, gaps={len(self.gaps)})"
+
+    def done(self) -> bool:
+        """Tell whether all records of the piece are out; nothing more need be read then."""
+        return self._done
+
+    def feed(self, offset: int, content: bytes, mod_time: int = 0) -> Iterator[Block]:
+        """Take the next chunk and when it was stored, yield the blocks that are now whole.
+
+        Raises:
+            DataLossError: the chunk begins past the one before, and that is not allowed.
+            RecordError: a record is longer than allowed.
+            ProtocolError: the chunk begins before the end of the one before.
+        """
+        if offset < self._position:
+            raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
+        if offset > self._position:
+            yield from self._jump(offset)
+        if mod_time != self._stored[-1][1]:
+            self._stored.append((offset, mod_time))
+        for low in range(0, len(content), self._block_bytes):
+            if self.done():
+                return
+            yield from self._take(content[low : low + self._block_bytes])
+
+    def finish(self, landed: int) -> Iterator[Block]:
+        """End the read, at the offset where the journal goes on, and yield the remaining blocks.
+
+        Raises:
+            DataLossError: the read jumped past its end, and that is not allowed.
+            RecordError: the last record has no end.
+            OffsetNotYetAvailableError: the read ended before the piece did.
+        """
+        if not self.done() and landed > self._position:
+            yield from self._jump(landed)
+        if self.done():
+            return
+        journal, limit = self.piece.journal, self.piece.limit
+        if self._position < limit:
+            raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
+        self._report_rest()
+        if not self._skipping:
+            yield from self._flush(last=True)
+            if not self.done() and self._position > self._start:
+                raise RecordError(journal, self._start, self._endless())
+        self._done = True
+
+    def _take(self, content: bytes) -> Iterator[Block]:
+        """Keep content that follows at the present position."""
+        if self._skipping:
+            content = self._skip(content)
+        if not content:
+            return
+        self._kept.append(content)
+        self._position += len(content)
+        if self._position >= self._look_at:
+            yield from self._flush()
+
+    def _skip(self, content: bytes) -> bytes:
+        """Drop bytes before the first record start, return the rest for the piece."""
+        boundary = self._framing.first_boundary(content, self._position)
+        self._position += len(content) if boundary is None else boundary
+        self._begin_at(self._position)
+        self._skipping = boundary is None
+        if self._rest is not None and boundary is None:
+            return b""  # The rest is this piece's to report, also past its end.
+        self._report_rest()
+        self._done = self._position >= self.piece.end
+        return b"" if boundary is None or self._done else content[boundary:]
+
+    def _begin_at(self, position: int) -> None:
+        """Note where the next record begins of which nothing is there yet."""
+        self._start = self._position = position
+        self._kept.clear()
+        self._look_later(0)
+
+    def _look_later(self, needs: int) -> None:
+        """Set when to look for records again: seldom enough that no byte is looked at many times."""
+        rest = self._position - self._start
+        longest = self._max_record_bytes + LOOK_BYTES
+        if self._position < self.piece.end:
+            wanted = max(min(self._block_bytes, longest), 2 * rest, needs)
+            self._look_at = min(self._start + min(wanted, rest + longest), self.piece.end)
+        else:
+            self._look_at = self._position + min(max(rest, LOOK_BYTES // 16), longest)
+
+    def _jump(self, target: int) -> Iterator[Block]:
+        """Go on at the target: yield whole records, drop the one that is cut."""
+        piece, wanted = self.piece, self._position
+        if self._fail_on_data_loss:
+            raise DataLossError(piece.journal, wanted, target)
+        self._report_rest()
+        yield from self._flush(last=True)
+        if self._done:
+            return  # The record that the jump cuts short belongs to the next piece.
+        cut = 0 if self._skipping else wanted - self._start
+        begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
+        if cut or begin < end:
+            self.gaps.append(Gap(piece.journal, begin, end, self._start if cut else begin, cut))
+        self._begin_at(target)
+        self._done = target >= piece.end
+        self._skipping = self._framing.resyncs and target not in self._records_begin
+        self._rest = target if self._skipping and not self._done else None
+
+    def _report_rest(self) -> None:
+        """Report the bytes since the last jump, up to here: no record is seen to begin in them."""
+        if self._rest is not None and self._rest < self._position:
+            self.gaps.append(Gap(self.piece.journal, self._rest, self._position, self._rest, 0, "rest"))
+        self._rest = None
+
+    def _flush(self, *, last: bool = False) -> Iterator[Block]:
+        """Yield the kept whole records that the piece owns."""
+        if self._skipping or self._position == self._start:
+            return
+        data = b"".join(self._kept)
+        cut = self._framing.cut(data, self._start, last=last)
+        block = self._owned(data, cut)
+        self._refuse_desync(cut)
+        oversized = np.flatnonzero(block.ends - block.starts > self._max_record_bytes)
+        if len(oversized):
+            stop = int(oversized[0])
+            if stop:
+                yield block.rows(0, stop)
+            raise self._oversized(int(block.offsets[stop]))
+        self._start += cut.size
+        self._kept = [data[cut.size :]]
+        self._done = self._start >= self.piece.end
+        if len(block):
+            yield block
+        longest = self._max_record_bytes + self._framing.header_bytes
+        if not self._done and max(len(data) - cut.size, cut.needs) > longest:
+            raise self._oversized(self._start)
+        self._look_later(cut.needs)
+
+    def _owned(self, data: bytes, cut: Cut) -> Block:
+        """Return the records that begin before the piece's end."""
+        framing = self._framing
+        whole = data if cut.size == len(data) else data[: cut.size]
+        block = Block(
+            self.piece.journal,
+            self._start,
+            whole,
+            cut.starts,
+            cut.ends,
+            framing.header_bytes,
+            framing.trailer_bytes,
+            self._stored_of(whole),
+        )
+        if self._start + len(whole) <= self.piece.end:
+            return block
+        return block.rows(0, int(np.searchsorted(block.offsets, self.piece.end)))
+
+    def _stored_of(self, data: bytes) -> Sequence[tuple[int, int]]:
+        """Return the store times of the kept bytes, and forget earlier ones."""
+        at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
+        del self._stored[:at]
+        if self._stored == [(0, 0)]:
+            return ()
+        until = bisect_left(self._stored, self._start + len(data), lo=1, key=itemgetter(0))
+        return tuple(self._stored[:until])
+
+    def _refuse_desync(self, cut: Cut) -> None:
+        """Raise, or count, bytes where a record should begin and none does."""
+        journal = self.piece.journal
+        for low, high in cut.skipped:
+            begin, end = self._start + low, self._start + high
+            if self._fail_on_data_loss:
+                problem = (
+                    f"desync: no record of framing {self._framing.name} begins in the {end - begin} bytes "
+                    "from here. Set failOnDataLoss=false to skip such bytes"
+                )
+                raise RecordError(journal, begin, problem)
+            if self.gaps and self.gaps[-1].kind == "desync" and self.gaps[-1].end == begin:
+                begin = self.gaps.pop().begin
+            self.gaps.append(Gap(journal, begin, end, begin, 0, "desync"))
+
+    def _endless(self) -> str:
+        if not self._framing.anchored:
+            return f"has no end before the range's end, offset {self.piece.limit}"
+        return (
+            f"has no end before its piece's end, offset {self.piece.limit}. Framing {self._framing.name} is "
+            "read in pieces that are cut where appends begin, so each append has to hold whole records. "
+            "Raise maxBytesPerPartition, and leave out minPartitions, to read the range in one piece"
+        )
+
+    def _oversized(self, offset: int) -> RecordError:
+        problem = f"oversized record: longer than maxRecordBytes={self._max_record_bytes} allows"
+        return RecordError(self.piece.journal, offset, problem)

@@ -1,0 +1,245 @@
+"""The search for record boundaries in a window of a journal: how the end of a batch is fixed.
+
+Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It returns the whole
+content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
+last hole, ``[end - len(answer), end)``. The record that a hole cuts cannot be finished, so a search stops at
+the end of a hole. In a framing that ``resyncs`` no record need begin there. There a batch ends one byte
+before, inside the hole, so that the next batch meets it, too; or at the write head, if the hole reaches that.
+
+Anchored framings need more bytes: a tail of at most the longest record's length, in which every way to read
+it comes to the same end. Without such a tail, all records from ``begin`` on are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
+from gazette_spark._planning.reads import Journals, landed
+from gazette_spark.errors import DataLossError, RecordError
+
+ReadWindow = Callable[[int, int], bytes]
+
+FIRST_WINDOW_BYTES = 64 << 10
+"""First window of a search; each further one is twice as long."""
+
+MAX_WINDOW_BYTES = 8 << 20
+"""Longest window where all records of a range are followed."""
+
+
+def record_end(
+    read_window: ReadWindow,
+    begin: int,
+    end: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+    write_head: int | None = None,
+) -> int:
+    """Return the largest record boundary in ``[begin, end]``; ``begin`` counts as a boundary.
+
+    The end of a hole counts, too, if no other boundary follows it. With a write head, and in a framing that
+    ``resyncs``, a hole's last byte counts in its place unless the hole ends at the head.
+
+    Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
+    twice and at most ``max_record_bytes + 1`` bytes; more only where an anchored framing needs it.
+
+    Raises:
+        RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
+    """
+    if framing.anchored:
+        return AnchoredBoundary(read_window, max_record_bytes, journal, framing).end(begin, end)
+    high, size = end, FIRST_WINDOW_BYTES
+    while high > begin:
+        low = max(begin, high - size, end - max_record_bytes - 1)
+        window = read_window(low, high)
+        cut = framing.last_boundary(window, max_record_bytes)
+        if cut is not None:
+            return high - len(window) + cut
+        if len(window) < high - low:
+            behind = high - len(window)
+            if not framing.resyncs or write_head in (None, behind):
+                return behind
+            inside = behind - 1
+            if inside == begin or not read_window(inside - 1, inside):
+                return inside
+            high, size, end = inside, FIRST_WINDOW_BYTES, inside  # A batch has to have a byte of the hole.
+            continue
+        if end - low > max_record_bytes:
+            raise _oversized(journal, low, end, max_record_bytes, exact=low == begin)
+        high, size = low, size * 2
+    return begin
+
+
+def next_record_end(
+    read_window: ReadWindow,
+    begin: int,
+    write_head: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+) -> int | None:
+    """Return a boundary past ``begin``, usually the first one, None without one up to the write head.
+
+    Raises:
+        RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
+    """
+    if framing.anchored:
+        search = AnchoredBoundary(read_window, max_record_bytes, journal, framing)
+        return next(search.followed(begin, write_head), None)
+    low, size = begin, FIRST_WINDOW_BYTES
+    while low < write_head:
+        high = min(write_head, low + size, begin + max_record_bytes + 1)
+        window = read_window(low, high)
+        cut = framing.first_boundary(window, low)
+        if len(window) < high - low:
+            begin = high - len(window)
+            if cut is None and (not framing.resyncs or begin == write_head):
+                return begin
+        if cut is not None:
+            return high - len(window) + cut
+        if high - begin > max_record_bytes:
+            raise _oversized(journal, begin, high, max_record_bytes, exact=True)
+        low, size = high, size * 2
+    return None
+
+
+def limited_end(
+    read_window: ReadWindow,
+    begin: int,
+    soft_end: int,
+    write_head: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+) -> int:
+    """Return where a batch ends that should stop at ``soft_end`` and may go up to the write head.
+
+    The largest boundary up to ``soft_end``; when that leaves no whole record, the end of the first
+    one, so that a limit below a record's length never stops a query. Equal to ``begin`` only when no
+    whole record is there yet.
+    """
+    end = min(soft_end, write_head)
+    found = record_end(
+        read_window, begin, end, max_record_bytes, journal=journal, framing=framing, write_head=write_head
+    )
+    if found > begin or end == write_head:
+        return found
+    after = next_record_end(
+        read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
+    )
+    return begin if after is None else after
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoredBoundary:
+    """The search in a journal of an anchored framing."""
+
+    read_window: ReadWindow
+    max_record_bytes: int
+    journal: str
+    framing: Framing
+
+    def end(self, begin: int, end: int) -> int:
+        """Return the largest boundary in ``[begin, end]``, itself taken to be one at ``begin``."""
+        longest = self.max_record_bytes + self.framing.header_bytes + self.framing.trailer_bytes
+        longest += max(0, self.framing.header_bytes - 1)  # The end may cut the header of the last record.
+        window, low, size = b"", end, FIRST_WINDOW_BYTES
+        while low > max(begin, end - longest):
+            high, low = low, max(begin, end - longest, end - size)
+            more = self.read_window(low, high)
+            window = more + window
+            if len(more) < high - low:
+                at = end - len(window)
+                return at + self.framing.cut(window, at).size
+            found = self.framing.last_boundary(window, self.max_record_bytes) if low > begin else None
+            if found is not None:
+                return low + found
+            size *= 4
+        return max(self.followed(begin, end, window if low == begin else b""), default=begin)
+
+    def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
+        """Follow records from ``begin``, yield the first one's end, some boundaries, the last up to ``end``.
+
+        ``data`` is the content already read from ``begin`` on.
+        """
+        at, size = begin, FIRST_WINDOW_BYTES
+        while True:
+            cut = self.framing.cut(data, at)
+            if len(cut.ends):
+                yield at + int(cut.ends[0]) + self.framing.trailer_bytes
+            if cut.size:
+                at, data = at + cut.size, data[cut.size :]
+                yield at
+            if max(len(data), cut.needs) > self.max_record_bytes + self.framing.header_bytes:
+                raise _oversized(self.journal, at, at + len(data), self.max_record_bytes, exact=True)
+            low = at + len(data)
+            if low >= end:
+                return
+            high = min(end, low + max(size, len(data)))
+            window = self.read_window(low, high)
+            if len(window) < high - low:
+                at, data = high - len(window), b""
+                yield at
+            data += window
+            size = min(size * 2, MAX_WINDOW_BYTES)
+
+
+def window_of(content: bytes, begin: int, beyond: ReadWindow) -> ReadWindow:
+    """Return a ``read_window`` of bytes in memory, all of ``[begin, begin + len(content))``.
+
+    ``beyond`` reads all other bytes.
+    """
+
+    def read_window(low: int, high: int) -> bytes:
+        if begin <= low <= high <= begin + len(content):
+            return content[low - begin : high - begin]
+        return beyond(low, high)
+
+    return read_window
+
+
+def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
+    """Return a ``read_window`` that asks a client.
+
+    Raises (when called):
+        DataLossError: bytes are missing and ``fail_on_data_loss`` is set.
+    """
+
+    def read_window(begin: int, end: int) -> bytes:
+        if begin >= end:
+            return b""
+        parts: list[bytes] = []
+        at = begin
+        with client.read(journal, offset=begin, end_offset=end) as reader:
+            for chunk in reader:
+                if chunk.offset > at:
+                    _hole(journal, at, chunk.offset, fail=fail_on_data_loss)
+                    parts.clear()
+                parts.append(chunk.content)
+                at = chunk.offset + len(chunk.content)
+            if landed(reader) > at:
+                _hole(journal, at, landed(reader), fail=fail_on_data_loss)
+                parts.clear()
+        return b"".join(parts)
+
+    return read_window
+
+
+def _hole(journal: str, wanted: int, available: int, *, fail: bool) -> None:
+    if fail:
+        raise DataLossError(journal, wanted, available)
+
+
+def _oversized(journal: str, begin: int, end: int, max_record_bytes: int, *, exact: bool) -> RecordError:
+    where = "" if exact else " or before it"
+    problem = (
+        f"oversized record: it begins here{where} and has no end up to offset {end}, "
+        f"more than maxRecordBytes={max_record_bytes} allows. Raise maxRecordBytes, or start past the record"
+    )
+    return RecordError(journal, begin, problem)

@@ -1,0 +1,282 @@
+"""The committed messages of a piece: blocks of records to blocks of those that acknowledgements commit.
+
+One task reads a range of a journal from its begin to its end. The states of the producers at its begin say
+which transactions are open. A message of a transaction waits until its fate is known: in memory, with the
+blocks of the last :data:`WINDOW_BYTES`. Older messages, and those before the range, are read again once the
+whole range was seen, if their transaction was committed. So no task holds more than the window, and bytes are
+read twice at most.
+
+The rows are those that one reader without a window would give, in another order: messages that are read again
+come last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.framing import Block, int64_array
+from gazette_spark._formats.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
+from gazette_spark._planning.blocks import Gap
+from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning.producer_states import without_lost
+from gazette_spark._planning.ranges import Piece
+from gazette_spark.errors import DataLossError
+from gazette_spark.message.columns import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
+from gazette_spark.message.uuid_columns import UuidReader
+from gazette_spark.message.uuids import ACK_TXN, UuidColumns, uuid_texts
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Offsets = npt.NDArray[np.int64]
+
+WINDOW_BYTES = 64 << 20
+"""Bytes of blocks that are kept because some of their messages wait for their fate."""
+
+
+class States(Protocol):
+    """Where the states of producers come from, and go to."""
+
+    def at_begin(self) -> ProducerStates:
+        """Return the states at the begin of the range."""
+
+    def at_end(self, states: ProducerStates) -> None:
+        """Take the states at its end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Records of a block, and which acknowledgement commits each."""
+
+    block: Block
+    uuids: UuidColumns
+    ack_offsets: Offsets
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Messages:
+        """Return some of the records."""
+        return Messages(self.block.only(keep), self.uuids.take(keep), self.ack_offsets[keep])
+
+    def with_columns(self, names: Collection[str]) -> Block:
+        """Return the block with the metadata columns of messages that are wanted."""
+        build: dict[str, Callable[[], pa.Array]] = {
+            UUID: lambda: uuid_texts(self.uuids),
+            PRODUCER: lambda: _producers(self.uuids),
+            CLOCK: lambda: _nullable(self.uuids.clocks.view(np.int64), pa.int64(), self.uuids.valid),
+            FLAGS: lambda: _nullable(self.uuids.flags.astype(np.int32), pa.int32(), self.uuids.valid),
+            ACK_OFFSET: lambda: int64_array(self.ack_offsets),
+        }
+        return replace(self.block, columns={name: build[name]() for name in names if name in build})
+
+
+class CommittedScan:
+    """Iterates over the committed records of a range, block by block. Use once, from one thread."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        scan: Callable[[Piece], PieceScan],
+        reader: UuidReader,
+        states: States,
+        *,
+        columns: Collection[str] = (),
+        include_acks: bool = False,
+    ) -> None:
+        """Read ``piece``, a whole range.
+
+        Args:
+            piece: The range.
+            scan: Opens the scan of a piece of the journal.
+            reader: Reads the messages' UUIDs.
+            states: The states of the journal's producers.
+            columns: Names of the columns of messages that the blocks shall bring along.
+            include_acks: Whether acknowledgements are records of the result.
+        """
+        self._piece = piece
+        self._scan = scan
+        self._reader = reader
+        self._states = states
+        self._columns = tuple(columns)
+        self._include_acks = include_acks
+        self._window = PendingWindow(piece.begin)
+        self.gaps: list[Gap] = []
+        """Bytes found missing so far; always empty when data loss is an error."""
+
+    def __repr__(self) -> str:
+        return f"CommittedScan({self._piece})"
+
+    def __iter__(self) -> Iterator[Block]:
+        scan = self._scan(self._piece)
+        sequencing = Sequencing(scan, self._reader, self._states.at_begin())
+        for messages, closings in sequencing:
+            yield from self._built(self._window.add(messages, closings))
+        self.gaps = list(scan.gaps)
+        yield from self._built(self._window.finish())
+        self._states.at_end(sequencing.states.kept())
+        yield from self._built(self._read_again(self._window.replay()))
+
+    def _built(self, messages: Iterator[Messages]) -> Iterator[Block]:
+        for each in messages:
+            shown = each
+            if not self._include_acks:
+                acks = each.uuids.valid & (each.uuids.flags == ACK_TXN) & (each.uuids.clocks != 0)
+                shown = each.only(~acks) if acks.any() else each
+            if len(shown.block):
+                yield shown.with_columns(self._columns)
+
+    def _read_again(self, replay: Replay) -> Iterator[Messages]:
+        for begin, end in replay.spans():
+            part = replace(self._piece, begin=begin, end=end, limit=end, head=True, content=None)
+            scan = self._scan(part)
+            for block in scan:
+                uuids = self._reader.uuids(block)
+                acks = replay.sequence(uuids, block.offsets)
+                if (found := acks >= 0).any():
+                    yield Messages(block, uuids, acks).only(found)
+            if scan.gaps:
+                # Parts of these transactions may be out already: they cannot be left out as a whole any more.
+                gap = scan.gaps[0]
+                raise DataLossError(gap.journal, gap.begin, gap.end)
+
+
+class Sequencing:
+    """Iterates over the records of a scan with their fates. Use once.
+
+    A transaction that was open where bytes are missing is lost, and none of it will be delivered.
+    """
+
+    def __init__(self, scan: PieceScan, reader: UuidReader, states: ProducerStates) -> None:
+        self._scan = scan
+        self._reader = reader
+        self.states = states
+        """States behind the records so far."""
+
+    def __iter__(self) -> Iterator[tuple[Messages, Closings]]:
+        seen = 0
+        for block in self._scan:
+            first = 0
+            for gap in self._scan.gaps[seen:]:
+                stop = max(first, int(np.searchsorted(block.offsets, gap.end)))
+                yield self._next(block.rows(first, stop))
+                first = stop
+                self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
+            seen = len(self._scan.gaps)
+            yield self._next(block.rows(first, len(block)) if first else block)
+        for gap in self._scan.gaps[seen:]:
+            self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
+
+    def _next(self, block: Block) -> tuple[Messages, Closings]:
+        uuids = self._reader.uuids(block)
+        found = sequence(self.states, uuids, block.offsets)
+        self.states = found.states
+        return Messages(block, uuids, found.ack_offsets), found.closings
+
+
+class PendingWindow:
+    """The newest blocks of which messages wait for their fate. Pure: reads nothing."""
+
+    def __init__(self, begin: int) -> None:
+        self._held: deque[Messages] = deque()
+        self._size = 0
+        self._floor = begin
+        """Messages that wait and begin before it are not held."""
+        self._closings: list[Closings] = []
+        """Of the blocks since the oldest that is held."""
+        self._again: list[Closings] = []
+        """Transactions with messages that are not held ..."""
+        self._until: list[Offsets] = []
+        """... and up to where these are to be read again."""
+
+    def add(self, messages: Messages, closings: Closings) -> Iterator[Messages]:
+        """Take the next block, yield messages that are known to be committed."""
+        if len(closings):
+            again = closings.take((closings.begins >= 0) & (closings.begins < self._floor))
+            self._again.append(again)
+            self._until.append(np.full(len(again), self._floor, np.int64))
+            if self._held:
+                self._closings.append(closings)
+        committed = messages.ack_offsets >= 0
+        if committed.all():
+            if len(committed):
+                yield messages
+        elif committed.any():
+            yield messages.only(committed)
+        waiting = messages.ack_offsets == PENDING
+        if waiting.any():
+            self._held.append(messages.only(waiting))
+            self._size += len(messages.block.data)
+        while self._size > WINDOW_BYTES:
+            yield from self._leave()
+
+    def finish(self) -> Iterator[Messages]:
+        """Yield what is left, as far as it is committed."""
+        while self._held:
+            yield from self._leave()
+
+    def replay(self) -> Replay:
+        """Return which messages have to be read again."""
+        until = np.concatenate([np.zeros(0, np.int64), *self._until])
+        return Replay(Closings.joined(self._again), until)
+
+    def _leave(self) -> Iterator[Messages]:
+        """Let the oldest block go."""
+        oldest = self._held.popleft()
+        self._size -= len(oldest.block.data)
+        offsets = oldest.block.offsets
+        # What is read again has to end where a record does.
+        self._floor = oldest.block.end_offset(-1)
+        closings = Closings.joined(self._closings)
+        acks = resolved(oldest.uuids, offsets, closings)
+        committed = acks >= 0
+        if committed.any():
+            yield Messages(oldest.block, oldest.uuids, acks).only(committed)
+        left = closings.take(closings.ack_offsets >= self._floor)
+        self._closings = [left] if len(left) and self._held else []
+
+
+def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offsets:
+    """Return the fates of messages that waited: what ended their producers' transactions next."""
+    acks = np.full(len(uuids), PENDING, np.int64)
+    if not len(closings) or not len(uuids):
+        return acks
+    producers, ranks = np.unique(closings.producers, return_inverse=True)
+    base = int(offsets[0])
+    bits = max(int(closings.ack_offsets.max()) - base, int(offsets[-1]) - base, 1).bit_length()
+    later = closings.ack_offsets > base
+    keys = (ranks[later].astype(np.int64) << bits) | (closings.ack_offsets[later] - base)
+    order = np.argsort(keys, kind="stable")
+    keys, closings = keys[order], closings.take(later).take(order)
+    rank = np.minimum(np.searchsorted(producers, uuids.producers), len(producers) - 1)
+    at = np.searchsorted(keys, (rank << bits) | (offsets - base), side="right")
+    found = at < len(keys)
+    at = np.where(found, at, 0)
+    found = found & (closings.producers[at] == uuids.producers) if len(keys) else found
+    if found.any():
+        committed = uuids.clocks <= closings.ack_clocks[at]
+        acks[found] = np.where(committed, closings.ack_offsets[at], DROPPED)[found]
+    return acks
+
+
+def _nullable(
+    values: npt.NDArray[np.signedinteger], kind: pa.DataType, valid: npt.NDArray[np.bool_]
+) -> pa.Array:
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [mask, pa.py_buffer(values)], null_count=-1)
+
+
+def _producers(uuids: UuidColumns) -> pa.StringArray:
+    """Return producer ids as hexadecimal digits: the last part of a UUID's text."""
+    if not len(uuids):
+        return pa.nulls(0, pa.string())
+    data = np.frombuffer(uuid_texts(uuids).buffers()[2], np.uint8).reshape(-1, 36)[:, 24:]
+    bounds = np.arange(len(uuids) + 1, dtype=np.int32) * 12
+    valid = pa.py_buffer(np.packbits(uuids.valid, bitorder="little"))
+    return pa.StringArray.from_buffers(
+        len(uuids), pa.py_buffer(bounds), pa.py_buffer(data.tobytes()), valid, null_count=-1
+    )

@@ -1,0 +1,232 @@
+"""Checks that a query's offsets still belong to the journals they were read from.
+
+A journal that is deleted and created again keeps its name. Over an empty store its offsets stand for other
+bytes: a query that went on would leave out the first records of the new journal, silently. Over the old
+journal's stored fragments they stand for the same bytes, and going on is right. So each batch records a
+:class:`~gazette_spark.offsets.Fingerprint` of the journals it reads, in its position and from there in the
+table's ledger, and this module compares it with the journal of today:
+
+- every journal of ``resumeOffsets`` when a query starts without a checkpoint, and those of a ledger when a
+  backfill starts;
+- a journal that is first read in a run, by what its position and ``resumeOffsets`` recorded;
+- a journal whose creation is later than the query's position, at once.
+
+==================================  ==========================  ================================
+the recorded bytes today            creation                    consequence
+==================================  ==========================  ================================
+are the same                        any                         goes on
+are others                          any                         ``JournalRecreatedError``
+cannot be read                      the same                    goes on: retention deleted them
+cannot be read, or never recorded   another                     ``JournalRecreatedError``
+cannot be read                      unknown on either side      goes on, with a warning
+==================================  ==========================  ================================
+
+Where nothing was read of a journal (offset 0), nothing can be confused.
+
+Of a journal that has the same bytes under another creation the next batch reads nothing: its position passes
+on the compared fingerprint, which ends where the table does, under the new creation. By that the sink accepts
+the batches to come. With a read in the same batch, the table's last bytes would have no fingerprint.
+
+A query with a batch at each trigger reads nothing for this: the planner has the bytes before a batch's end in
+memory, because it looked for the end of a record there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from gazette_spark._planning.boundary import ReadWindow, window_reader
+from gazette_spark._planning.view import JournalView
+from gazette_spark.errors import (
+    JournalRecreatedError,
+    OffsetBeyondHeadError,
+    OffsetNotYetAvailableError,
+    SuspendedError,
+)
+from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint
+
+log = logging.getLogger(__name__)
+
+
+class RecordedWindow:
+    """A ``read_window`` that keeps what one search for the end of a batch has read."""
+
+    def __init__(self, read_window: ReadWindow) -> None:
+        self._read_window = read_window
+        self._windows: list[tuple[int, bytes]] = []
+
+    def __call__(self, begin: int, end: int) -> bytes:
+        """Read ``[begin, end)``, or less; see :mod:`gazette_spark._planning.boundary`."""
+        content = self._read_window(begin, end)
+        self._windows.append((end - len(content), content))
+        return content
+
+    def before(self, end: int) -> bytes:
+        """Return bytes that end at an offset, as many of a fingerprint's as one window has."""
+        found = (
+            window[max(0, end - begin - FINGERPRINT_BYTES) : end - begin]
+            for begin, window in self._windows
+            if begin < end <= begin + len(window)
+        )
+        return max(found, key=len, default=b"")
+
+
+class JournalIdentities:
+    """Fingerprints of a query's journals, as they are known and as they are found.
+
+    To be used by one thread, but for :meth:`read`.
+    """
+
+    def __init__(self, view: JournalView) -> None:
+        self._view = view
+        self._known: dict[str, Fingerprint] = {}
+        """The last fingerprint of each journal."""
+        self._untested: set[str] = set()
+        """Journals whose fingerprint comes from outside and was not compared yet."""
+        self._read: dict[str, bytes] = {}
+        """Bytes before the end of ``_known``, of journals that this run read or compared."""
+        self._ends: dict[str, tuple[int, bytes]] = {}
+        """Ends of the batch that is being planned, with the bytes before them."""
+        self._renewed: dict[str, Fingerprint] = {}
+        """Compared fingerprints under another creation, which the next position passes on to the ledger."""
+        self._confirmed: dict[str, int] = {}
+        """Creations that were found to be of the same bytes."""
+
+    def __repr__(self) -> str:
+        return f"JournalIdentities({len(self._known)} known, {len(self._untested)} untested)"
+
+    def take(self, recorded: Mapping[str, Fingerprint]) -> None:
+        """Take what a ledger or a position recorded; what is known of a journal already is kept.
+
+        A ledger's fingerprints are to be taken first: the sink compares by their ranges.
+        """
+        new = {journal: each for journal, each in recorded.items() if journal not in self._known}
+        self._known |= new
+        self._untested |= new.keys()
+
+    def compare_first(
+        self, reached: Mapping[str, int], created: Mapping[str, int], heads: Mapping[str, int]
+    ) -> None:
+        """Compare the journals whose recorded fingerprint was not compared yet.
+
+        Args:
+            reached: Journals about to be read, with the offset up to which they were.
+            created: Revisions of their creation.
+            heads: Their write heads.
+
+        Raises:
+            JournalRecreatedError: a journal is another one than the offsets were read from.
+            OffsetBeyondHeadError: a journal ends before the recorded bytes do.
+        """
+        names = sorted(self._untested & reached.keys())
+        behind = [journal for journal in names if heads[journal] < self._known[journal].end]
+        if behind:
+            self._view.check_heads({journal: self._known[journal].end for journal in behind})
+
+        def compare(journal: str) -> None:
+            self._compare(journal, self._known[journal], created.get(journal, 0), reached[journal])
+
+        self._view.each(compare, names)
+        self._untested -= set(names)
+
+    def compare_recreated(self, journal: str, reached: int, create_revision: int, seen_revision: int) -> None:
+        """Compare a journal that was created after the query's position.
+
+        Args:
+            journal: Its name.
+            reached: Offset up to which the query has read.
+            create_revision: Etcd's revision of its creation.
+            seen_revision: Etcd's revision at which the query saw it last.
+
+        Raises:
+            JournalRecreatedError: its bytes are others, or cannot be compared.
+        """
+        if reached == 0 or self._confirmed.get(journal) == create_revision:
+            return
+        recorded = self._known.get(journal, Fingerprint(reached, reached))
+        if recorded.create_revision in {0, create_revision}:
+            recorded = replace(recorded, create_revision=seen_revision)
+        try:
+            self._view.check_heads({journal: recorded.end})
+        except OffsetBeyondHeadError as error:
+            raise JournalRecreatedError(journal, reached, create_revision, seen_revision) from error
+        self._compare(journal, recorded, create_revision, reached)
+        self._untested.discard(journal)
+        self._confirmed[journal] = create_revision
+
+    def _compare(self, journal: str, recorded: Fingerprint, create_revision: int, reached: int) -> None:
+        """Compare a journal with a fingerprint, by the table of the module, and keep what is found.
+
+        Where what was read ends behind the fingerprint, the rest was never recorded.
+        """
+        begin, end, old_revision = recorded.begin, recorded.end, recorded.create_revision
+        try:
+            content = window_reader(self._view.client, journal, fail_on_data_loss=False)(begin, end)
+        except (SuspendedError, OffsetNotYetAvailableError):
+            content = b""  # It has no bytes left there, as when its spec names another store.
+        are_revisions_known = bool(create_revision and old_revision)
+        is_other_creation = are_revisions_known and create_revision != old_revision
+        if begin < end == begin + len(content):
+            if not recorded.is_of(content):
+                raise JournalRecreatedError(
+                    journal, end, create_revision, old_revision, compared=(begin, end)
+                )
+            self._read[journal] = content
+        if (
+            is_other_creation
+            and reached > 0
+            and (begin + len(content) < end or begin == end or end < reached)
+        ):
+            raise JournalRecreatedError(journal, end, create_revision, old_revision)
+        if begin + len(content) < end and not are_revisions_known:
+            log.warning(
+                "recorded bytes are gone, not compared journal=%s begin=%d end=%d", journal, begin, end
+            )
+        if create_revision not in {0, old_revision}:
+            recorded = self._renewed[journal] = replace(recorded, create_revision=create_revision)
+        self._known[journal] = recorded
+
+    @property
+    def renewed(self) -> Collection[str]:
+        """Journals found to have the same bytes under another creation, which the next position passes on."""
+        return self._renewed.keys()
+
+    def read(self, journal: str, begin: int, end: int, content: bytes) -> None:
+        """Take the bytes before the end of a batch, which begins at ``begin``. Thread-safe."""
+        known = self._known.get(journal)
+        if len(content) < FINGERPRINT_BYTES and known is not None and known.end == end - len(content):
+            content = self._read.get(journal, b"") + content  # So small batches have long fingerprints, too.
+        if begin < end and content:
+            self._ends[journal] = (end, content[-FINGERPRINT_BYTES:])
+
+    def finish(self, reached: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
+        """Return the fingerprints of the planned batch's position: of what it reads, and renewed ones."""
+        for journal, (end, content) in self._ends.items():
+            if reached[journal] == end:
+                self._known[journal] = Fingerprint.of(content, end, created.get(journal, 0))
+                self._read[journal] = content
+        found = {
+            journal: each
+            for journal in self._ends
+            if (each := self._known.get(journal)) is not None and each.end == reached[journal]
+        }
+        found |= {journal: each for journal, each in self._renewed.items() if journal in reached}
+        self._ends, self._renewed = {}, {}
+        return found
+
+    def has_all(self, fingerprints: Mapping[str, Fingerprint]) -> bool:
+        """Say whether these are the last fingerprints of their journals."""
+        return all(self._known.get(journal) == each for journal, each in fingerprints.items())
+
+    def pinned(self, offsets: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
+        """Return the fingerprints of journals whose first offset is pinned.
+
+        Of those that a table does not have the creation is recorded, which costs no read. Stores know none.
+        """
+        for journal, offset in offsets.items():
+            self._renewed.pop(journal, None)
+            if journal not in self._known and (create_revision := created.get(journal, 0)):
+                self._known[journal] = Fingerprint(offset, offset, create_revision=create_revision)
+        return {journal: self._known[journal] for journal in offsets if journal in self._known}

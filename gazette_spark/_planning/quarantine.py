@@ -1,0 +1,157 @@
+"""Parsing in a child process, for a task that runs again because its first try may have died of a record.
+
+Most of a parser is native code: Arrow's, protobuf's, numpy's. Our readers check what they hand to it, but a
+record that nobody foresaw can still end the process, and then no mode for malformed records helps. Spark runs
+the task again, over the same bytes.
+
+So a task that runs again parses in a child process, block by block; in all else it does what its first try
+did. When the child dies, the block is halved until the record that kills it is alone. That record is
+*quarantined*: it is a malformed record of which nothing can be read. ``PERMISSIVE`` gives it a row with its
+text, ``DROPMALFORMED`` none, and ``FAILFAST`` raises an error with its journal and offset.
+
+A task also runs again when its executor was lost or a broker did not answer. Then it pays for nothing: some
+0.3 s for a Python process, and copies of its blocks and rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING
+
+from gazette_spark._formats.framing import bounded
+from gazette_spark.errors import RecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gazette_spark._formats.framing import Block
+    from gazette_spark._formats.rows import RowParser
+
+log = logging.getLogger(__name__)
+
+_CHILD = "from gazette_spark._planning.quarantine import serve; serve()"
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+"""What native code dies of. A child that ends in another way, such as the SIGKILL of a machine that is out of
+memory, proves nothing of its record, and a valid record must not become malformed."""
+DEATH_S = 60
+"""How long a process may take from its last word to its end: it may write a dump of its memory."""
+
+
+class QuarantiningParser:
+    """Parses blocks of records in a child process. For one thread.
+
+    Args:
+        make: Makes the parser, here and in the child; it is pickled.
+    """
+
+    def __init__(self, make: Callable[[], RowParser]) -> None:
+        self._make = make
+        self._parser = make()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.format = self._parser.format
+
+    @property
+    def malformed(self) -> int:
+        """Malformed records so far, quarantined ones among them."""
+        return self._parser.malformed
+
+    def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each block, as the parser itself does.
+
+        Raises:
+            RecordError: a record is malformed and the mode is FAILFAST.
+        """
+        try:
+            for block in bounded(blocks):
+                yield from self._parsed(block)
+        finally:
+            self._stop()
+
+    def _parsed(self, block: Block) -> Iterator[pa.RecordBatch]:
+        try:
+            found = self._ask(block)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last: within an answer.
+            status = self._stop(DEATH_S)
+        else:
+            if isinstance(found, Exception):
+                raise found
+            batches, malformed = found
+            self._parser.malformed += malformed
+            yield from batches
+            return
+        offset = int(block.offsets[0])
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        if -status not in _CRASHES:
+            problem = (
+                f"the process that parsed it, or one of the {len(block) - 1} records after it, ended with "
+                f"{how}. No record causes that: look at the memory and the log of the executor"
+            )
+            raise RecordError(block.journal, offset, problem)
+        if len(block) > 1:
+            middle = len(block) // 2
+            yield from self._parsed(block.rows(0, middle))
+            yield from self._parsed(block.rows(middle, len(block)))
+            return
+        log.error("record quarantined journal=%s offset=%d parser_ended_with=%s", block.journal, offset, how)
+        rows = self._parser.unreadable(block, f"its parser ended the process with {how}")
+        if rows.num_rows:
+            yield rows
+
+    def _ask(self, block: Block) -> Exception | tuple[list[pa.RecordBatch], int]:
+        if self._child is None:
+            # The path is this process's own: Spark adds to it what came with the application.
+            path = os.pathsep.join(each for each in sys.path if each)
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", _CHILD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": path},
+            )
+            _send(self._child.stdin, self._make)
+        _send(self._child.stdin, block)
+        assert self._child.stdout is not None
+        return pickle.load(self._child.stdout)  # type: ignore[no-any-return]  # noqa: S301  # Our own child.
+
+    def _stop(self, wait_s: float = 0) -> int:
+        """End the child, if there is one, unless it ends by itself; return its status."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(wait_s)
+        child.kill()
+        with suppress(BrokenPipeError), child:  # What was not sent is sent on closing.
+            pass
+        return child.returncode
+
+
+def serve() -> None:
+    """Parse the blocks that come on the standard input, in the child process."""
+    # What a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    parser = pickle.load(sys.stdin.buffer)()  # noqa: S301  # The task's.
+    while True:
+        try:
+            block = pickle.load(sys.stdin.buffer)  # noqa: S301  # The task's.
+        except EOFError:
+            return
+        before = parser.malformed
+        try:
+            answer: object = list(parser.record_batches([block])), parser.malformed - before
+        except Exception as error:  # noqa: BLE001  # The task raises it.
+            answer = error
+        _send(answers, answer)
+
+
+def _send(pipe: IO[bytes] | None, value: object) -> None:
+    assert pipe is not None
+    pickle.dump(value, pipe, pickle.HIGHEST_PROTOCOL)
+    pipe.flush()

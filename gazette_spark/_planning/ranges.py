@@ -1,0 +1,268 @@
+"""Ranges of journals and how they are cut into pieces that are read side by side.
+
+A piece holds the records whose FIRST byte lies in ``[begin, end)``. Its reader goes past ``end``, up
+to ``limit``, to finish the last of them. The byte before ``begin`` shows whether a record begins there. So a
+piece that is not the head of its range reads from ``begin - 1`` and skips bytes before the first record end.
+Hence every record is read by exactly one piece, wherever the cuts are.
+
+Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads its own fragment from
+the first byte on, instead of fetching and decompressing the whole fragment before it to look at its
+last byte; and the piece before it takes the record that begins at the edge. A fragment's edge is not
+trusted to be a record's edge: brokers do not check that.
+
+A compressed fragment in a store is *solid*: a piece that begins inside it has to decompress the bytes before.
+So solid fragments are not cut while there are enough pieces: ``minPartitions``, and :data:`ENOUGH_PIECES` or
+the number that cuts anywhere would give. A range that is one huge fragment is cut all the same, or a single
+core would read it while the others wait.
+
+Journals of an anchored framing (see ``_formats.framing``) are cut at fragment edges themselves and nowhere
+else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
+that ends inside a record is an error, so the next one cannot begin inside one unseen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.lines import LINES
+from gazette_spark._formats.metadata import Labels
+from gazette_spark._planning.store_layout import StoredFragment
+
+MAX_PIECES = 100_000
+"""Most pieces of one split: past this Spark's scheduler costs more than the reading."""
+
+ENOUGH_PIECES = 32
+"""Pieces of one split that keep an ordinary cluster busy; for a larger one there is ``minPartitions``."""
+
+
+SHARED_BYTES = 4 << 20
+"""Most bytes of a task that reads several pieces: some 60 ms of parsing."""
+
+SHARED_PIECES = 64
+"""Most pieces of such a task: each costs a request to a broker."""
+
+SHARED_CONTENT_BYTES = 512 << 10
+"""Most bytes that the pieces of a task bring along: Spark warns of tasks of twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Bytes ``[begin, end)`` of a journal; both lie on record boundaries."""
+
+    journal: str
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end:
+            msg = f"journal {self.journal!r}: no range [{self.begin}, {self.end})"
+            raise ValueError(msg)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the range."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The records of a range whose first byte lies in ``[begin, end)``."""
+
+    journal: str
+    begin: int
+    end: int
+    limit: int
+    """End of the range: the last record of the piece ends here at the latest."""
+    head: bool
+    """A record begins at ``begin``: the piece begins where its range does, or its framing is anchored."""
+    framing: str = "lines"
+    """Name of the journal's framing."""
+    labels: Labels = ()
+    """The journal's labels when the batch was planned; empty unless requested."""
+    fragments: tuple[StoredFragment, ...] = field(default=(), repr=False)
+    """Fragments of its bytes, if it is read without a broker."""
+    start: int = field(default=0, repr=False)
+    """Where the query began to read the journal, at or before ``begin``: for committed messages."""
+    content: bytes | None = field(default=None, repr=False)
+    """All bytes of a whole piece, if the planner has them: its task asks no broker for them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):
+            msg = f"journal {self.journal!r}: no piece [{self.begin}, {self.end}) of a range to {self.limit}"
+            raise ValueError(msg)
+        if self.content is not None and not (self.is_whole and self.begin + len(self.content) == self.end):
+            msg = f"{self}: content of {len(self.content)} bytes"
+            raise ValueError(msg)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it begins and ends with whole records, so that its rows are in its own bytes."""
+        return self.head and self.end == self.limit
+
+    @property
+    def read_from(self) -> int:
+        """Offset of the first byte the piece has to look at."""
+        return self.begin if self.head else self.begin - 1
+
+
+class Span(Protocol):
+    """A fragment, as far as splitting cares."""
+
+    @property
+    def begin(self) -> int:
+        """Offset of the fragment's first byte."""
+
+    @property
+    def end(self) -> int:
+        """Offset behind its last byte."""
+
+
+def split(
+    ranges: Sequence[OffsetRange],
+    fragments: Mapping[str, Sequence[Span]] | None = None,
+    *,
+    solid: Mapping[str, Sequence[Span]] | None = None,
+    framings: Mapping[str, Framing] | None = None,
+    min_partitions: int = 1,
+    max_bytes: int = 0,
+) -> list[Piece]:
+    """Cut ranges into pieces.
+
+    Args:
+        ranges: Ranges to read. Empty ranges give no pieces.
+        fragments: Fragments by journal, in any order; journals may be left out. Where a fragment's
+            edge lies in the second half of a piece, the piece ends there.
+        solid: Fragments that are better read whole.
+        framings: Framings by journal; ``lines`` for journals that are left out.
+        min_partitions: At least this many pieces, if there are as many bytes.
+        max_bytes: No piece is longer, 0: as long as its range.
+
+    Pieces of an anchored framing are longer, and fewer, where fragments are; so are those that end with
+    a solid fragment, by less than its length.
+
+    Returns:
+        The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
+    """
+    total = sum(each.size_bytes for each in ranges)
+    at_most = max_bytes or max(total, 1)
+    at_most = min(at_most, max(1, total // max(1, min_partitions)))
+    at_most = max(at_most, -(-total // MAX_PIECES))
+    edges = {
+        each.journal: {span.begin for span in (fragments or {}).get(each.journal, ())} for each in ranges
+    }
+    named = {each.journal: (framings or {}).get(each.journal, LINES) for each in ranges}
+
+    def cut(solids: Mapping[str, Sequence[Span]]) -> list[Piece]:
+        return [
+            piece
+            for each in ranges
+            for piece in _pieces(
+                each, named[each.journal], edges[each.journal], solids.get(each.journal, ()), at_most
+            )
+        ]
+
+    anywhere = cut({})
+    if not solid or len(anywhere) <= len(ranges):
+        return anywhere
+    aligned = cut(solid)
+    enough = max(min_partitions, min(ENOUGH_PIECES, len(anywhere)))
+    return aligned if len(aligned) >= enough else anywhere
+
+
+def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
+    """Group pieces into tasks: small ones share a task where there are more than keep a cluster busy.
+
+    A task costs Spark some milliseconds, and a connection. A batch of thousands of journals with little news
+    each would pay for that thousands of times.
+
+    Args:
+        pieces: The pieces of a batch.
+        min_partitions: At least this many tasks, if there are as many pieces.
+
+    Returns:
+        The pieces in their order; at least :data:`ENOUGH_PIECES` tasks, if there are as many pieces.
+    """
+    at_most = min(SHARED_PIECES, len(pieces) // max(min_partitions, ENOUGH_PIECES))
+    found: list[tuple[Piece, ...]] = []
+    task: list[Piece] = []
+    size = content = 0
+    for piece in pieces:
+        length, brought = piece.end - piece.begin, len(piece.content or b"")
+        too_large = size + length > SHARED_BYTES or content + brought > SHARED_CONTENT_BYTES
+        if task and (len(task) >= at_most or too_large):
+            found.append(tuple(task))
+            task, size, content = [], 0, 0
+        task.append(piece)
+        size += length
+        content += brought
+    return [*found, tuple(task)] if task else found
+
+
+def _pieces(
+    each: OffsetRange, framing: Framing, edges: Collection[int], solid: Sequence[Span], at_most: int
+) -> Iterator[Piece]:
+    cuts = _anchored_cuts if framing.anchored else _cuts
+    begin = each.begin
+    for cut in (*cuts(each, edges, solid, at_most), each.end):
+        if begin < cut:
+            limit = cut if framing.anchored else each.end
+            head = framing.anchored or begin == each.begin
+            yield Piece(each.journal, begin, cut, limit, head, framing.name)
+        begin = cut
+
+
+def _anchored_cuts(
+    span: OffsetRange, begins: Collection[int], _solid: Sequence[Span], at_most: int
+) -> Iterator[int]:
+    """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
+    edges = sorted(edge for edge in begins if span.begin < edge < span.end)
+    at = span.begin
+    while span.end - at > at_most:
+        beyond = bisect_right(edges, at)
+        in_reach = bisect_right(edges, at + at_most)
+        if beyond == len(edges):
+            return
+        at = edges[max(beyond, in_reach - 1)]
+        yield at
+
+
+def _cuts(span: OffsetRange, begins: Collection[int], solid: Sequence[Span], at_most: int) -> Iterator[int]:
+    """Yield where a range is cut: just past the last edge in reach, else after equal lengths.
+
+    An equal length that would end inside a solid fragment is drawn out to the end of that.
+    """
+    edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
+    whole = _disjoint(solid)
+    starts = [begin for begin, _ in whole]
+    at = span.begin
+    while span.end - at > at_most:
+        left = span.end - at
+        step = -(-left // -(-left // at_most))
+        in_reach = bisect_right(edges, at + at_most)
+        edge = edges[in_reach - 1] if in_reach else 0
+        at = edge if edge > at + at_most // 2 else _past(whole, starts, at + step)
+        if at >= span.end:
+            return
+        yield at
+
+
+def _disjoint(solid: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the bytes in which no cut is wanted, as ascending spans that do not overlap."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted((each.begin, each.end) for each in solid):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _past(whole: Sequence[tuple[int, int]], starts: Sequence[int], cut: int) -> int:
+    """Return a cut, or the first one past the fragment that contains it: one byte after its end."""
+    # A cut one byte after a fragment's begin is where it belongs: see the module.
+    at = bisect_right(starts, cut - 1) - 1
+    return whole[at][1] + 1 if at >= 0 and whole[at][0] + 1 < cut <= whole[at][1] else cut

@@ -1,0 +1,323 @@
+"""The journals a query reads: the selected ones, and the status of those not selected any more or recreated.
+
+:func:`classify` decides a journal's status from the query's position and from the brokers' answer to a
+request for that journal by name; never from its absence in a list:
+
+==============  ==========================================================  =============================
+status          when                                                        consequence
+==============  ==========================================================  =============================
+``PAUSED``      it exists, and is not selected any more                     its offset is kept
+``READ``        it is gone, and this run has read it to its write head      its offset is kept
+``GONE``        it is gone, and the position says so                        its offset is kept
+``LOST``        it is gone with bytes not read, or that is unknown          an error, if losses are
+``RECREATED``   it was created after the position was made                  its bytes are compared
+``NOT_LISTED``  it is gone for a broker at an older revision                asked again, then an error
+==============  ==========================================================  =============================
+
+Whether a journal that was created again is another one, its bytes decide: see ``identities``.
+
+The write head is the one this run saw last. What was appended between that look and the deletion is unknown.
+So a write head that only the position has does not count: what was appended while no query ran would be lost
+unseen. The next position records that a journal is gone, so that this is decided once.
+
+Brokers may answer at different revisions of Etcd. A look at journals has the larger revision of its list and
+of the query's position. A journal that the list lacks is looked up until the answer is that new. So every
+journal of a position was seen at the position's revision, and that revision never goes back.
+
+Spark matches the positions of a checkpoint and the sources of a query by their order. :func:`check_continued`
+refuses a position of another source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gazette_spark._planning.identities import JournalIdentities
+from gazette_spark._planning.listings import Journals
+from gazette_spark._planning.view import JournalView
+from gazette_spark.client._list.listings import name_hint
+from gazette_spark.errors import (
+    JournalNotFoundError,
+    OptionError,
+    OtherJournalsError,
+)
+from gazette_spark.offsets import JournalOffsets
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Listing
+
+log = logging.getLogger(__name__)
+
+NOWHERE = JournalOffsets()
+"""The position of a query that has read nothing."""
+
+
+class JournalStatus(Enum):
+    """Status of a journal of a query; see the module."""
+
+    PAUSED = "journal not selected any more, its offset is kept"
+    READ = "journal is gone and was read to the end last seen, its offset is kept"
+    GONE = "journal is gone since an earlier batch, its offset is kept"
+    LOST = "journal is gone, its offset is kept"
+    RECREATED = "journal was created again"
+    NOT_LISTED = "journal is not known yet"
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """A query's last knowledge of a journal that is not selected any more."""
+
+    reached: int
+    """Offset up to which it was read."""
+    head: int | None
+    """The journal's write head when last seen; None if unknown."""
+    revision: int
+    """Etcd's revision at which it was there; 0 if unknown."""
+    is_current: bool = False
+    """This run saw the write head."""
+    is_gone: bool = False
+    """The position says that it is gone."""
+
+    @property
+    def left_bytes(self) -> int | None:
+        """Bytes not read; None if that is not known."""
+        return None if self.head is None else max(0, self.head - self.reached)
+
+
+def classify(known: LastSeen, create_revision: int | None, listed_revision: int) -> JournalStatus:
+    """Return a journal's status.
+
+    Args:
+        known: The query's knowledge of it.
+        create_revision: Revision of its creation, None if brokers say that it does not exist.
+        listed_revision: Etcd's revision of the brokers' answer.
+    """
+    if create_revision is not None:
+        return (
+            JournalStatus.RECREATED if is_recreated(create_revision, known.revision) else JournalStatus.PAUSED
+        )
+    if listed_revision < known.revision:
+        return JournalStatus.NOT_LISTED
+    if known.is_gone:
+        return JournalStatus.GONE
+    return JournalStatus.READ if known.is_current and known.left_bytes == 0 else JournalStatus.LOST
+
+
+def is_recreated(create_revision: int, seen_revision: int) -> bool:
+    """Tell whether a journal is another one than the query saw. Brokers before 0.100 do not say: 0."""
+    return 0 < seen_revision < create_revision
+
+
+def check_continued(
+    option: str, position: Collection[str], selected: Collection[str], existing: Collection[str]
+) -> None:
+    """Check that a position is not one of another source.
+
+    Journals that were deleted say nothing: others may have replaced them. The sign of another source is one
+    that exists and is not selected any more, while only journals are selected that the position lacks.
+
+    Args:
+        option: Option that selects the journals.
+        position: Journals of the position.
+        selected: Journals that the option selects.
+        existing: Those of the position that brokers know.
+
+    Raises:
+        OtherJournalsError: the option selects journals, and none of the position's, some of which exist.
+    """
+    left = set(existing) & set(position)
+    if selected and left and not set(position) & set(selected):
+        raise OtherJournalsError(option, tuple(sorted(left)), tuple(sorted(selected)))
+
+
+class Selection:
+    """The journals that a query's options select. To be used by one thread."""
+
+    def __init__(self, view: JournalView, journals: Journals, identities: JournalIdentities) -> None:
+        self._view = view
+        self._journals = journals
+        self._identities = identities
+        self.created: Mapping[str, int] = {}
+        """Revisions at which the journals of the list were created, by journal; 0 if brokers do not say."""
+        self.heads: Mapping[str, int] = {}
+        """Write heads that the last look saw, by journal."""
+        self._seen: dict[str, int] = {}
+        """Write heads as this run saw them last, also of journals that are gone."""
+        self.revision = 0
+        """Largest Etcd revision at which all journals of the last look were seen; 0 if brokers do not say."""
+        self.paused: frozenset[str] = frozenset()
+        """Journals of the last look that exist and are not selected any more."""
+        self.gone: tuple[str, ...] = ()
+        """Journals of the last look that do not exist any more."""
+        self._listing: Listing | None = None
+        self._names: frozenset[str] = frozenset()
+        self._youngest = 0
+        """Largest create revision of the list."""
+        self._absent: frozenset[str] = frozenset()
+        """Journals that were looked up for that list, because it lacks them."""
+        self._warned: set[str] = set()
+        self._is_continued = False
+        """The position that a run began at is one of these journals."""
+
+    def __repr__(self) -> str:
+        return f"Selection({self._view.options.selection}, {self._listing})"
+
+    def listed(self) -> frozenset[str]:
+        """Request the list, and return the journals that match, whether or not others should."""
+        self._take(self._journals.fresh(), NOWHERE)
+        return self._names
+
+    def chosen(self) -> list[str]:
+        """Return the journals of a new query, by name."""
+        options = self._view.options
+        journals = sorted(self.selected(fresh=True))
+        if not journals:
+            got = f"{str(options.selection)!r}, which matches no journal"
+            raise OptionError(options.selection.option, got, "at least one journal when a query starts")
+        for option, named in (
+            ("startingOffsets", options.starting_offsets.named),
+            ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+            ("endingOffsets", options.ending_offsets.named),
+        ):
+            for journal in sorted(named.keys() - set(journals)):
+                self._check_named(option, journal)
+                got = f"journal {journal!r}, which option {options.selection.option!r} leaves out"
+                raise OptionError(option, got, "journals of the query only")
+        return journals
+
+    def selected(self, start: JournalOffsets = NOWHERE, *, fresh: bool = False) -> frozenset[str]:
+        """Return the journals that match; those of ``start`` that do not, or are new ones, are checked.
+
+        Args:
+            start: The query's position.
+            fresh: Request the list from brokers, even if one is known.
+
+        Raises:
+            JournalNotFoundError: a journal that an option names is missing; or one of the query is gone
+                with bytes that were not read, under ``failOnDataLoss=true``.
+            JournalRecreatedError: a journal is another one than the query read, or may be.
+            UnavailableError: brokers stayed at an older revision than the query's.
+        """
+        self._take(self._journals.fresh() if fresh else self._journals.latest(), start)
+        selection = self._view.options.selection
+        for name in selection.names:
+            if name not in self._names and name not in start.read_through:
+                who = "load()" if selection.option == "path" else f"option {selection.option!r}"
+                hint = name_hint(self._view.client, name)
+                raise JournalNotFoundError(name, f"{who} names it{hint}")
+        self._check_recreated(start)
+        absent = frozenset(start.read_through.keys() - self._names)
+        if absent - self._absent:
+            self._look_up(start, absent)
+        return self._names
+
+    def check_continued(self, start: JournalOffsets) -> None:
+        """Check, once, that the position at which a run begins is one of these journals.
+
+        Later positions have all journals that were selected since, so labels may move from one to the next.
+
+        Raises:
+            OtherJournalsError: it is one of others, see the module.
+            UnavailableError: brokers stayed at an older revision than the query's.
+        """
+        if self._is_continued or not start.read_through:
+            return
+        self._take(self._journals.latest(), start)
+        position = start.read_through.keys()
+        # A list that is older than the position may lack its journals.
+        if self._names and not position & self._names and self._listed_revision >= start.revision:
+            told = self._view.describe_journals(sorted(position), start.revision, self._listed_revision)
+            option = self._view.options.selection.option
+            check_continued(option, position, self._names, told.names)
+        self._is_continued = True
+
+    def see(self, heads: Mapping[str, int]) -> None:
+        """Remember the write heads of a look."""
+        self.heads = heads
+        self._seen |= heads
+
+    @property
+    def _listed_revision(self) -> int:
+        return self._listing.revision if self._listing else 0
+
+    def _take(self, listing: Listing, start: JournalOffsets) -> None:
+        self.revision = max(listing.revision, start.revision) if listing.revision else 0
+        if listing is self._listing:
+            return
+        matching = [
+            entry.spec for entry in listing.journals if self._view.options.selection.matches(entry.spec.name)
+        ]
+        for spec in matching:
+            self._view.cache_spec(spec)
+        self._listing, self._names = listing, frozenset(spec.name for spec in matching)
+        self.created = {entry.spec.name: entry.create_revision for entry in listing.journals}
+        self._youngest = max(self.created.values(), default=0)
+        self._absent = self.paused = frozenset()
+        self.gone = ()
+
+    def _check_recreated(self, start: JournalOffsets) -> None:
+        if not is_recreated(self._youngest, start.revision):
+            return
+        for journal, create_revision in self.created.items():
+            if is_recreated(create_revision, start.revision) and journal in start.read_through:
+                self._compare_recreated(journal, start, create_revision)
+
+    def _compare_recreated(self, journal: str, start: JournalOffsets, create_revision: int) -> None:
+        reached = start.read_through[journal]
+        self._identities.compare_recreated(journal, reached, create_revision, start.revision)
+
+    def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
+        """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
+        told = self._view.describe_journals(sorted(absent), start.revision, self._listed_revision)
+        paused, gone = set(), []
+        for journal in sorted(absent):
+            entry = told.get(journal)
+            known = self._known(journal, start)
+            fate = classify(known, entry.create_revision if entry else None, told.revision)
+            if fate is JournalStatus.RECREATED and entry:
+                self._compare_recreated(journal, start, entry.create_revision)
+                fate = JournalStatus.PAUSED
+            if fate is JournalStatus.LOST and self._view.options.fail_on_data_loss:
+                raise _lost(journal, known)
+            if fate is JournalStatus.PAUSED:
+                paused.add(journal)
+            else:
+                gone.append(journal)
+            self._warn(journal, fate.value)
+        self._absent, self.paused, self.gone = frozenset(absent), frozenset(paused), tuple(gone)
+
+    def _known(self, journal: str, start: JournalOffsets) -> LastSeen:
+        head = self._seen.get(journal, start.head_seen(journal))
+        return LastSeen(
+            start.read_through[journal],
+            head,
+            start.revision,
+            is_current=journal in self._seen,
+            is_gone=journal in start.gone,
+        )
+
+    def _warn(self, journal: str, event: str) -> None:
+        if journal not in self._warned:
+            self._warned.add(journal)
+            log.warning("%s journal=%s", event, journal)
+
+    def _check_named(self, option: str, journal: str) -> None:
+        try:
+            self._view.client.get_journal(journal)
+        except JournalNotFoundError as error:
+            raise JournalNotFoundError(journal, f"option {option!r} names it") from error
+
+
+def _lost(journal: str, known: LastSeen) -> JournalNotFoundError:
+    left = f"with {known.left_bytes} bytes not read" if known.left_bytes else "maybe with bytes not read"
+    if known.left_bytes == 0:
+        left += ": it was deleted while the query did not run, and what was appended before is unknown"
+    detail = (
+        f"the query has read it up to offset {known.reached} and it is gone, {left}; "
+        "set failOnDataLoss=false, for one run, to leave it out"
+    )
+    return JournalNotFoundError(journal, detail)

@@ -1,0 +1,208 @@
+"""A planner's questions to brokers about journals, and a cache of the journals' specs.
+
+Everything here is a question; ``planner``, ``range_resolver`` and ``selection`` decide by the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.metadata import Labels
+from gazette_spark._formats.registry import framing_of
+from gazette_spark._planning.boundary import ReadWindow, record_end, window_reader
+from gazette_spark._planning.fragment_times import offset_at
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark.client._transport import retry
+from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
+from gazette_spark.options.source import SourceOptions
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.labels import label_set, values_of
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Listing
+
+THREADS = 8
+"""Requests to the brokers at the same time."""
+
+T = TypeVar("T")
+
+
+class JournalView:
+    """Journals as brokers show them, under a query's options. To be used by one thread."""
+
+    def __init__(self, client: JournalSource, options: SourceOptions) -> None:
+        self.client = client
+        self.options = options
+        self._specs: dict[str, pb.JournalSpec] = {}
+        self._framings: dict[str, Framing] = {}
+
+    def __repr__(self) -> str:
+        return f"JournalView({self.client!r}, {len(self._specs)} specs)"
+
+    def cache_spec(self, spec: pb.JournalSpec) -> None:
+        """Remember a spec that was listed.
+
+        Raises:
+            OptionError: the options contradict the journal's labels.
+        """
+        self._framings[spec.name] = framing_of(spec, self.options)
+        self._specs[spec.name] = spec
+
+    def suspended_at(self, journal: str) -> int | None:
+        """Return the offset at which a journal is wholly suspended, as it was listed; None if it is not.
+
+        Nothing can be appended without a change of its spec.
+        """
+        spec = self._specs.get(journal)
+        if spec is None or spec.suspend.level != pb.JournalSpec.Suspend.FULL:
+            return None
+        return spec.suspend.offset
+
+    def describe_journals(self, names: Sequence[str], revision: int, listed: int) -> Listing:
+        """Ask about journals by name until the answer is as new as what is known of them.
+
+        Args:
+            names: Their names.
+            revision: Etcd's revision at which the query saw them last.
+            listed: The revision of a list that lacks them.
+
+        Returns:
+            An answer at ``listed`` or later; if a journal is missing, also at ``revision`` or later.
+
+        Raises:
+            UnavailableError: for as long as a request may take, a broker knows less.
+        """
+        selector = pb.LabelSelector(include=label_set({"name": list(names)}))
+
+        def ask(_left_s: float) -> Listing:
+            answer = self.client.list_all_journals(selector)
+            missing = sorted(set(names) - set(answer.names))
+            wanted = max(listed, revision) if missing else listed
+            if answer.revision < wanted:
+                known = f"it knows no journal {missing[0]!r}" if missing else f"it knows journal {names[0]!r}"
+                seen = "the query saw it" if wanted == revision else "the journals were listed"
+                problem = (
+                    f"{known} at Etcd's revision {answer.revision}, and {seen} at {wanted}: "
+                    "the broker is behind, or its Etcd was made anew"
+                )
+                raise UnavailableError(self.client.endpoint, problem)
+            return answer
+
+        timeout_s = self.client.timeout_s
+        return retry.retrying(ask, retry.after_call, timeout_s=timeout_s, patience_s=lambda: timeout_s)
+
+    def labels(self, journal: str) -> Labels:
+        """Return a journal's labels, with the values of each name in order."""
+        labels = self.spec(journal).labels
+        names = sorted({label.name for label in labels.labels})
+        return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
+
+    def fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
+        """Return a journal's fragments, or those the client is asked for; none if it is wholly suspended."""
+        try:
+            return [each.fragment for each in self.client.list_fragments(journal, **narrowed)]
+        except SuspendedError:
+            return []
+
+    def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
+        """Return the start of the first fragment stored at a time or later; None without such a fragment."""
+        # Brokers need not send earlier fragments. The times of the sent ones are checked again.
+        since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
+        return offset_at(since, timestamp_ms)
+
+    def framing(self, journal: str) -> Framing:
+        """Return the framing a journal is read in."""
+        if journal not in self._framings:
+            self.cache_spec(self.spec(journal))
+        return self._framings[journal]
+
+    def refresh_specs(self, journals: Iterable[str]) -> None:
+        """List journals that were never listed, in one request: a batch that is run again begins so."""
+        unknown = [journal for journal in journals if journal not in self._specs]
+        if len(unknown) > 1:
+            selector = pb.LabelSelector(include=label_set({"name": unknown}))
+            self._specs |= {entry.spec.name: entry.spec for entry in self.client.list_journals(selector)}
+
+    def spec(self, journal: str) -> pb.JournalSpec:
+        """Return a journal's spec, from the last list if it was in that."""
+        if journal not in self._specs:
+            self._specs[journal] = self.client.get_journal(journal).spec
+        return self._specs[journal]
+
+    def each(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
+        """Ask about many journals at the same time; return the answers by journal."""
+        names = list(journals)
+        if len(names) < 2:
+            return {name: answer(name) for name in names}
+        with ThreadPoolExecutor(min(THREADS, len(names)), "gazette-planner") as pool:
+            return dict(zip(names, pool.map(answer, names), strict=True))
+
+    def final_heads(
+        self, journals: Iterable[str], named: Mapping[str, int], *, is_listed: bool = False
+    ) -> dict[str, int]:
+        """Return write heads at which a range may end for good: no later look corrects one that is too low.
+
+        A broker that has just started answers with a head of 0 until it has listed the stores; asking
+        for the first offset waits for that. A replica that has just joined a journal knows of stored bytes
+        only, so all members of the journal are asked.
+
+        Args:
+            journals: Their names.
+            named: By journal, an offset that the query's options name. A head below it is confirmed.
+            is_listed: The brokers have listed the stores: somebody has asked for first offsets.
+        """
+        names = sorted(journals)
+        if not is_listed:
+            self.each(self.client.first_offset, names)
+        heads = self.client.highest_heads(names)
+        beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
+        if beyond:
+            heads |= {name: settled.write_head for name, settled in self.client.settled_heads(beyond).items()}
+        return heads
+
+    def check_heads(
+        self, reached: Mapping[str, int], expected: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Return write heads of journals, all at or past the offsets that were already read.
+
+        Args:
+            reached: By journal, the offset up to which it was read.
+            expected: The same or larger offsets, at which the journals were seen to end; a lower head is
+                confirmed, but is no error.
+
+        Raises:
+            OffsetBeyondHeadError: a journal ends before it was read to, as far as its primary tells in time.
+        """
+        heads = {}
+        for name, settled in self.client.settled_heads(expected or reached).items():
+            heads[name] = settled.write_head
+            if settled.write_head < reached[name]:
+                raise OffsetBeyondHeadError(name, reached[name], settled.write_head, settled.doubt)
+        return heads
+
+    def whole_records(
+        self,
+        journal: str,
+        begin: int,
+        end: int,
+        *,
+        skip_holes: bool = False,
+        write_head: int | None = None,
+    ) -> int:
+        """Return the largest end of a record in ``[begin, end]``; ``begin`` if no record ends there.
+
+        See :func:`~gazette_spark._planning.boundary.record_end` for the role of the write head.
+        """
+        limit = self.options.max_record_bytes
+        framing = self.framing(journal)
+        window = self.window(journal, skip_holes=skip_holes)
+        return record_end(window, begin, end, limit, journal=journal, framing=framing, write_head=write_head)
+
+    def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
+        """Return the reader of a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
+        lossless = self.options.fail_on_data_loss and not skip_holes
+        return window_reader(self.client, journal, fail_on_data_loss=lossless)

@@ -1,1 +1,0 @@
-"""Reading ranges of journals as Arrow record batches, without Spark."""

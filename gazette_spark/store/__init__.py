@@ -1,1 +1,0 @@
-"""Fragment stores read without a broker: their listings, and readers of their files."""

@@ -1,0 +1,106 @@
+"""Tasks enter the cluster without the driver's files, by what those held when the batch was planned."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gazette_spark._planning.access import Carrier, access, carried
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError
+from gazette_spark.options.security import Security
+from gazette_spark.options.source import parse_options
+from gazette_spark.protocol.tokens import KeySet
+from tests.rig.certificates import Certificates
+
+CANARY = "canary-5f2c91"
+
+
+def security(**given: str) -> Security:
+    """Return what options say."""
+    common = {"brokerAddress": "https://broker.test:80", "path": "events/clicks"}
+    return parse_options(common | given, environ={}).security
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    """An authority and a client's certificate."""
+    return Certificates(tmp_path / "certificates")
+
+
+def test_a_task_needs_no_file(made: Certificates, tmp_path: Path) -> None:
+    """What travels has the contents, makes the same client, and names no file but the token's."""
+    token = tmp_path / "token"
+    token.write_text(f"{CANARY}\n")
+    given = security(**made.file_options(), **{"auth.tokenFile": str(token)})
+    travels = pickle.loads(pickle.dumps(carried(given)))
+    assert travels == Security(
+        CANARY,
+        str(token),
+        ca=made.ca.read_bytes(),
+        cert=made.client.cert.read_bytes(),
+        key=made.client.key.read_bytes(),
+    )
+    for path in (token, made.ca, made.client.cert, made.client.key):
+        path.unlink()
+    with Client("https://broker.test:80", **access(travels)) as client:
+        ((_, sent),) = client.default_connection.metadata(None)  # type: ignore[arg-type]  # Asked for no claims.
+    assert sent == f"Bearer {CANARY}"
+
+
+def test_what_is_given_travels_as_it_is(made: Certificates) -> None:
+    """Contents and keys need no file, neither here nor there."""
+    given = security(**made.content_options(), **{"auth.keysSecret": "c2VjcmV0"})
+    assert carried(given) == given
+    assert access(given)["auth_keys"] == KeySet((b"secret",))
+
+
+def test_an_open_cluster() -> None:
+    """A query without any of it asks for nothing."""
+    assert carried(Security()) == Security()
+    assert access(Security()) == {"token": None, "token_file": None, "auth_keys": None, "tls": None}
+
+
+def test_each_batch_gets_what_the_files_hold_then(made: Certificates, tmp_path: Path) -> None:
+    """A new token and a new certificate are in the next batch's tasks."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    carrier = Carrier(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
+    first = carrier.now()
+    token.write_text("second")
+    made.issue("client", "client")
+    second = carrier.now()
+    assert (first.token, second.token) == ("first", "second")
+    assert second.cert == made.client.cert.read_bytes() != first.cert
+
+
+def test_files_in_the_middle_of_a_change(
+    made: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A certificate whose key is still the old one, or an empty token file: the last batch's count."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    carrier = Carrier(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
+    first = carrier.now()
+    token.write_text("")
+    with caplog.at_level(logging.WARNING):
+        assert carrier.now() == first
+    token.write_text("second")
+    other = made.issue("other", "client")
+    other.cert.rename(made.client.cert)
+    assert carrier.now() == first
+    assert "used again" in caplog.text
+    other.key.rename(made.client.key)
+    assert carrier.now().token == "second"
+
+
+def test_files_that_were_never_there(made: Certificates, tmp_path: Path) -> None:
+    """The first batch fails with the option and the file."""
+    with pytest.raises(OptionError, match=r"auth\.tokenFile.*nowhere"):
+        Carrier(security(**{"auth.tokenFile": str(tmp_path / "nowhere")})).now()
+    made.client.key.unlink()
+    with pytest.raises(OptionError, match=r"tls\.keyFile.*client\.key"):
+        Carrier(security(**made.file_options())).now()

@@ -1,0 +1,100 @@
+"""A read limit is shared fairly, and no limit stops a query."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark._planning.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
+
+
+def test_without_a_limit_a_batch_may_read_to_every_head() -> None:
+    """A batch without a limit may read to every head."""
+    assert admit({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, None) == {"a/b": 30, "c/d": 5}
+
+
+def test_a_limit_that_is_not_reached_changes_nothing() -> None:
+    """The limit counts the sum over all journals."""
+    assert admit({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, 25) == {"a/b": 30, "c/d": 5}
+
+
+def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
+    """A journal with three times the backlog is given three times the bytes."""
+    assert admit({"a/b": Backlog(0, 3000), "c/d": Backlog(500, 1500)}, 400) == {"a/b": 300, "c/d": 600}
+
+
+def test_a_small_journal_is_not_starved_by_large_ones() -> None:
+    """A share below one byte is one byte."""
+    assert admit({"big": Backlog(0, 10**12), "small": Backlog(7, 8)}, 10)["small"] == 8
+
+
+def test_a_small_backlog_is_read_at_once() -> None:
+    """A quarter of the limit is kept for such; the rest is shared in proportion."""
+    backlogs = {"big": Backlog(0, 10**12), "small": Backlog(0, 90), "middle": Backlog(0, 2000)}
+    assert admit(backlogs, 1200) == {"small": 90, "middle": 100, "big": 1010}
+
+
+def test_what_rounding_leaves_is_given_out() -> None:
+    """Ten bytes for three equal journals are ten bytes, and who gets the last one does not vary."""
+    assert admit({name: Backlog(0, 100) for name in "abc"}, 10) == {"a": 3, "b": 3, "c": 4}
+
+
+def test_a_limit_below_the_number_of_journals_gives_each_a_byte() -> None:
+    """The limit is soft: every journal with a backlog moves."""
+    backlogs = {f"journal/{n}": Backlog(0, 100) for n in range(5)}
+    assert admit(backlogs, 1) == dict.fromkeys(backlogs, 1)
+
+
+def test_a_journal_without_backlog_stays_where_it_is() -> None:
+    """Nothing to read, nothing admitted, and no share taken from others."""
+    assert admit({"idle": Backlog(9, 9), "busy": Backlog(0, 50)}, 20) == {"idle": 9, "busy": 20}
+
+
+def test_no_journals_no_ends() -> None:
+    """An empty selection is no division by zero."""
+    assert admit({}, 10) == {}
+
+
+@pytest.mark.parametrize(
+    ("begin", "head"), [pytest.param(5, 4, id="head_before_begin"), pytest.param(-1, 4, id="negative")]
+)
+def test_an_impossible_backlog_is_refused(begin: int, head: int) -> None:
+    """A head below the position is an error to be raised before admission."""
+    with pytest.raises(ValueError, match="0 <= begin <= head"):
+        Backlog(begin, head)
+
+
+@pytest.mark.parametrize(
+    ("spans", "ends"),
+    [
+        pytest.param([(0, 10), (10, 20), (20, 30)], [10, 20, 25], id="neighbours"),
+        pytest.param([(0, 20), (10, 12), (9, 25)], [20, 25], id="overlaps"),
+        pytest.param([(0, 5), (15, 20), (20, 40)], [20, 25], id="hole_at_the_begin"),
+        pytest.param([(0, 12)], [12, 25], id="head_not_listed_yet"),
+        pytest.param([], [25], id="none"),
+        pytest.param([(0, 10), (25, 40)], [10, 25], id="beyond"),
+    ],
+)
+def test_fragments_of_a_backlog(spans: list[tuple[int, int]], ends: list[int]) -> None:
+    """The fewest that hold it."""
+    assert fragment_ends(spans, Backlog(6, 25)) == ends
+
+
+def test_a_batch_ends_with_a_fragment_in_each_journal() -> None:
+    """Shared like bytes: in proportion, and at least one each."""
+    ends = {"big": [10, 20, 30, 40, 50, 60, 70, 80, 90], "small": [7, 8, 9]}
+    assert admit_fragments(ends, 4) == {"big": 30, "small": 7}
+    assert admit_fragments(ends, 1) == {"big": 10, "small": 7}
+
+
+@pytest.mark.parametrize(
+    ("backlog", "waited_s", "due"),
+    [
+        pytest.param(100, 0, True, id="enough"),
+        pytest.param(99, 59, False, id="too_little_too_early"),
+        pytest.param(1, 60, True, id="waited"),
+        pytest.param(0, 1e9, False, id="nothing"),
+    ],
+)
+def test_when_a_batch_is_due(backlog: int, waited_s: float, due: bool) -> None:
+    """Bytes or time, whichever comes first, but never for nothing."""
+    assert is_due(backlog, waited_s, Limits(min_bytes=100, max_delay_s=60)) == due
