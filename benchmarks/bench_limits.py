@@ -15,8 +15,8 @@ from harness import MEGABYTE
 from scan_bench import Memory
 
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.client._read.decoders import decode_fragment
 from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -70,7 +70,7 @@ def measure(shape: str, repeat: int, size_bytes: int = 64 * MEGABYTE) -> dict[st
     wanted = JsonFormat(SCHEMAS[shape])
 
     def blocks() -> PieceScan:
-        piece = Piece("bench/limits", 0, len(content), len(content), head=True)
+        piece = Piece("bench/limits", 0, len(content), len(content), starts_on_record=True)
         return PieceScan(Memory(content, CHUNK_BYTES), piece, fail_on_data_loss=True)
 
     raw = list(raw_record_batches(blocks()))

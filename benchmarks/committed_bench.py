@@ -26,8 +26,8 @@ from harness import REPORT, machine, parse_size, write_section
 
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._planning.committed import CommittedScan
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import PieceScan
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, locator_for, new_producer_id
 from gazette_spark.message.columns import ProducerStates, sequence
 from gazette_spark.message.uuid_columns import uuid_reader
@@ -145,7 +145,7 @@ def event_of(draw: random.Random, number: int) -> dict[str, object]:
 def committed_scan(journal: Made, size: int) -> CommittedScan:
     """Return the scan of all committed messages."""
     return CommittedScan(
-        Piece("a/b", 0, size, size, head=True),
+        Piece("a/b", 0, size, size, starts_on_record=True),
         lambda piece: PieceScan(journal, piece, fail_on_data_loss=True),
         uuid_reader(locator_for(CONTENT_TYPE_NDJSON)),
         NoStates(),
@@ -156,7 +156,7 @@ def compared(size: int, producers: int, messages: int, *, last: bool) -> str:
     """Return a row of the table: all records beside committed messages, the better of three turns each."""
     content, expected = events(size, producers, messages, last=last)
     journal = Made(lambda begin, end: content[begin : min(end, begin + CHUNK_BYTES)])
-    piece = Piece("a/b", 0, len(content), len(content), head=True)
+    piece = Piece("a/b", 0, len(content), len(content), starts_on_record=True)
     best = {"all": float("inf"), "committed": float("inf")}
     for kind in ("all", "committed") * 3:
         blocks = (

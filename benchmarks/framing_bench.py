@@ -19,8 +19,8 @@ from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
 from gazette_spark._formats.registry import framing_named
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.protocol import protocol_pb2 as pb
 
 Build = Callable[[Iterable[Block]], Iterator[pa.RecordBatch]]
@@ -72,7 +72,7 @@ def main() -> None:
     def measure(name: str, framing: str, records: list[bytes], build: Build | None, rows: int = 0) -> None:
         content, found = repeated(records, options.megabytes)
         cutter = framing_named(framing, 1 << 24)
-        piece = Piece("bench/all", 0, len(content), len(content), head=True, framing=framing)
+        piece = Piece("bench/all", 0, len(content), len(content), starts_on_record=True, framing=framing)
 
         memory = Memory(content, 32 << 10)
 

@@ -23,8 +23,8 @@ import pyarrow.json as pj
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece
 
 LINE_BYTES = 182
 SCHEMA = pa.schema(
@@ -157,7 +157,7 @@ def main() -> None:
     block_bytes = options.block_kib << 10
 
     def scan(content: bytes) -> PieceScan:
-        piece = Piece("bench/lines", 0, len(content), len(content), head=True)
+        piece = Piece("bench/lines", 0, len(content), len(content), starts_on_record=True)
         memory = Memory(content, options.chunk_kib << 10)
         return PieceScan(memory, piece, fail_on_data_loss=True, block_bytes=block_bytes)
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import OptionError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 from gazette_spark.options.query_range import LATEST, RANGE_OPTIONS
@@ -154,7 +154,7 @@ def steps(
     planner.freeze(JournalOffsets(ends))
     at = JournalOffsets({name: begin.read_through[name] for name in ends})
     done = begin
-    while (reached := planner.next(at, Limits(max_bytes=limit))) != at:
+    while (reached := planner.next(at, ReadLimits(max_bytes=limit))) != at:
         following = JournalOffsets(
             {**done.read_through, **reached.read_through},
             gaps=reached.gaps,

@@ -4,7 +4,7 @@ This file translates only. The processes, and the state of an instance in each:
 
 - On the driver Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options, and
   keeps one reader in a separate Python process for as long as the query runs. That reader asks a
-  :class:`~gazette_spark._planning.planner.Planner` for positions and for the pieces of each batch. The
+  :class:`~gazette_spark._planning.plan.Planner` for positions and for the pieces of each batch. The
   planner and its client are made at the first such call and live in that process alone.
 - On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
   it has the options, the schema and the content of the file ``descriptorFile``, nothing else. The plan of a
@@ -55,11 +55,10 @@ from gazette_spark._formats import metadata
 from gazette_spark._formats.metadata import Labels, is_labels_type, labels_array
 from gazette_spark._formats.registry import framing_named, row_parser
 from gazette_spark._formats.rows import RowParser
-from gazette_spark._planning.access import Carrier, access
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.logs import show_logs
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import Piece, tasks
+from gazette_spark._planning.access import TaskCredentials, access, show_logs
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece, tasks
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark._planning.tracked_position import TrackedPosition
 from gazette_spark.data_files.target import FileTarget
@@ -84,10 +83,10 @@ if TYPE_CHECKING:
     # Spark starts a process for each thing it asks of a source. Of those most need neither gRPC, nor the
     # planner, nor what writes.
     from gazette_spark._planning.committed import CommittedScan
-    from gazette_spark._planning.gaps_reader import GapsReader
-    from gazette_spark._planning.planner import Planner
+    from gazette_spark._planning.gaps import GapsReader
+    from gazette_spark._planning.plan import Planner
     from gazette_spark._planning.quarantine import QuarantiningParser
-    from gazette_spark._planning.stored_journals import StoreJournals
+    from gazette_spark._planning.stores import StoreJournals
     from gazette_spark.client import Client
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
@@ -147,7 +146,7 @@ class GazetteDataSource(DataSource):
         """Return the columns of a query without a given schema: raw columns, or those of a sample."""
         options = parse_options(self.options)
         if options.read_gaps:
-            from gazette_spark._planning.gaps_reader import GAPS_DDL
+            from gazette_spark._planning.gaps import GAPS_DDL
 
             return GAPS_DDL
         if options.infer_schema:
@@ -165,7 +164,7 @@ class GazetteDataSource(DataSource):
         options = parse_options(self.options, "batch")
         files = file_target(self.options)
         if options.read_gaps:
-            from gazette_spark._planning.gaps_reader import GapsReader
+            from gazette_spark._planning.gaps import GapsReader
 
             return GapsReader(options, schema, open_journals)
         return BatchReader(options, schema, files)
@@ -212,7 +211,7 @@ class _Reader:
         self._files = files
         self._schema = schema
         self._descriptors = read_descriptors(options)
-        self._carrier = Carrier(options.security)
+        self._credentials = TaskCredentials(options.security)
         if options.format not in (None, "raw"):
             self._parser_maker(options.format or "")()
 
@@ -246,11 +245,11 @@ class _Reader:
         for form in forms - {"raw"}:
             self._parser_maker(form)()  # Raises on the driver rather than in a task.
         if self._options.reads_committed:
-            from gazette_spark._planning.committed_pieces import uuid_place  # Most queries do without.
+            from gazette_spark._planning.committed import uuid_place  # Most queries do without.
 
             for framing in framings:
                 uuid_place(self._options, framing)  # Likewise.
-        security = self._carrier.now()
+        security = self._credentials.snapshot()
         least = self._options.min_partitions or 1
         return [PiecePartition(*task, security=security) for task in tasks(found, least)]
 
@@ -296,8 +295,8 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut the range between into pieces."""
-        from gazette_spark._planning.planner import Planner
-        from gazette_spark._planning.store_queries import with_fragments
+        from gazette_spark._planning.plan import Planner
+        from gazette_spark._planning.stores import with_fragments
 
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
@@ -338,7 +337,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
             self._client.close()
             self._client = None
 
-    def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
+    def _next(self, start: JournalOffsets, limits: ReadLimits) -> JournalOffsets:
         """Return the end of the batch that begins at ``start``, or ``start`` if nothing is new."""
         self._wait_if_idle()
         began = time.monotonic()
@@ -350,8 +349,8 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            from gazette_spark._planning.listings import follow
-            from gazette_spark._planning.planner import Planner
+            from gazette_spark._planning.listing import follow
+            from gazette_spark._planning.plan import Planner
 
             show_logs(self._options.log_level)
             self._client = open_client(self._options)
@@ -379,7 +378,7 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         name, it represents all of them.
         """
         limits = limits_of(self._options)
-        if limits == Limits():
+        if limits == ReadLimits():
             return ReadAllAvailable()
         return ReadMaxBytes(MAX_OFFSET if limits.max_bytes is None else limits.max_bytes)
 
@@ -407,10 +406,10 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         opened = self._planner.open_transactions()
         return latest.to_dict() | ({"transactions": opened} if opened else {})
 
-    def _limits(self, limit: ReadLimit) -> Limits:
+    def _limits(self, limit: ReadLimit) -> ReadLimits:
         match limit:
             case ReadAllAvailable():
-                return Limits()
+                return ReadLimits()
             case ReadMaxBytes(max_bytes=max_bytes):
                 return replace(limits_of(self._options), max_bytes=max_bytes)
         raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")
@@ -484,9 +483,9 @@ def file_target(options: Mapping[str, str]) -> FileTarget | None:
     return None if text is None else FileTarget.from_json(text)
 
 
-def limits_of(options: SourceOptions) -> Limits:
+def limits_of(options: SourceOptions) -> ReadLimits:
     """Return how much a batch of a stream reads, as the options say."""
-    return Limits(
+    return ReadLimits(
         options.max_bytes_per_trigger,
         options.max_fragments_per_trigger,
         options.min_bytes_per_trigger or 0,
@@ -500,7 +499,7 @@ def open_journals(options: SourceOptions) -> Client | StoreJournals:
     show_logs(options.log_level)
     if options.fragment_store is None:
         return open_client(options)
-    from gazette_spark._planning.store_queries import listed_store
+    from gazette_spark._planning.stores import listed_store
 
     return listed_store(options)
 
@@ -521,7 +520,7 @@ def opened_pieces(
             for piece in pieces:
                 yield client, piece
         return
-    from gazette_spark._planning.store_queries import store_of_piece
+    from gazette_spark._planning.stores import store_of_piece
 
     for piece in pieces:
         with store_of_piece(options, piece) as journals:
@@ -588,7 +587,7 @@ def record_batches(
 
     scan: PieceScan | CommittedScan
     if options.reads_committed:
-        from gazette_spark._planning.committed_pieces import committed_scan  # Most queries do without.
+        from gazette_spark._planning.committed import committed_scan  # Most queries do without.
 
         assert client is not None
         scan = committed_scan(client, piece, options, scan_of, schema.fieldNames())

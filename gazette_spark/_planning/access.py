@@ -15,6 +15,7 @@ option               the driver's client        a task's client
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do without.
     from gazette_spark.client import TlsOptions
 
 log = logging.getLogger(__name__)
+
+PACKAGE = "gazette_spark"
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Access(TypedDict):
@@ -51,7 +56,7 @@ def access(security: Security) -> Access:
     }
 
 
-def carried(security: Security) -> Security:
+def security_for_tasks(security: Security) -> Security:
     """Return what a task gets: contents in place of files, and the present token.
 
     Raises:
@@ -67,21 +72,21 @@ def carried(security: Security) -> Security:
     return Security(token, security.token_file, security.keys, ca=tls.authorities, cert=cert, key=key)
 
 
-class Carrier:
+class TaskCredentials:
     """Reads the files for one batch after the other. For one thread."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
         self._last: Security | None = None
 
-    def now(self) -> Security:
+    def snapshot(self) -> Security:
         """Return what tasks get that are planned now; what the last ones got if the files are being changed.
 
         Raises:
             OptionError: the first time, a file cannot be read, or certificates cannot be used.
         """
         try:
-            self._last = carried(self._security)
+            self._last = security_for_tasks(self._security)
         except OptionError as error:
             if self._last is None:
                 raise
@@ -103,3 +108,18 @@ def _tls(security: Security) -> TlsOptions | None:
     from gazette_spark.client import TlsOptions
 
     return TlsOptions(*given)
+
+
+def show_logs(level: str | None) -> None:
+    """Show the package's log from a level on; None leaves all as it is.
+
+    An existing configuration of logging in this process stays: then only the level is set.
+    """
+    if level is None:
+        return
+    logger = logging.getLogger(PACKAGE)
+    logger.setLevel(level.upper())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
+        logger.addHandler(handler)

@@ -45,8 +45,8 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits on a batch's size and delay. The default is all there is, at once."""
+class ReadLimits:
+    """ReadLimits on a batch's size and delay. The default is all there is, at once."""
 
     max_bytes: int | None = None
     max_fragments: int | None = None
@@ -57,7 +57,7 @@ class Limits:
     max_records: int | None = None
 
 
-def is_due(backlog_bytes: int, waited_s: float, limits: Limits) -> bool:
+def is_due(backlog_bytes: int, waited_s: float, limits: ReadLimits) -> bool:
     """Tell whether a batch is due.
 
     Args:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.lines import LINES
-from gazette_spark._planning.reads import Journals, landed
+from gazette_spark._planning.reads import JournalOpener, resume_offset
 from gazette_spark.errors import DataLossError, RecordError
 
 ReadWindow = Callable[[int, int], bytes]
@@ -204,7 +204,7 @@ def window_of(content: bytes, begin: int, beyond: ReadWindow) -> ReadWindow:
     return read_window
 
 
-def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
+def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
     """Return a ``read_window`` that asks a client.
 
     Raises (when called):
@@ -223,8 +223,8 @@ def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = T
                     parts.clear()
                 parts.append(chunk.content)
                 at = chunk.offset + len(chunk.content)
-            if landed(reader) > at:
-                _hole(journal, at, landed(reader), fail=fail_on_data_loss)
+            if resume_offset(reader) > at:
+                _hole(journal, at, resume_offset(reader), fail=fail_on_data_loss)
                 parts.clear()
         return b"".join(parts)
 

@@ -22,14 +22,17 @@ import pyarrow as pa
 
 from gazette_spark._formats.framing import Block, int64_array
 from gazette_spark._formats.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
-from gazette_spark._planning.blocks import Gap
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.producer_states import without_lost
-from gazette_spark._planning.ranges import Piece
-from gazette_spark.errors import DataLossError
+from gazette_spark._planning.cutter import Gap, PieceScan
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.reads import JournalSource, skipped_spans
+from gazette_spark._planning.states import RangeStates, StateFiles, without_lost
+from gazette_spark.errors import DataLossError, OptionError
 from gazette_spark.message.columns import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
-from gazette_spark.message.uuid_columns import UuidReader
+from gazette_spark.message.interfaces import CONTENT_TYPES
+from gazette_spark.message.locator import Locator, locator_for
+from gazette_spark.message.uuid_columns import UuidReader, uuid_reader
 from gazette_spark.message.uuids import ACK_TXN, UuidColumns, uuid_texts
+from gazette_spark.options.source import SourceOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -92,7 +95,7 @@ class CommittedScan:
         Args:
             piece: The range.
             scan: Opens the scan of a piece of the journal.
-            reader: Reads the messages' UUIDs.
+            reader: JournalReader the messages' UUIDs.
             states: The states of the journal's producers.
             columns: Names of the columns of messages that the blocks shall bring along.
             include_acks: Whether acknowledgements are records of the result.
@@ -131,7 +134,7 @@ class CommittedScan:
 
     def _read_again(self, replay: Replay) -> Iterator[Messages]:
         for begin, end in replay.spans():
-            part = replace(self._piece, begin=begin, end=end, limit=end, head=True, content=None)
+            part = replace(self._piece, begin=begin, end=end, limit=end, starts_on_record=True, content=None)
             scan = self._scan(part)
             for block in scan:
                 uuids = self._reader.uuids(block)
@@ -280,3 +283,56 @@ def _producers(uuids: UuidColumns) -> pa.StringArray:
     return pa.StringArray.from_buffers(
         len(uuids), pa.py_buffer(bounds), pa.py_buffer(data.tobytes()), valid, null_count=-1
     )
+
+
+def uuid_place(options: SourceOptions, framing: str) -> Locator:
+    """Return where the messages of a framing keep their UUID.
+
+    Raises:
+        OptionError: the framing has no messages, or ``uuidPath`` does not fit it.
+    """
+    if framing not in CONTENT_TYPES:
+        expected = f"one of {', '.join(CONTENT_TYPES)}, for isolationLevel={options.isolation_level}"
+        raise OptionError("framing", framing, expected)
+    return locator_for(CONTENT_TYPES[framing], options.uuid_path or "")
+
+
+def committed_scan(
+    client: JournalSource,
+    piece: Piece,
+    options: SourceOptions,
+    scan: Callable[[Piece], PieceScan],
+    columns: Collection[str],
+) -> CommittedScan:
+    """Return the scan of the committed messages of a piece, which is a whole range.
+
+    Args:
+        client: What reads the journal.
+        piece: The range, and where the query began.
+        options: Options of the query.
+        scan: Returns the scan of all records of a piece of the journal.
+        columns: Names of the query's columns.
+    """
+    reader = uuid_reader(uuid_place(options, piece.framing), separator=options.sep, quote=options.quote)
+
+    def catch_up(states: ProducerStates, at: int, until: int) -> ProducerStates:
+        part = Piece(piece.journal, at, until, until, starts_on_record=True, framing=piece.framing)
+        sequencing = Sequencing(scan(part), reader, states)
+        for _ in sequencing:
+            pass  # The states are all that counts.
+        return sequencing.states
+
+    def missing(begin: int, end: int) -> list[tuple[int, int]]:
+        listed = [(each.fragment.begin, each.fragment.end) for each in client.list_fragments(piece.journal)]
+        return list(skipped_spans(client, piece.journal, listed, begin, end))
+
+    states = RangeStates(
+        piece.journal,
+        piece.begin,
+        piece.limit,
+        start=piece.start,
+        files=None if options.state_location is None else StateFiles(options.state_location),
+        catch_up=catch_up,
+        missing=None if options.fail_on_data_loss else missing,
+    )
+    return CommittedScan(piece, scan, reader, states, columns=columns, include_acks=options.include_acks)

@@ -1,15 +1,23 @@
-"""The gaps in the range of a batch query: bytes that no fragment has any more."""
+"""The gaps in the range of a batch query, and ``readGaps``, which returns them as rows."""
 
 from __future__ import annotations
 
-from gazette_spark._planning.fragment_times import offset_at
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructType
+
 from gazette_spark._planning.identities import JournalIdentities
-from gazette_spark._planning.listings import AskedJournals, selector_of
+from gazette_spark._planning.listing import RequestedJournals, selector_of
 from gazette_spark._planning.reads import JournalSource
-from gazette_spark._planning.selection import Selection
-from gazette_spark._planning.view import JournalView
+from gazette_spark._planning.selection import QueryJournals
+from gazette_spark._planning.view import JournalView, offset_at
 from gazette_spark.client._read.gaps import FragmentGap, gaps_between
-from gazette_spark.errors import OffsetError
+from gazette_spark.errors import OffsetError, OptionError
+from gazette_spark.errors.arrival import short_errors
 from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.fragments import Fragment
@@ -25,14 +33,16 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
         OffsetError: a journal's range is past its write head, or ends before it begins.
     """
     view = JournalView(client, options)
-    journals = Selection(view, AskedJournals(client, selector_of(options)), JournalIdentities(view)).chosen()
+    journals = QueryJournals(
+        view, RequestedJournals(client, selector_of(options)), JournalIdentities(view)
+    ).chosen()
     # The heads first: bytes appended meanwhile are listed, but past the end of the checked range.
     named = {
         journal: max(options.starting_offsets.of(journal), options.ending_offsets.of(journal))
         for journal in journals
     }
     heads = view.final_heads(journals, named)
-    listed = view.each(view.fragments, journals)
+    listed = view.map_journals(view.fragments, journals)
     found: list[FragmentGap] = []
     for journal in journals:
         begin, end = byte_range(journal, listed[journal], heads[journal], options)
@@ -59,3 +69,49 @@ def byte_range(journal: str, fragments: list[Fragment], head: int, options: Sour
     if end < begin:
         raise OffsetError(f"endingOffsets lies before the start at {begin}", journal, end)
     return begin, end
+
+
+GAPS_DDL = "journal STRING, begin BIGINT, end BIGINT, bytes BIGINT"
+"""Columns of ``readGaps``."""
+
+GAPS_TYPES = {"journal": StringType(), "begin": LongType(), "end": LongType(), "bytes": LongType()}
+
+
+class GapsPartition(InputPartition):
+    """All rows there are: the driver found them."""
+
+    def __init__(self, gaps: Sequence[FragmentGap]) -> None:
+        self.gaps = gaps
+
+
+@short_errors
+class GapsReader(DataSourceReader):
+    """Lists on the driver what journals lack; executors hand on the rows and ask no broker."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        connect: Callable[[SourceOptions], AbstractContextManager[JournalSource]],
+    ) -> None:
+        for column in schema.fields:
+            if GAPS_TYPES.get(column.name) != column.dataType:
+                got = f"column {column.name} {column.dataType.simpleString()} with readGaps"
+                raise OptionError("schema", got, f"columns out of {GAPS_DDL}")
+        self._options = options
+        self._schema = schema
+        self._connect = connect
+
+    def __repr__(self) -> str:
+        return f"GapsReader({self._options.selection}, {self._options.broker_address})"
+
+    def partitions(self) -> list[InputPartition]:
+        """Find the gaps."""
+        with self._connect(self._options) as client:
+            return [GapsPartition(gaps_of_query(client, self._options))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        assert isinstance(partition, GapsPartition)
+        rows = [{name: getattr(gap, name) for name in GAPS_TYPES} for gap in partition.gaps]
+        yield pa.RecordBatch.from_pylist(rows, to_arrow_schema(self._schema))

@@ -128,7 +128,7 @@ class JournalIdentities:
         def compare(journal: str) -> None:
             self._compare(journal, self._known[journal], created.get(journal, 0), reached[journal])
 
-        self._view.each(compare, names)
+        self._view.map_journals(compare, names)
         self._untested -= set(names)
 
     def compare_recreated(self, journal: str, reached: int, create_revision: int, seen_revision: int) -> None:

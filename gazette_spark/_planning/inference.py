@@ -1,24 +1,50 @@
-"""The columns of a query that gives none: from a sample of its records, or from an earlier start's."""
+"""The columns of a query that names none: inferred from a sample, or remembered from its first start.
+
+The sample is bounded and always the same: of the first :data:`MAX_JOURNALS` journals that hold anything in
+the query's range, by name, the records that begin in the first ``samplingBytes``. A query that starts at the
+latest offsets has no records yet, so its journals are sampled from the earliest offset on.
+
+With ``inferredSchemaLocation`` a restart has the columns of the first start. They are in the file
+``schema.json`` in that directory, which is written once, under another name first, and never changed: a first
+line with the length and SHA-256 of the rest, then the columns as JSON. Hints are not part of it: they apply
+at each start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from gazette_spark._formats import json_infer, metadata
-from gazette_spark._formats.registry import json_dialect
-from gazette_spark._planning.remembered_schema import remembered
-from gazette_spark._planning.sampling import plan_sample, sampled
-from gazette_spark.errors import OptionError
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.registry import framing_named, json_dialect
+from gazette_spark._planning.cutter import PieceScan
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.plan import Planner
+from gazette_spark.client._read.fragments import without_query
+from gazette_spark.errors import DamagedFileError, JsonError, OptionError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
 from gazette_spark.options.schema_hints import field, struct, with_hints
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
+from gazette_spark.seal import seal, unseal
+from gazette_spark.strict_json import parse_json
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    from pyarrow.fs import FileSystem
 
     from gazette_spark._planning.reads import JournalSource
 
@@ -78,3 +104,185 @@ def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
         got = f"{len(sample.pieces)} journals in whose first records no field is seen"
         raise OptionError("inferSchema", got, "records of JSON objects, more samplingBytes, or a schema")
     return pa.schema(found)
+
+
+MAX_JOURNALS = 16
+"""Most journals that are sampled."""
+
+SAMPLING_TIMEOUT_S = 60.0
+"""Longest time reading a sample may take; then it is an error, since part of one would be another sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Range of a query's sample."""
+
+    framing: str
+    """Name of the framing of all its journals."""
+    pieces: tuple[Piece, ...]
+    """In order of the journals' names; at least one."""
+
+
+def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
+    """Choose the journals to sample.
+
+    Raises:
+        OptionError: no journal holds a record, or their framings differ.
+    """
+    planner = Planner(journals, replace(options, starting_offsets=_early(options.starting_offsets)))
+    start, end = planner.batch()
+    begins, ends = start.read_through, end.read_through
+    filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
+    pieces = planner.pieces(
+        JournalOffsets({journal: begins[journal] for journal in filled}),
+        JournalOffsets({journal: ends[journal] for journal in filled}),
+    )
+    # One piece for each journal, which is read until there is enough.
+    heads = {
+        piece.journal: replace(piece, end=piece.limit)
+        for piece in pieces
+        if piece.begin == begins[piece.journal]
+    }
+    if not heads:
+        got = f"{options.selection}, where there is no record yet"
+        raise OptionError("inferSchema", got, "journals with records, or the columns in .schema(...)")
+    framings = sorted({piece.framing for piece in heads.values()})
+    if len(framings) > 1:
+        got = f"journals whose framings are {' and '.join(framings)}"
+        raise OptionError("inferSchema", got, "one framing, or the columns in .schema(...)")
+    return Sample(framings[0], tuple(heads[name] for name in sorted(heads)))
+
+
+def sampled(
+    journals: JournalSource,
+    options: SourceOptions,
+    sample: Sample,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Block]:
+    """Yield the records of a sample.
+
+    Raises:
+        OptionError: it takes longer than :data:`SAMPLING_TIMEOUT_S`.
+    """
+    until = clock() + SAMPLING_TIMEOUT_S
+    for piece in sample.pieces:
+        scan = PieceScan(
+            journals,
+            piece,
+            fail_on_data_loss=options.fail_on_data_loss,
+            max_record_bytes=options.max_record_bytes,
+            framing=framing_named(piece.framing, options.max_record_bytes),
+        )
+        stop = piece.begin + options.sampling_bytes
+        for block in scan:
+            if clock() > until:
+                got = f"a sample that was not read within {SAMPLING_TIMEOUT_S:.0f} s"
+                raise OptionError("samplingBytes", got, "fewer bytes, or the columns in .schema(...)")
+            yield block.rows(0, int(np.searchsorted(block.offsets, stop)))
+            if block.offset + len(block.data) >= stop:
+                break
+
+
+def _early(choice: OffsetChoice) -> OffsetChoice:
+    named = {journal: EARLIEST if offset == LATEST else offset for journal, offset in choice.named.items()}
+    return OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
+
+
+OPTION = "inferredSchemaLocation"
+
+FILE = "schema.json"
+
+FORMAT_VERSION = 1
+
+
+Fields: TypeAlias = "list[dict[str, Any]]"
+"""Columns in the form of Spark's JSON."""
+
+
+def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
+    """Return the columns that a location has; infer and write them if it has none.
+
+    Where two queries start at once, the one whose file is there first counts for both.
+
+    Raises:
+        OptionError: the location cannot be used, or its file is none that this wrote.
+    """
+    # Loaded here: few queries have a location.
+    from pyarrow.fs import FileSystem
+
+    with _trouble(location):
+        system, directory = FileSystem.from_uri(location)
+        path = f"{directory.rstrip('/')}/{FILE}"
+        found = _read(system, path)
+    if found is None:
+        fields = infer()
+        with _trouble(location):
+            found = _written(system, directory, path, fields)
+    return parse_fields(found, f"{location.rstrip('/')}/{FILE}")
+
+
+@contextmanager
+def _trouble(location: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        got = f"{without_query(location)}, which cannot be used: {error}"
+        raise OptionError(OPTION, got, "a directory that the driver can read and write") from None
+
+
+def parse_fields(text: bytes, where: str) -> Fields:
+    """Return the columns of a file.
+
+    Raises:
+        OptionError: naming the file, its problem and the ways out.
+    """
+    value, problem = None, "in which there is no schema"
+    try:
+        value = parse_json(unseal(text, where))
+    except DamagedFileError as error:
+        problem = f"that is damaged: {error.problem}"
+    except JsonError as error:
+        problem = f"that is {error}"
+    match value:
+        case {"format_version": found, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
+            found == FORMAT_VERSION and _is_schema(schema)
+        ):
+            return fields
+        case {"format_version": int(version)} if version > FORMAT_VERSION:
+            problem = f"of format_version {version}, which a later gazette_spark wrote"
+    ways = (
+        "the file that the query's first start wrote: restore it; or delete it, and the columns are inferred "
+        "again, maybe others; or give the columns in .schema(...)"
+    )
+    raise OptionError(OPTION, f"a file {where} {problem}", ways)
+
+
+def _is_schema(schema: dict[str, Any]) -> bool:
+    try:
+        StructType.fromJson(schema)
+    except Exception:  # noqa: BLE001 - Spark has no one error for what is no type
+        return False
+    return True
+
+
+def _read(system: FileSystem, path: str) -> bytes | None:
+    try:
+        with system.open_input_stream(path) as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def _written(system: FileSystem, directory: str, path: str, fields: Fields) -> bytes:
+    value = {"format_version": FORMAT_VERSION, "schema": struct(fields)}
+    text = seal(json.dumps(value, indent=2).encode() + b"\n")
+    system.create_dir(directory)
+    draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
+    with system.open_output_stream(draft) as file:
+        file.write(text)
+    if (first := _read(system, path)) is not None:
+        system.delete_file(draft)
+        return first
+    system.move(draft, path)
+    return text

@@ -1,10 +1,12 @@
-"""The client interface of a scan, and no more: tests pass plain fakes, programs a ``Client``."""
+"""The interface by which planner and tasks read journals: tests pass plain fakes, programs a ``Client``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
+
+from gazette_spark.protocol.spans import Spans, joined, outside
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
@@ -30,7 +32,7 @@ class ChunkLike(Protocol):
         """When their fragment was stored, in Unix seconds; 0 if it is not stored yet."""
 
 
-class Reads(Protocol):
+class JournalReader(Protocol):
     """A read of ``[offset, end_offset)``.
 
     Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has show as a
@@ -55,19 +57,19 @@ class Reads(Protocol):
     ) -> bool | None: ...
 
 
-def landed(reader: Reads) -> int:
+def resume_offset(reader: JournalReader) -> int:
     """Return the offset a read has come to, which is past its end if it jumped over that."""
     return max([reader.offset, *(target for _, target in reader.jumps)])
 
 
-class Journals(Protocol):
+class JournalOpener(Protocol):
     """Opens reads."""
 
-    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> JournalReader:
         """Open a read of ``[offset, end_offset)``; ``end_offset`` is never 0 here."""
 
 
-class JournalSource(Journals, Protocol):
+class JournalSource(JournalOpener, Protocol):
     """The interface a planner reads journals by: brokers by a ``Client``, or a store by ``StoreJournals``."""
 
     @property
@@ -108,3 +110,34 @@ class JournalSource(Journals, Protocol):
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
     ) -> list[ListedFragment]:
         """Return fragments, ascending by begin: those that begin, and were stored, there or later."""
+
+
+def skipped_spans(
+    client: JournalOpener, journal: str, fragments: Iterable[tuple[int, int]], begin: int, end: int
+) -> Spans:
+    """Return the bytes of ``[begin, end)`` that cannot be read any more.
+
+    Args:
+        client: What reads them.
+        journal: Its name.
+        fragments: Spans of the journal's fragments, in any order; they may overlap.
+        begin: First byte of the range.
+        end: Byte after its last.
+
+    Raises:
+        OffsetNotYetAvailableError: a broker waits for bytes of a hole for longer than a read may take.
+    """
+    holes = outside(joined(fragments), begin, end)
+    return joined(span for low, high in holes for span in _missing(client, journal, low, high))
+
+
+def _missing(client: JournalOpener, journal: str, begin: int, end: int) -> Spans:
+    found, at = [], begin
+    with client.read(journal, offset=begin, end_offset=end) as reader:
+        for chunk in reader:
+            if chunk.offset > at:
+                found.append((at, chunk.offset))
+            at = chunk.offset + len(chunk.content)
+        if resume_offset(reader) > at:
+            found.append((at, min(resume_offset(reader), end)))
+    return found

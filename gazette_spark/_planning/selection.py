@@ -37,7 +37,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gazette_spark._planning.identities import JournalIdentities
-from gazette_spark._planning.listings import Journals
+from gazette_spark._planning.listing import JournalLister
 from gazette_spark._planning.view import JournalView
 from gazette_spark.client._list.listings import name_hint
 from gazette_spark.errors import (
@@ -134,10 +134,10 @@ def check_continued(
         raise OtherJournalsError(option, tuple(sorted(left)), tuple(sorted(selected)))
 
 
-class Selection:
+class QueryJournals:
     """The journals that a query's options select. To be used by one thread."""
 
-    def __init__(self, view: JournalView, journals: Journals, identities: JournalIdentities) -> None:
+    def __init__(self, view: JournalView, journals: JournalLister, identities: JournalIdentities) -> None:
         self._view = view
         self._journals = journals
         self._identities = identities
@@ -164,7 +164,7 @@ class Selection:
         """The position that a run began at is one of these journals."""
 
     def __repr__(self) -> str:
-        return f"Selection({self._view.options.selection}, {self._listing})"
+        return f"QueryJournals({self._view.options.selection}, {self._listing})"
 
     def listed(self) -> frozenset[str]:
         """Request the list, and return the journals that match, whether or not others should."""

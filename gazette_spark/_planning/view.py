@@ -1,19 +1,32 @@
-"""A planner's questions to brokers about journals, and a cache of the journals' specs.
+"""The planner's questions to brokers about journals, and a cache of the journals' specs.
 
-Everything here is a question; ``planner``, ``range_resolver`` and ``selection`` decide by the answers.
+Everything here is a question. ``plan``, ``ends`` and ``selection`` decide by the answers.
+
+The options ``startingTimestamp`` and ``endingTimestamp`` name a time, and Gazette does not record when a byte
+was appended, only when the fragment that holds it was stored, in whole seconds (``mod_time``). That is the
+time of the append or later. So the offset of a time is the smallest offset whose fragment was stored in that
+second or later, and
+
+- every byte that was appended at that time or later is at this offset or after it, and so are some older
+  ones, up to a fragment's worth. To have newer records only, filter by a time in the records;
+- a range that ends at a time and one that starts at it meet: they share no byte and leave none out;
+- a byte that is not stored yet is later than any time that an option can name.
+
+A store's clock that is behind the writers' breaks the first rule: start earlier by as much. A fragment counts
+as not stored until brokers have listed their store again. So the offset of a time less than the journal's
+``refresh_interval`` ago may still increase.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._formats.registry import framing_of
 from gazette_spark._planning.boundary import ReadWindow, record_end, window_reader
-from gazette_spark._planning.fragment_times import offset_at
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
@@ -133,7 +146,7 @@ class JournalView:
             self._specs[journal] = self.client.get_journal(journal).spec
         return self._specs[journal]
 
-    def each(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
+    def map_journals(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
         """Ask about many journals at the same time; return the answers by journal."""
         names = list(journals)
         if len(names) < 2:
@@ -157,7 +170,7 @@ class JournalView:
         """
         names = sorted(journals)
         if not is_listed:
-            self.each(self.client.first_offset, names)
+            self.map_journals(self.client.first_offset, names)
         heads = self.client.highest_heads(names)
         beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
         if beyond:
@@ -206,3 +219,28 @@ class JournalView:
         """Return the reader of a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
         lossless = self.options.fail_on_data_loss and not skip_holes
         return window_reader(self.client, journal, fail_on_data_loss=lossless)
+
+
+class HasModTime(Protocol):
+    """A fragment, as far as its time is concerned."""
+
+    @property
+    def begin(self) -> int:
+        """Offset of the fragment's first byte."""
+
+    @property
+    def mod_time(self) -> int:
+        """When it was stored, in Unix seconds; 0 if it is not stored yet."""
+
+
+def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
+    """Return the first offset stored at a time or later, None if all that there is was stored before.
+
+    Args:
+        fragments: of one journal, in any order.
+        timestamp_ms: milliseconds since 1970; the second they lie in counts as a whole.
+    """
+    second = timestamp_ms // 1000
+    return min(
+        (each.begin for each in fragments if each.mod_time == 0 or each.mod_time >= second), default=None
+    )

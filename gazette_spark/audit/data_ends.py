@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.registry import framing_name, framing_named
-from gazette_spark._planning.blocks import MAX_RECORD_BYTES
 from gazette_spark._planning.boundary import next_record_end, window_reader
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import MAX_RECORD_BYTES
+from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.audit.delta_rows import DeltaRows
 from gazette_spark.audit.gap_reads import skipping_scan
@@ -109,7 +109,7 @@ class _Journal:
         until = next_record_end(window, offset, head, longest, journal=self.name, framing=framing)
         if until is None:
             return None, None
-        piece = Piece(self.name, offset, until, until, head=True, framing=framing.name)
+        piece = Piece(self.name, offset, until, until, starts_on_record=True, framing=framing.name)
         for block in skipping_scan(self.client, piece, framing, (), longest):
             if len(block) and block.offsets[0] == offset:
                 return block.end_offset_array()[0].as_py(), framing.values(block)[0].as_py()

@@ -11,15 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 from gazette_spark._formats.framing import Framing
-from gazette_spark._planning.blocks import Gap
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import Piece
-from gazette_spark._planning.reads import ChunkLike, Journals, Reads
+from gazette_spark._planning.cutter import Gap, PieceScan
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.reads import ChunkLike, JournalOpener, JournalReader
 from gazette_spark.protocol.spans import Spans, outside
 
 
 def skipping_scan(
-    client: Journals, piece: Piece, framing: Framing, gaps: Sequence[tuple[int, int]], max_record_bytes: int
+    client: JournalOpener,
+    piece: Piece,
+    framing: Framing,
+    gaps: Sequence[tuple[int, int]],
+    max_record_bytes: int,
 ) -> PieceScan:
     """Return the scan of a piece that jumps over gaps."""
     return PieceScan(
@@ -45,11 +48,11 @@ def gone_of(found: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[t
 class SkipGaps:
     """Opens reads that jump over gaps."""
 
-    def __init__(self, client: Journals, gaps: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, client: JournalOpener, gaps: Sequence[tuple[int, int]]) -> None:
         self._client = client
         self._gaps = gaps
 
-    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> JournalReader:
         """Open a read of ``[offset, end_offset)``."""
         if not self._gaps:
             return self._client.read(journal, offset=offset, end_offset=end_offset)
@@ -59,7 +62,7 @@ class SkipGaps:
 class _JumpingRead:
     """Several reads, one after the other, as one."""
 
-    def __init__(self, client: Journals, journal: str, spans: Spans, end_offset: int) -> None:
+    def __init__(self, client: JournalOpener, journal: str, spans: Spans, end_offset: int) -> None:
         self._client = client
         self._journal = journal
         self._spans = spans

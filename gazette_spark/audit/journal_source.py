@@ -27,14 +27,12 @@ from gazette_spark._formats.framing import Block, Framing, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
 from gazette_spark._formats.raw import ChunkFraming
 from gazette_spark._formats.registry import framing_named
-from gazette_spark._planning.access import carried
+from gazette_spark._planning.access import security_for_tasks
 from gazette_spark._planning.boundary import record_end, window_reader
-from gazette_spark._planning.committed import CommittedScan
-from gazette_spark._planning.committed_pieces import committed_scan, uuid_place
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import OffsetRange, Piece, split
-from gazette_spark._planning.reads import JournalSource
-from gazette_spark._planning.skipped import skipped_spans
+from gazette_spark._planning.committed import CommittedScan, committed_scan, uuid_place
+from gazette_spark._planning.cutter import PieceScan
+from gazette_spark._planning.pieces import OffsetRange, Piece, split
+from gazette_spark._planning.reads import JournalSource, skipped_spans
 from gazette_spark._planning.view import JournalView
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.tiling import CoveredRange
@@ -84,12 +82,14 @@ def plan_reads(
     view = JournalView(client, options)
     by_name = {each.journal: each for each in claims if each.start < each.end}
     view.refresh_specs(by_name)
-    gone = view.each(lambda name: _is_gone(view, name), by_name)
+    gone = view.map_journals(lambda name: _is_gone(view, name), by_name)
     present = {name: claim for name, claim in by_name.items() if not gone[name]}
     view.check_heads({name: claim.end for name, claim in present.items()})
-    fragments = view.each(view.fragments, present)
+    fragments = view.map_journals(view.fragments, present)
     framings = {name: view.framing(name) for name in present}
-    skipped = view.each(lambda name: _skipped(view, present[name], framings[name], fragments[name]), present)
+    skipped = view.map_journals(
+        lambda name: _skipped(view, present[name], framings[name], fragments[name]), present
+    )
     pieces: dict[str, list[Piece]] = {name: [] for name in present}
     for name, claim in present.items():
         if claim.committed:
@@ -139,7 +139,7 @@ def _whole(
 ) -> tuple[tuple[Gaps, Gaps], list[Piece]]:
     """Return the read of committed messages behind the last bytes that are gone."""
     begin = max([claim.start, *(end for _, end in gone)])
-    piece = Piece(claim.journal, begin, claim.end, claim.end, head=True, framing=framing.name)
+    piece = Piece(claim.journal, begin, claim.end, claim.end, starts_on_record=True, framing=framing.name)
     lost = ((claim.start, begin),) if claim.start < begin else ()
     return (gaps, lost), [piece] if begin < claim.end else []
 
@@ -200,7 +200,10 @@ def plan_text(ranges: Mapping[int, PlannedRange]) -> str:
             {
                 "range": number,
                 "gaps": planned.gaps,
-                "pieces": [[p.journal, p.begin, p.end, p.limit, p.head, p.framing] for p in planned.pieces],
+                "pieces": [
+                    [p.journal, p.begin, p.end, p.limit, p.starts_on_record, p.framing]
+                    for p in planned.pieces
+                ],
                 "committed": planned.committed,
             }
             for number, planned in ranges.items()
@@ -247,7 +250,7 @@ class AuditReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the tasks of the plan."""
         plan, self._plan = json.loads(self._plan), ""  # The reader itself goes to each task.
-        security = carried(self._options.security)
+        security = security_for_tasks(self._options.security)
         return [
             PlannedPartition(
                 Piece(*piece),

@@ -308,7 +308,7 @@ def try_store(client: Client, store: str) -> tuple[str, str]:
     tried = "the broker wrote, read and listed an object"
     if not health.tried_directory:
         return "", tried
-    from gazette_spark._planning.store_files import check_bucket
+    from gazette_spark._planning.stores import check_bucket
 
     instead = f"the broker keeps its fragments in {health.tried_directory}"
     try:

@@ -376,8 +376,7 @@ def _state_feeds(given: Sequence[str]) -> Iterator[Feed]:
     """Yield the feeds of open transactions; they come after those that report groups."""
     if not given:
         return
-    from gazette_spark._planning.open_transactions import OpenTransactions
-    from gazette_spark._planning.producer_states import StateFiles
+    from gazette_spark._planning.states import OpenTransactions, StateFiles
     from gazette_spark.lag.state_feed import StateFeed
 
     for each in given:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark._planning.access import carried
+from gazette_spark._planning.access import security_for_tasks
 from gazette_spark.consumer.application import Application
 from gazette_spark.consumer.batch_driver import BatchDriver, Opened
 from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
@@ -237,7 +237,7 @@ class SparkEngine:
 
     def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> FileResults:
         """Run the tasks of a micro-batch."""
-        options = replace(self.options, security=carried(self.options.security))
+        options = replace(self.options, security=security_for_tasks(self.options.security))
         job = Job(self.name, self.app, options, planned.reads, specs, sources)
         # More tasks than cores would only cost their start.
         readers = min(len(planned.reads), READS_PER_CORE * self.spark.sparkContext.defaultParallelism)

@@ -26,7 +26,7 @@ Ask = Callable[[str], Any]
 class OpenStates(Protocol):
     """What is open in each journal of a query, as far as its files were read."""
 
-    def look(self, position: JournalOffsets, each: Callable[[Ask, Iterable[str]], dict[str, Any]]) -> None:
+    def refresh(self, position: JournalOffsets, each: Callable[[Ask, Iterable[str]], dict[str, Any]]) -> None:
         """Read the files of journals that moved."""
 
     def to_dict(self) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ class StateFeed:
             names = ", ".join(monitor.groups()) or "none"
             raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
         committed = monitor.committed(self._group, now_ms)
-        self._states.look(JournalOffsets(committed), _many)
+        self._states.refresh(JournalOffsets(committed), _many)
         known = self._states.known
         opened = journal_transactions(self._states.to_dict())
         monitor.observe_transactions(self._group, opened, known, committed.keys() - known, now_ms)

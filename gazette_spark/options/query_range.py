@@ -1,7 +1,7 @@
 """The start and end of a query, from its options: words, offsets by journal, or a time.
 
 The words and the numbers are those of Spark's Kafka source. A time is one of a journal's *stored* bytes:
-see ``_planning.fragment_times`` for what that means.
+see ``_planning.view`` for what that means.
 """
 
 from __future__ import annotations

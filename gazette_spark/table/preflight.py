@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark._planning.access import carried
+from gazette_spark._planning.access import security_for_tasks
 from gazette_spark.errors import MissingModuleError, OptionError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.table.files import is_classic, jvm_errors
@@ -138,7 +138,7 @@ def look_around(options: SourceOptions | None) -> Callable[[], str]:
         options: Of the brokers to ask; None where there are none.
     """
     selector = NO_JOURNAL
-    content = options and pickle.dumps(replace(options, security=carried(options.security)))
+    content = options and pickle.dumps(replace(options, security=security_for_tasks(options.security)))
 
     def look() -> str:
         import json

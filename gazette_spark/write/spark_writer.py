@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from gazette_spark._planning.access import access, carried
+from gazette_spark._planning.access import access, security_for_tasks
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
 from gazette_spark.errors.arrival import short_errors
@@ -84,7 +84,7 @@ class _Writer:
             raise OptionError("mode", "overwrite, or complete", expected)
         columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
         # Spark makes a writer for each batch: tasks get what the files hold now.
-        self._options = replace(options, security=carried(options.security))
+        self._options = replace(options, security=security_for_tasks(options.security))
         self._columns = write_columns(columns, options)
         if options.target is not None or options.transaction_journal is not None:
             with open_client(options) as client:

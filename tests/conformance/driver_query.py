@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import Client
-from gazette_spark._planning import listings
+from gazette_spark._planning import listing
 from gazette_spark.errors import GazetteError
 from gazette_spark.source import GazetteDataSource, StreamReader
 from tests.conformance.wire import delete, spec
@@ -97,5 +97,5 @@ class Query:
     def settle(self) -> None:
         """Read what there is, and let the reader go over to its watch."""
         self.until("all is read", lambda: not self.batch())
-        Event().wait(listings.FRESH_S + PAUSE_S)
+        Event().wait(listing.FRESH_S + PAUSE_S)
         assert self.batch() == {}

@@ -10,8 +10,13 @@ from pyspark.sql.types import StructType
 
 from gazette_spark import Client
 from gazette_spark._formats.fixed import frame
-from gazette_spark._planning.inference import infer_schema
-from gazette_spark._planning.sampling import MAX_JOURNALS, SAMPLING_TIMEOUT_S, plan_sample, sampled
+from gazette_spark._planning.inference import (
+    MAX_JOURNALS,
+    SAMPLING_TIMEOUT_S,
+    infer_schema,
+    plan_sample,
+    sampled,
+)
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.options.source import parse_options

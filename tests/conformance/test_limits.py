@@ -7,8 +7,8 @@ import os
 import pytest
 
 from gazette_spark import Client, JournalOffsets
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.plan import Planner
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OffsetError
 from gazette_spark.options.source import parse_options
@@ -83,7 +83,7 @@ def test_batches_end_with_fragments(client: Client, journal_name: str, begins: l
     planner = planner_of(client, journal_name, "stream")
     position, ends = JournalOffsets({journal_name: 0}), []
     planner.freeze()
-    while (end := planner.next(position, Limits(max_fragments=2))) != position:
+    while (end := planner.next(position, ReadLimits(max_fragments=2))) != position:
         ends.append(end.read_through[journal_name])
         position = end
     assert ends == [2560, 5120]

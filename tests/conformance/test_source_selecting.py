@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark import Client, EmbeddedBroker
-from gazette_spark._planning import listings
+from gazette_spark._planning import listing
 from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.brokers("embedded")
 @pytest.fixture(autouse=True)
 def _soon_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query goes over from asking for its journals to following them after a tenth of a second."""
-    monkeypatch.setattr(listings, "FRESH_S", 0.1)
+    monkeypatch.setattr(listing, "FRESH_S", 0.1)
 
 
 @pytest.fixture

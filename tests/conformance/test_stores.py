@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark import Client
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.planner import Planner
-from gazette_spark._planning.store_files import open_store
-from gazette_spark._planning.store_queries import listed_store
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.plan import Planner
+from gazette_spark._planning.stores import listed_store, open_store
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError, FragmentConflictError
 from gazette_spark.options.source import SourceOptions, parse_options

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark import JournalOffsets
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.plan import Planner
 from gazette_spark.client import Listing, parse_selector
 from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.client._read.settled_heads import SettledHead

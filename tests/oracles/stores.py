@@ -11,13 +11,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from gazette_spark._formats.registry import framing_named
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.planner import Planner
-from gazette_spark._planning.ranges import Piece
-from gazette_spark._planning.store_files import StoreFiles
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.plan import Planner
 from gazette_spark._planning.store_layout import StoredFragment, StoreFile
-from gazette_spark._planning.store_queries import reach_of, wanted_of, with_fragments
-from gazette_spark._planning.stored_journals import StoreJournals
+from gazette_spark._planning.stores import (
+    StoreFiles,
+    StoreJournals,
+    reach_of,
+    store_selection,
+    with_fragments,
+)
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.client import FragmentReader
 from gazette_spark.errors import DirectReadError
@@ -115,7 +119,7 @@ def store_options(**options: str) -> SourceOptions:
 
 def plan(files: StoreFiles, options: SourceOptions) -> list[Piece]:
     """Plan a batch, as the driver does."""
-    journals = StoreJournals.listed(files, wanted_of(options))
+    journals = StoreJournals.listed(files, store_selection(options))
     planner = Planner(journals, options)
     return with_fragments(journals, planner.pieces(*planner.batch()), options)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gazette_spark._planning.admission import (
     FLOOR_PARTS,
     Backlog,
-    Limits,
+    ReadLimits,
     admit,
     admit_fragments,
     allocate_limit,
@@ -146,14 +146,14 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough(
     backlog: int, waited_s: float, min_bytes: int, max_delay_s: float
 ) -> None:
     """No batch comes of nothing to read; after the delay any bytes make one."""
-    due = is_due(backlog, waited_s, Limits(min_bytes=min_bytes, max_delay_s=max_delay_s))
+    due = is_due(backlog, waited_s, ReadLimits(min_bytes=min_bytes, max_delay_s=max_delay_s))
     assert due == (backlog > 0 and not (backlog < min_bytes and waited_s < max_delay_s))
-    assert is_due(backlog, waited_s, Limits()) == (backlog > 0)
+    assert is_due(backlog, waited_s, ReadLimits()) == (backlog > 0)
 
 
-@given(amounts, seconds, st.builds(Limits, min_bytes=amounts, max_delay_s=seconds), amounts, seconds)
+@given(amounts, seconds, st.builds(ReadLimits, min_bytes=amounts, max_delay_s=seconds), amounts, seconds)
 def test_a_batch_that_is_due_stays_due(
-    backlog: int, waited_s: float, limits: Limits, more: int, longer_s: float
+    backlog: int, waited_s: float, limits: ReadLimits, more: int, longer_s: float
 ) -> None:
     """More bytes, or more time, never put it off."""
     if is_due(backlog, waited_s, limits):

@@ -15,9 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats.lines import LINES
-from gazette_spark._planning.blocks import MAX_RECORD_BYTES
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import OffsetRange, Piece, split
+from gazette_spark._planning.cutter import MAX_RECORD_BYTES, PieceScan
+from gazette_spark._planning.pieces import OffsetRange, Piece, split
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.journal_source import PlannedRange
@@ -410,7 +409,7 @@ def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> N
     edges = sorted(data.draw(st.lists(st.integers(0, len(content) - 4), unique=True, max_size=6)))
     gaps = [(edges[at], edges[at + 1]) for at in range(0, len(edges) // 2 * 2, 2)]
     lossy = FakeJournal(content, 0, gaps, data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
-    piece = Piece(NAME, 0, len(content), len(content), head=True)
+    piece = Piece(NAME, 0, len(content), len(content), starts_on_record=True)
     scan = PieceScan(lossy, piece, fail_on_data_loss=False)
     try:
         expected = [int(at) for block in scan for at in block.offsets]

@@ -28,8 +28,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from gazette_spark import source
 from gazette_spark._backfill import backfill
 from gazette_spark._planning import committed as scan_committed
-from gazette_spark._planning import producer_states
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning import states as states_module
+from gazette_spark._planning.states import StateFiles
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
@@ -241,7 +241,7 @@ def test_a_backfill_that_dies_anywhere_leaves_no_seam(
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "IDLE_POLL_S", 0.0)
         patch.setattr(scan_committed, "WINDOW_BYTES", window)
-        patch.setattr(producer_states, "KEPT_FILES", kept)
+        patch.setattr(states_module, "KEPT_FILES", kept)
         for turn in (*turns, *ending):
             for short, message in turn.messages:
                 writer = writers[short]

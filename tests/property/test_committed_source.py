@@ -29,8 +29,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
 from gazette_spark._planning import committed as scan_committed
-from gazette_spark._planning import planned_bytes
-from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning.cutter import PieceScan
 from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
 from gazette_spark.audit.parts import first_difference
 from gazette_spark.audit.tiling import CoveredRange
@@ -183,7 +183,7 @@ def test_batches_give_the_committed_messages_once(
         patch.setattr(source, "IDLE_POLL_S", 0.0)
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
         patch.setattr(PieceScan, "__init__", partialmethod(PieceScan.__init__, block_bytes=memory[1]))
-        patch.setattr(planned_bytes, "PLANNED_BYTES", memory[2])
+        patch.setattr(pieces_module, "PLANNED_BYTES", memory[2])
         client.create_journals(journal_spec(name, labels={"content-type": LABELS[kind]}))
         for turn in [*turns, Turn([], "1m", "", TaskFaults(), 0, 99)]:
             before = len(writer.content)

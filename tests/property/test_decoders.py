@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark._planning.remembered_schema import parse_fields
+from gazette_spark._planning.inference import parse_fields
 from gazette_spark.broker.http.gateway import read_request
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage import commit_log

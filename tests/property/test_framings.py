@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gazette_spark._formats.fixed import MAGIC, frame
 from gazette_spark._planning import boundary
 from gazette_spark._planning.boundary import limited_end, record_end
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import OffsetRange, Piece, split
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import OffsetRange, Piece, split
 from gazette_spark.errors import RecordError
 from tests.oracles.framings import FAST, Found, read
 from tests.oracles.lines import FakeJournal
@@ -77,7 +77,14 @@ def pieces_at(name: str, begin: int, end: int, cuts: list[int]) -> list[Piece]:
     anchored = FAST[name].anchored
     edges = [begin, *sorted({cut for cut in cuts if begin < cut < end}), end]
     return [
-        Piece(NAME, low, high, high if anchored else end, head=anchored or low == begin, framing=name)
+        Piece(
+            NAME,
+            low,
+            high,
+            high if anchored else end,
+            starts_on_record=anchored or low == begin,
+            framing=name,
+        )
         for low, high in pairwise(edges)
     ]
 
@@ -172,7 +179,7 @@ def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st
     content = content[: read("fixed", content).boundaries[-1]]
     found = read("fixed", content)
     journal = FakeJournal(content, 0, (), data.draw(chunk_sizes))
-    piece = Piece(NAME, 0, len(content), len(content), head=True, framing="fixed")
+    piece = Piece(NAME, 0, len(content), len(content), starts_on_record=True, framing="fixed")
     scan = PieceScan(
         journal,
         piece,

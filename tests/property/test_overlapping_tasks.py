@@ -28,8 +28,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark._planning import committed as scan_committed
-from gazette_spark._planning import producer_states
-from gazette_spark._planning.piece_scan import PieceScan
+from gazette_spark._planning import states as states_module
+from gazette_spark._planning.cutter import PieceScan
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
@@ -350,7 +350,7 @@ def test_attempts_read_each_message_once(
     """Journals whose states are in a file where the last batch ended."""
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
-        patch.setattr(producer_states, "KEPT_FILES", 2)
+        patch.setattr(states_module, "KEPT_FILES", 2)
         patch.setattr(PieceScan, "__init__", partialmethod(PieceScan.__init__, block_bytes=memory[1]))
         messages = Messages(client, f"prop/read/{next(NUMBERS)}")
         options = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark._planning.admission import Limits
+from gazette_spark._planning.admission import ReadLimits
 from gazette_spark.client._read.heads import MANY
 from gazette_spark.offsets import JournalOffsets
 from tests.oracles.brokers import FakeClient, FakeJournal, planner_of
@@ -19,7 +19,7 @@ records = st.lists(st.integers(1, LONGEST), max_size=12).map(
     lambda sizes: b"".join(b"x" * (size - 1) + b"\n" for size in sizes)
 )
 limits = st.builds(
-    Limits,
+    ReadLimits,
     max_bytes=st.none() | st.integers(1, 200),
     max_fragments=st.none() | st.integers(1, 6),
     max_records=st.none() | st.integers(1, 20),
@@ -34,7 +34,7 @@ class Run:
 
     names: list[str]
     client: FakeClient
-    limits: Limits
+    limits: ReadLimits
     many: int
 
     def boundaries(self, name: str) -> list[int]:

@@ -10,10 +10,9 @@ import pyarrow as pa
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark._planning.blocks import Gap
 from gazette_spark._planning.boundary import limited_end, next_record_end, record_end, window_reader
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-from gazette_spark._planning.ranges import (
+from gazette_spark._planning.cutter import Gap, PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import (
     ENOUGH_PIECES,
     SHARED_BYTES,
     SHARED_CONTENT_BYTES,
@@ -23,7 +22,7 @@ from gazette_spark._planning.ranges import (
     split,
     tasks,
 )
-from gazette_spark._planning.skipped import skipped_spans
+from gazette_spark._planning.reads import skipped_spans
 from gazette_spark.errors import RecordError
 from gazette_spark.protocol.spans import joined
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
@@ -53,7 +52,7 @@ def journals(draw: st.DrawFn, *, holes: bool = True) -> FakeJournal:
 def pieces_at(begin: int, end: int, cuts: list[int]) -> list[Piece]:
     """Return the pieces of a range cut at these offsets."""
     edges = [begin, *sorted({cut for cut in cuts if begin < cut < end}), end]
-    return [Piece(NAME, low, high, end, head=low == begin) for low, high in pairwise(edges)]
+    return [Piece(NAME, low, high, end, starts_on_record=low == begin) for low, high in pairwise(edges)]
 
 
 def rows_of(
@@ -75,7 +74,7 @@ def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], bloc
     """Rows of all pieces together are the records of the range, in order and once; so are those at hand."""
     begin, end = journal.base, journal.base + len(journal.content)
     if begin < end:
-        whole = Piece(NAME, begin, end, end, head=True, content=journal.content)
+        whole = Piece(NAME, begin, end, end, starts_on_record=True, content=journal.content)
         assert rows_of(None, whole, fail=True, block_bytes=block_bytes)[0] == records_of(journal, begin, end)
     got = [
         row
@@ -154,7 +153,7 @@ def test_split_covers_the_ranges(
         points = [each.begin, *(piece.end for piece in mine)]
         assert [piece.begin for piece in mine] == points[:-1]
         assert points[-1] == each.end
-        assert [piece.head for piece in mine] == [at == 0 for at in range(len(mine))]
+        assert [piece.starts_on_record for piece in mine] == [at == 0 for at in range(len(mine))]
         assert all(piece.limit == each.end for piece in mine)
     assert all(piece.end > piece.begin for piece in pieces)
     assert not max_bytes or all(piece.end - piece.begin <= max_bytes for piece in pieces)
@@ -169,7 +168,7 @@ def test_split_covers_the_ranges(
 )
 def test_tasks_hold_each_piece_once(sizes: list[int], min_partitions: int) -> None:
     """Pieces share tasks in their order, none with more than its share, and enough tasks are left."""
-    pieces = [Piece(f"j/{at}", 0, size, size, head=True) for at, size in enumerate(sizes)]
+    pieces = [Piece(f"j/{at}", 0, size, size, starts_on_record=True) for at, size in enumerate(sizes)]
     found = tasks(pieces, min_partitions)
     assert [piece for task in found for piece in task] == pieces
     assert len(found) >= min(len(pieces), max(min_partitions, ENOUGH_PIECES))
@@ -180,7 +179,7 @@ def test_tasks_hold_each_piece_once(sizes: list[int], min_partitions: int) -> No
 
 def test_small_pieces_share_tasks() -> None:
     """Two thousand journals with a record each are not two thousand tasks."""
-    pieces = [Piece(f"j/{at}", 0, 200, 200, head=True) for at in range(2_000)]
+    pieces = [Piece(f"j/{at}", 0, 200, 200, starts_on_record=True) for at in range(2_000)]
     assert len(tasks(pieces)) == 33
     assert len(tasks(pieces, 1_500)) == 2_000
     assert len(tasks(pieces[:40])) == 40
@@ -190,7 +189,8 @@ def test_tasks_bring_few_bytes_along() -> None:
     """Spark carries what a task brings along, and warns of a megabyte."""
     content = bytes(SHARED_CONTENT_BYTES // 10)
     pieces = [
-        Piece(f"j/{at}", 0, len(content), len(content), head=True, content=content) for at in range(2_000)
+        Piece(f"j/{at}", 0, len(content), len(content), starts_on_record=True, content=content)
+        for at in range(2_000)
     ]
     assert {len(task) for task in tasks(pieces)} == {10}
 
@@ -224,7 +224,7 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
         *(piece.begin for piece in pieces),
         whole.end,
     ]
-    assert [piece.head for piece in pieces] == [at == 0 for at in range(len(pieces))]
+    assert [piece.starts_on_record for piece in pieces] == [at == 0 for at in range(len(pieces))]
     assert len(pieces) >= min(min_partitions, whole.size_bytes)
     assert len(pieces) >= min(ENOUGH_PIECES, len(anywhere))
     if pieces == anywhere:

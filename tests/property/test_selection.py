@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.plan import Planner
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     GazetteError,
@@ -68,7 +68,7 @@ class World:
         if what == "restart":
             self.restart()
         if what == "look":
-            self.look(Limits(max_bytes=number * 10))
+            self.look(ReadLimits(max_bytes=number * 10))
 
     def restart(self) -> None:
         """Start the query again, from what its checkpoint holds."""
@@ -91,7 +91,7 @@ class World:
                 found = JournalNotFoundError
         return found
 
-    def look(self, limits: Limits) -> None:
+    def look(self, limits: ReadLimits) -> None:
         """Plan a batch, and check it against what is known."""
         expected = self.expected()
         try:
@@ -123,7 +123,7 @@ def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[
     if world.expected() is None:
         # New journals are recorded in one batch and read in the next.
         for _ in range(4):
-            world.look(Limits())
+            world.look(ReadLimits())
         for name, journal in world.client.journals.items():
             assert world.position.read_through[name] == journal.content.rfind(b"\n") + 1
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
 from gazette_spark._formats.fixed import MAGIC, frame
-from gazette_spark._planning import planned_bytes, ranges
+from gazette_spark._planning import pieces as pieces_module
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.settings import ServingSettings, StorageSettings
@@ -194,8 +194,8 @@ class SourceMachine(RuleBasedStateMachine):
         whole=st.sampled_from(["", "", "", "none"]),
         kind=kinds,
         query=st.tuples(st.sampled_from(sorted(STARTS)), st.sampled_from(SELECTIONS)),
-        spark=st.tuples(st.sampled_from([ranges.ENOUGH_PIECES, 1]), st.booleans()),
-        planned=st.sampled_from([planned_bytes.PLANNED_BYTES, 0, 200]),
+        spark=st.tuples(st.sampled_from([pieces_module.ENOUGH_PIECES, 1]), st.booleans()),
+        planned=st.sampled_from([pieces_module.PLANNED_BYTES, 0, 200]),
     )
     def set_up(
         self,
@@ -210,9 +210,9 @@ class SourceMachine(RuleBasedStateMachine):
     ) -> None:
         self.whole = whole
         enough, told = spark
-        self.patch.setattr(ranges, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
+        self.patch.setattr(pieces_module, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
         self.patch.setattr(
-            planned_bytes, "PLANNED_BYTES", planned
+            pieces_module, "PLANNED_BYTES", planned
         )  # With none, tasks read all by themselves.
         self.where, self.selection = query
         self.query = MicroBatches(admission_control=told)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from gazette_spark import source
-from gazette_spark._planning import planner, ranges
-from gazette_spark._planning.planned_bytes import PlannedBytes
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning import plan as planner
+from gazette_spark._planning.pieces import Piece, PlannedBytes
 from gazette_spark._planning.tracked_position import TrackedPosition
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, RecordError
@@ -72,16 +72,16 @@ def read_to_the_head(mutation: Mutation) -> None:
         return real(client, piece, *rest)
 
     mutation.replace(source, "record_batches", record_batches)
-    mutation.replace(PlannedBytes, "given_to", lambda _, pieces: pieces)
+    mutation.replace(PlannedBytes, "attach_to", lambda _, pieces: pieces)
 
 
 def trust_every_cut(mutation: Mutation) -> None:
     """Each piece takes its first byte for a record's."""
-    real = ranges.split
+    real = pieces_module.split
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
         pieces = list(real(*args, **kwargs))
-        return mutation.choose(pieces, [replace(piece, head=True) for piece in pieces])
+        return mutation.choose(pieces, [replace(piece, starts_on_record=True) for piece in pieces])
 
     mutation.replace(planner, "split", split)
 

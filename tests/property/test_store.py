@@ -9,9 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._backfill import steps
-from gazette_spark._planning.planner import Planner
-from gazette_spark._planning.store_queries import wanted_of, with_fragments
-from gazette_spark._planning.stored_journals import StoreJournals
+from gazette_spark._planning.plan import Planner
+from gazette_spark._planning.stores import StoreJournals, store_selection, with_fragments
 from gazette_spark.errors import DataLossError, FragmentConflictError, RecordError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.oracles.lines import FakeJournal, records_of
@@ -143,7 +142,7 @@ def test_a_backfill_in_steps_reads_what_one_reads(
             files.put(name, begin, journal.window(begin, end))
     assume(files.files)
     options = store_options(failOnDataLoss="false")
-    with StoreJournals.listed(files, wanted_of(options)) as journals:
+    with StoreJournals.listed(files, store_selection(options)) as journals:
         planner = Planner(journals, options)
         first, last = planner.batch()
         ranges = list(steps(planner, first, last, limit))

@@ -239,15 +239,15 @@ def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
     """Return the records of a journal's bytes as a task scans them."""
     from gazette_spark._formats.fixed import frame
     from gazette_spark._formats.registry import framing_named
-    from gazette_spark._planning.piece_scan import PieceScan
-    from gazette_spark._planning.ranges import Piece
+    from gazette_spark._planning.cutter import PieceScan
+    from gazette_spark._planning.pieces import Piece
 
     framing = FRAMINGS.get(form, "lines")
     if framing == "lines":
         records = [record.replace(b"\n", b"") for record in records]
     content = b"".join(frame(record) if framing == "fixed" else record + b"\n" for record in records)
     end = 1000 + len(content)
-    piece = Piece(JOURNAL, 1000, end, end, head=True, framing=framing, content=content)
+    piece = Piece(JOURNAL, 1000, end, end, starts_on_record=True, framing=framing, content=content)
     found = framing_named(framing, 64 << 20, ";" if form == "csv_patterns" else ",")
     try:
         return list(PieceScan(None, piece, fail_on_data_loss=False, framing=found))
@@ -263,8 +263,8 @@ def _raw(case: Case) -> None:
     """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
     from gazette_spark._formats.encode import binary_array, encoded
     from gazette_spark._formats.registry import framing_named
-    from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
-    from gazette_spark._planning.ranges import Piece
+    from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+    from gazette_spark._planning.pieces import Piece
     from gazette_spark.errors import GazetteError
 
     for name in ("lines", "csv", "fixed", "none"):
@@ -273,7 +273,7 @@ def _raw(case: Case) -> None:
         framing.last_boundary(case.record, 1 << 10)
         framing.may_begin(case.record[:8], case.record[8:])
         end = 10 + len(case.record)
-        piece = Piece(JOURNAL, 10, end, end, head=True, framing=name, content=case.record)
+        piece = Piece(JOURNAL, 10, end, end, starts_on_record=True, framing=name, content=case.record)
         with suppress(GazetteError):
             scan = PieceScan(None, piece, fail_on_data_loss=False, framing=framing)
             for batch in raw_record_batches(scan, framing=framing):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark._backfill import Backfilled, continued, is_open, pinned_options, steps
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning.states import StateFiles
 from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, OffsetError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
 from gazette_spark.message.columns import ProducerStates

@@ -205,7 +205,7 @@ NOT_FOR_WORKERS = {
 
 def test_what_workers_load_is_light() -> None:
     """Spark starts many Python processes that load the source: what few of them need is loaded later."""
-    late = NOT_FOR_WORKERS | {"grpc", "gazette_spark.client", "gazette_spark._planning.planner"}
+    late = NOT_FOR_WORKERS | {"grpc", "gazette_spark.client", "gazette_spark._planning.plan"}
     code = f"import sys, gazette_spark.source; print(*sorted({late!r} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -220,8 +220,8 @@ import sys
 import numpy as np
 from gazette_spark.message.columns import ProducerStates, sequence
 from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
-from gazette_spark._planning import committed_pieces
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning import committed
+from gazette_spark._planning.states import StateFiles
 uuids = split_uuids(uuid_texts(stamp(ProducerId(b"\\1\\0\\0\\0\\0\\1"), Clock(1 << 62), 3, 1)))
 files = StateFiles({str(tmp_path)!r})
 files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)

@@ -36,9 +36,9 @@ from pyspark.sql.types import (
 import pyspark_gazette
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
-from gazette_spark._planning import ranges
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OffsetError, OptionError
 from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
@@ -116,7 +116,7 @@ def read(reader: BaseStreamReader, partition: InputPartition) -> Iterator[pa.Rec
     return copied.read(part)  # type: ignore[no-any-return]
 
 
-WHOLE = PiecePartition(Piece("log/a", 0, 18, 18, head=True))
+WHOLE = PiecePartition(Piece("log/a", 0, 18, 18, starts_on_record=True))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_record_batches_have_exactly_the_schema_of_spark(
 )
 def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, values: list[bytes]) -> None:
     """Executors know a journal's framing from the piece alone."""
-    piece = Piece("log/a", 0, 18, 18, head=True, framing=framing)
+    piece = Piece("log/a", 0, 18, 18, starts_on_record=True, framing=framing)
     (found,) = read(stream_reader(struct(("value", BinaryType()))), PiecePartition(piece))
     assert found["value"].to_pylist() == values
 
@@ -166,9 +166,9 @@ def test_tasks_do_not_get_where_the_query_starts() -> None:
 
 def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None:
     """Each is read in its own framing, by one client, which is closed behind the last."""
-    lines = Piece("log/a", 0, 9, 18, head=True)
-    rest = Piece("log/a", 9, 18, 18, head=False)
-    whole = Piece("log/a", 0, 18, 18, head=True, framing="none")
+    lines = Piece("log/a", 0, 9, 18, starts_on_record=True)
+    rest = Piece("log/a", 9, 18, 18, starts_on_record=False)
+    whole = Piece("log/a", 0, 18, 18, starts_on_record=True, framing="none")
     rows = read(stream_reader(RAW), PiecePartition(lines, rest, whole))
     assert [value for batch in rows for value in batch["value"].to_pylist()] == [
         *(b'{"id":1}', b'{"id":2}'),
@@ -184,7 +184,7 @@ def test_a_task_that_is_given_its_bytes_asks_no_broker(
     reader = stream_reader(RAW)
     (expected,) = read(reader, WHOLE)
     client.journal.reads.clear()
-    given = Piece("log/a", 0, 18, 18, head=True, content=client.journal.content)
+    given = Piece("log/a", 0, 18, 18, starts_on_record=True, content=client.journal.content)
     assert list(read(reader, PiecePartition(given, given, *WHOLE.pieces))) == [expected] * 3
     assert client.journal.reads == [(0, 18)]
     assert b"id" not in repr(given).encode()
@@ -194,7 +194,7 @@ def test_a_task_that_is_given_its_bytes_asks_no_broker(
 
 def test_a_task_that_is_asked_when_bytes_were_stored_reads_them(client: FakeClient) -> None:
     """The planner, which has the bytes, does not know it."""
-    given = Piece("log/a", 0, 18, 18, head=True, content=client.journal.content)
+    given = Piece("log/a", 0, 18, 18, starts_on_record=True, content=client.journal.content)
     (kept,) = stream_reader(RAW)._partitions(LABELLED, [given])
     timed = struct(("value", BinaryType()), ("_fragment_mod_time", TimestampType()))
     (dropped,) = stream_reader(timed)._partitions(LABELLED, [given])
@@ -212,7 +212,7 @@ def test_a_task_logs_what_it_could_not_read(
     list(read(reader, WHOLE))
     assert caplog.messages == []
     client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n{"id":"x"}\n', holes=[(1, 9)])
-    piece = Piece("log/a", 0, 34, 34, head=True)
+    piece = Piece("log/a", 0, 34, 34, starts_on_record=True)
     list(read(reader, PiecePartition(piece)))
     behind = "bytes after missing ones may be the rest of a record"
     assert caplog.messages == [
@@ -228,7 +228,7 @@ def test_a_task_that_runs_again_parses_in_a_child(
     """Its rows and its log are those of the first try; what only the driver has is not needed."""
     client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n')
     schema = struct(("id", LongType()), ("_offset", LongType()), ("_corrupt_record", StringType()))
-    piece = PiecePartition(Piece("log/a", 0, 23, 23, head=True))
+    piece = PiecePartition(Piece("log/a", 0, 23, 23, starts_on_record=True))
     (first,) = read(stream_reader(schema, **JSON), piece)
     monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
     (again,) = read(stream_reader(schema, **JSON), piece)
@@ -244,7 +244,7 @@ def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
     (found,) = read(reader, WHOLE)
     assert found.to_pydict() == {"id": [1, 2]}
     with pytest.raises(OptionError, match="framing none implies no format"):
-        reader._partitions(LABELLED, [Piece("log/a", 0, 18, 18, head=True, framing="none")])
+        reader._partitions(LABELLED, [Piece("log/a", 0, 18, 18, starts_on_record=True, framing="none")])
 
 
 class FakeLabels:
@@ -284,7 +284,7 @@ def test_metadata_columns_come_when_the_schema_names_them(
 
 def test_a_store_is_read_without_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces hold all that reading takes; labels, which only brokers know, are refused."""
-    monkeypatch.setattr(ranges, "ENOUGH_PIECES", 1)  # So one task reads both journals.
+    monkeypatch.setattr(pieces_module, "ENOUGH_PIECES", 1)  # So one task reads both journals.
     files = MemoryFiles()
     files.put("log/a", 0, b'{"id":1}\n{"id"')
     files.put("log/a", 14, b":2}\n", pb.GZIP)
@@ -331,7 +331,7 @@ def test_csv_is_read_by_the_order_of_the_columns(client: FakeClient) -> None:
     """The framing implies the format, columns go by their order, and headers are left out."""
     content = b'id,text\n1,"a\nb"\n2,\n'
     client.journal = FakeJournal(content)
-    piece = Piece("log/a", 0, len(content), len(content), head=True, framing="csv")
+    piece = Piece("log/a", 0, len(content), len(content), starts_on_record=True, framing="csv")
     schema = struct(("id", IntegerType()), ("_end_offset", LongType()), ("text", StringType()))
     (found,) = read(stream_reader(schema, header="true"), PiecePartition(piece))
     assert found.schema == to_arrow_schema(schema, timezone="UTC")
@@ -344,7 +344,7 @@ def test_messages_need_no_file_on_executors(client: FakeClient, tmp_path: Path) 
     file.write_bytes(descriptor_set())
     content = frame(order_class()(id=7, name="x").SerializeToString())
     client.journal = FakeJournal(content)
-    piece = Piece("log/a", 0, len(content), len(content), head=True, framing="fixed")
+    piece = Piece("log/a", 0, len(content), len(content), starts_on_record=True, framing="fixed")
     schema = struct(("name", StringType()), ("id", LongType()), ("at", TimestampType()))
     given = {"descriptorFile": str(file), "messageName": "shop.Order"}
     reader = stream_reader(schema, **given)
@@ -366,7 +366,7 @@ def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
         stream_reader(schema, format="protobuf", **given)
     reader = stream_reader(schema, **given)
     with pytest.raises(OptionError, match="column nothing"):
-        reader._partitions(LABELLED, [Piece("log/a", 0, 9, 9, head=True, framing="fixed")])
+        reader._partitions(LABELLED, [Piece("log/a", 0, 9, 9, starts_on_record=True, framing="fixed")])
 
 
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
@@ -425,38 +425,38 @@ def test_the_read_limit_is_the_option() -> None:
 @pytest.mark.parametrize(
     ("options", "limits"),
     [
-        pytest.param({"maxFragmentsPerTrigger": "3"}, Limits(MAX_OFFSET, 3), id="fragments"),
+        pytest.param({"maxFragmentsPerTrigger": "3"}, ReadLimits(MAX_OFFSET, 3), id="fragments"),
         pytest.param(
             {"maxRecordsPerTrigger": "7", "maxBytesPerTrigger": "1k"},
-            Limits(1024, max_records=7),
+            ReadLimits(1024, max_records=7),
             id="records",
         ),
-        pytest.param({"minBytesPerTrigger": "1k"}, Limits(MAX_OFFSET, None, 1024, 900), id="minimum"),
+        pytest.param({"minBytesPerTrigger": "1k"}, ReadLimits(MAX_OFFSET, None, 1024, 900), id="minimum"),
         pytest.param(
             {"minBytesPerTrigger": "1k", "maxTriggerDelay": "90s", "maxBytesPerTrigger": "2k"},
-            Limits(2048, None, 1024, 90),
+            ReadLimits(2048, None, 1024, 90),
             id="both",
         ),
     ],
 )
 def test_limits_spark_has_no_name_for_come_back_with_its_own(
-    reader: StreamReader, options: dict[str, str], limits: Limits
+    reader: StreamReader, options: dict[str, str], limits: ReadLimits
 ) -> None:
     """A limit of bytes that is never reached stands for those Spark cannot pass on; Trigger.Once drops it."""
     reader._options = stream_reader(**options)._options
     limit = reader.getDefaultReadLimit()
     reader.latestOffset(START, limit)
     reader.latestOffset(START, ReadAllAvailable())
-    assert reader.fake.limits == [limits, Limits()]  # type: ignore[attr-defined]
+    assert reader.fake.limits == [limits, ReadLimits()]  # type: ignore[attr-defined]
 
 
 class FakePlanner:
     """Notes what it is asked for; nothing is ever new."""
 
     def __init__(self) -> None:
-        self.limits: list[Limits] = []
+        self.limits: list[ReadLimits] = []
 
-    def next(self, start: object, limits: Limits) -> object:
+    def next(self, start: object, limits: ReadLimits) -> object:
         self.limits.append(limits)
         return start
 
@@ -482,7 +482,7 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(START, ReadAllAvailable()) == START
     reader.latestOffset(START, ReadMaxBytes(7))
-    assert reader.fake.limits == [Limits(), Limits(7)]  # type: ignore[attr-defined]
+    assert reader.fake.limits == [ReadLimits(), ReadLimits(7)]  # type: ignore[attr-defined]
     with pytest.raises(OptionError, match="ReadMaxRows"):
         reader.latestOffset(START, ReadMaxRows(3))
 
@@ -523,7 +523,7 @@ def test_a_look_that_takes_long_is_not_taken_at_once_again(
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(source, "_wait", waits.append)
 
-    def look(start: object, _limits: Limits) -> object:
+    def look(start: object, _limits: ReadLimits) -> object:
         now[0] += 3
         return start
 
@@ -562,7 +562,7 @@ def test_a_spark_without_admission_control_has_its_own_reader(
     monkeypatch.setattr(source, "_wait", lambda _seconds: None)
     assert made.partitions(START, START) == []
     assert [made.latestOffset(), made.latestOffset()] == [START, START]
-    assert planner.limits == [Limits(7), Limits(7)]
+    assert planner.limits == [ReadLimits(7), ReadLimits(7)]
     assert not caplog.records
     with pytest.raises(OffsetError, match="Spark plans a batch that ends at"):
         made.partitions(START, START | {"journals": {"log/a": 6}})
@@ -573,7 +573,9 @@ def test_no_repr_shows_the_token() -> None:
     made = data_source(**{"auth.token": "s3cret-token"})
     reader = made.streamReader(RAW)
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
-    shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines', labels=())"
+    shown = (
+        "Piece(journal='log/a', begin=0, end=18, limit=18, starts_on_record=True, framing='lines', labels=())"
+    )
     assert repr(WHOLE) == f"PiecePartition(pieces=({shown},), security=Security())"
 
 
@@ -634,7 +636,7 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
 def read_malformed() -> None:
     """Read a record that is no JSON where that is an error."""
     reader = stream_reader(struct(("id", LongType())), **JSON, mode="FAILFAST")
-    list(reader.read(PiecePartition(Piece("log/a", 0, 15, 15, head=True))))
+    list(reader.read(PiecePartition(Piece("log/a", 0, 15, 15, starts_on_record=True))))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gazette_spark._planning.producer_states import StateFiles
-from gazette_spark._planning.remembered_schema import FILE, remembered
+from gazette_spark._planning.inference import FILE, remembered
+from gazette_spark._planning.states import StateFiles
 from gazette_spark._server.catalog import Catalog, CatalogEntry
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage.state import StateDirectory

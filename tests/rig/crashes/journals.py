@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gazette_spark import Client, LedgerEntry
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning.states import StateFiles
 from gazette_spark.client import journal_spec
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 

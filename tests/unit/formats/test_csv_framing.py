@@ -6,10 +6,9 @@ import pytest
 
 from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.framing import Block
-from gazette_spark._planning.blocks import Cutter
 from gazette_spark._planning.boundary import record_end
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import Cutter, PieceScan
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import RecordError
 from tests.oracles.lines import FakeJournal
 
@@ -47,7 +46,7 @@ def test_the_end_of_a_batch_is_not_guessed_inside_quotes() -> None:
     read = FakeJournal(content).window
     assert record_end(read, 0, len(content), 1 << 20, framing=CSV) == 4
     end = record_end(read, 0, len(content), 1 << 16, framing=CSV)
-    piece = Piece("a/b", 0, end, end, head=True, framing="csv")
+    piece = Piece("a/b", 0, end, end, starts_on_record=True, framing="csv")
     with pytest.raises(RecordError, match="oversized") as caught:
         list(
             PieceScan(
@@ -73,7 +72,7 @@ def test_plain_lines_are_not_taken_for_a_quoted_field_for_ever() -> None:
 def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
     """The error says what to do: the fragment's edge was no record's edge."""
     journal = FakeJournal(b'a\n"b\nc"\n')
-    piece = Piece("a/b", 0, 5, 5, head=True, framing="csv")
+    piece = Piece("a/b", 0, 5, 5, starts_on_record=True, framing="csv")
     with pytest.raises(RecordError, match="each append has to hold whole records") as caught:
         list(PieceScan(journal, piece, fail_on_data_loss=True, framing=CSV))
     assert caught.value.offset == 2
@@ -81,6 +80,9 @@ def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
 
 def test_a_piece_in_the_middle_of_records_is_a_slip() -> None:
     """Only the planner's pieces can be read: they begin and end where records do."""
-    for piece in (Piece("a/b", 1, 8, 8, head=False), Piece("a/b", 0, 5, 8, head=True)):
+    for piece in (
+        Piece("a/b", 1, 8, 8, starts_on_record=False),
+        Piece("a/b", 0, 5, 8, starts_on_record=True),
+    ):
         with pytest.raises(ValueError, match="does not begin and end where records do"):
             Cutter(piece, fail_on_data_loss=True, framing=CSV)

@@ -6,10 +6,9 @@ import pytest
 
 from gazette_spark._formats.fixed import FIXED, MAGIC, frame, magic_words
 from gazette_spark._formats.framing import Block
-from gazette_spark._planning.blocks import Gap
 from gazette_spark._planning.boundary import record_end
-from gazette_spark._planning.piece_scan import PieceScan
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import Gap, PieceScan
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import RecordError
 from tests.oracles.lines import FakeJournal
 
@@ -20,7 +19,7 @@ HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000
 def scan_of(content: bytes, *, fail: bool = True, max_record_bytes: int = 1000) -> PieceScan:
     """Scan all of a journal that begins at offset 100."""
     journal = FakeJournal(content, base=100, chunk_sizes=[1000])
-    piece = Piece("a/b", 100, 100 + len(content), 100 + len(content), head=True, framing="fixed")
+    piece = Piece("a/b", 100, 100 + len(content), 100 + len(content), starts_on_record=True, framing="fixed")
     return PieceScan(journal, piece, fail_on_data_loss=fail, max_record_bytes=max_record_bytes, framing=FIXED)
 
 

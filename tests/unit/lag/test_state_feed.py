@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gazette_spark._planning.open_transactions import OpenTransactions
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning.states import OpenTransactions, StateFiles
 from gazette_spark.lag.api import Api, HttpRequest
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import poll_all
@@ -55,7 +54,7 @@ class Watched:
         """Look once; return the failures."""
         return poll_all([self.feed], self.monitor, self.now_ms)
 
-    def shown(self) -> dict[str, Any]:
+    def open_at(self) -> dict[str, Any]:
         """Return what the API has of each journal."""
         group = json.loads(self.ask("/gazette/v1/groups/orders"))["group"]
         return {each["journal"]: each["open_transactions"] for each in group["journals"]}
@@ -95,7 +94,7 @@ def test_each_journal_tells_what_is_open(watched: Watched) -> None:
         "held_bytes": 100,
         "age": {"least_ms": 120_000, "most_ms": None},
     }
-    assert watched.shown() == {
+    assert watched.open_at() == {
         A: {"count": 2, "oldest": oldest},
         B: {"count": None, "oldest": None},
         C: {"count": 0, "oldest": None},
@@ -118,18 +117,18 @@ def test_what_is_open_follows_the_commits(watched: Watched) -> None:
     watched.save(B, 300)
     watched.now_ms += 60_000
     watched.look()
-    assert watched.shown()[A]["oldest"]["held_bytes"] == 100, "600 is not committed yet"
-    assert watched.shown()[B] == {"count": 0, "oldest": None}, "its file is there now"
+    assert watched.open_at()[A]["oldest"]["held_bytes"] == 100, "600 is not committed yet"
+    assert watched.open_at()[B] == {"count": 0, "oldest": None}, "its file is there now"
     watched.commit(a=600, b=300)
     watched.look()
-    (oldest,) = (watched.shown()[A]["oldest"],)
+    (oldest,) = (watched.open_at()[A]["oldest"],)
     assert (oldest["held_bytes"], oldest["age"]["least_ms"]) == (200, 180_000)
     watched.commit(a=700, b=300)
     watched.look()
-    assert watched.shown()[A] == {"count": None, "oldest": None}
+    assert watched.open_at()[A] == {"count": None, "oldest": None}
     watched.save(A, 700, NO_TRANSACTION)
     watched.look()
-    assert watched.shown()[A] == {"count": 0, "oldest": None}
+    assert watched.open_at()[A] == {"count": 0, "oldest": None}
     assert watched.metrics() == {
         f"transactions {A}": 0,
         f"transactions {B}": 0,
@@ -140,7 +139,7 @@ def test_what_is_open_follows_the_commits(watched: Watched) -> None:
 def test_nobody_looks_without_the_option(watched: Watched) -> None:
     """Of a group without a state location nothing is said, in JSON or metrics."""
     watched.commit(a=500)
-    assert watched.shown() == {A: None}
+    assert watched.open_at() == {A: None}
     assert watched.metrics() == {}
 
 
@@ -165,6 +164,6 @@ def test_many_files_are_read_at_a_time(watched: Watched) -> None:
     for at, journal in enumerate(journals):
         watched.save(journal, 100 + at, at)
     watched.look()
-    assert {name: each["oldest"]["begin"] for name, each in watched.shown().items()} == {
+    assert {name: each["oldest"]["begin"] for name, each in watched.open_at().items()} == {
         journal: at for at, journal in enumerate(journals)
     }

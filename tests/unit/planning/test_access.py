@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark._planning.access import Carrier, access, carried
+from gazette_spark._planning.access import TaskCredentials, access, security_for_tasks
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.options.security import Security
@@ -36,7 +36,7 @@ def test_a_task_needs_no_file(made: Certificates, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(f"{CANARY}\n")
     given = security(**made.file_options(), **{"auth.tokenFile": str(token)})
-    travels = pickle.loads(pickle.dumps(carried(given)))
+    travels = pickle.loads(pickle.dumps(security_for_tasks(given)))
     assert travels == Security(
         CANARY,
         str(token),
@@ -54,13 +54,13 @@ def test_a_task_needs_no_file(made: Certificates, tmp_path: Path) -> None:
 def test_what_is_given_travels_as_it_is(made: Certificates) -> None:
     """Contents and keys need no file, neither here nor there."""
     given = security(**made.content_options(), **{"auth.keysSecret": "c2VjcmV0"})
-    assert carried(given) == given
+    assert security_for_tasks(given) == given
     assert access(given)["auth_keys"] == KeySet((b"secret",))
 
 
 def test_an_open_cluster() -> None:
     """A query without any of it asks for nothing."""
-    assert carried(Security()) == Security()
+    assert security_for_tasks(Security()) == Security()
     assert access(Security()) == {"token": None, "token_file": None, "auth_keys": None, "tls": None}
 
 
@@ -68,11 +68,11 @@ def test_each_batch_gets_what_the_files_hold_then(made: Certificates, tmp_path: 
     """A new token and a new certificate are in the next batch's tasks."""
     token = tmp_path / "token"
     token.write_text("first")
-    carrier = Carrier(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
-    first = carrier.now()
+    carrier = TaskCredentials(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
+    first = carrier.snapshot()
     token.write_text("second")
     made.issue("client", "client")
-    second = carrier.now()
+    second = carrier.snapshot()
     assert (first.token, second.token) == ("first", "second")
     assert second.cert == made.client.cert.read_bytes() != first.cert
 
@@ -83,24 +83,24 @@ def test_files_in_the_middle_of_a_change(
     """A certificate whose key is still the old one, or an empty token file: the last batch's count."""
     token = tmp_path / "token"
     token.write_text("first")
-    carrier = Carrier(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
-    first = carrier.now()
+    carrier = TaskCredentials(security(**made.file_options(), **{"auth.tokenFile": str(token)}))
+    first = carrier.snapshot()
     token.write_text("")
     with caplog.at_level(logging.WARNING):
-        assert carrier.now() == first
+        assert carrier.snapshot() == first
     token.write_text("second")
     other = made.issue("other", "client")
     other.cert.rename(made.client.cert)
-    assert carrier.now() == first
+    assert carrier.snapshot() == first
     assert "used again" in caplog.text
     other.key.rename(made.client.key)
-    assert carrier.now().token == "second"
+    assert carrier.snapshot().token == "second"
 
 
 def test_files_that_were_never_there(made: Certificates, tmp_path: Path) -> None:
     """The first batch fails with the option and the file."""
     with pytest.raises(OptionError, match=r"auth\.tokenFile.*nowhere"):
-        Carrier(security(**{"auth.tokenFile": str(tmp_path / "nowhere")})).now()
+        TaskCredentials(security(**{"auth.tokenFile": str(tmp_path / "nowhere")})).snapshot()
     made.client.key.unlink()
     with pytest.raises(OptionError, match=r"tls\.keyFile.*client\.key"):
-        Carrier(security(**made.file_options())).now()
+        TaskCredentials(security(**made.file_options())).snapshot()

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark._planning.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
+from gazette_spark._planning.admission import (
+    Backlog,
+    ReadLimits,
+    admit,
+    admit_fragments,
+    fragment_ends,
+    is_due,
+)
 
 
 def test_without_a_limit_a_batch_may_read_to_every_head() -> None:
@@ -97,4 +104,4 @@ def test_a_batch_ends_with_a_fragment_in_each_journal() -> None:
 )
 def test_when_a_batch_is_due(backlog: int, waited_s: float, due: bool) -> None:
     """Bytes or time, whichever comes first, but never for nothing."""
-    assert is_due(backlog, waited_s, Limits(min_bytes=100, max_delay_s=60)) == due
+    assert is_due(backlog, waited_s, ReadLimits(min_bytes=100, max_delay_s=60)) == due

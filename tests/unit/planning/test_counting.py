@@ -8,9 +8,9 @@ from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.fixed import FIXED, frame
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.lines import LINES
-from gazette_spark._planning.blocks import BLOCK_BYTES
-from gazette_spark._planning.counting import counted_end, counted_end_of
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning.cutter import BLOCK_BYTES
+from gazette_spark._planning.ends import counted_end, counted_end_of
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import DataLossError, RecordError
 from tests.oracles.lines import FakeJournal
 
@@ -46,7 +46,7 @@ def ended(
 ) -> int:
     """Return where a range up to ``end``, or the head, ends that is limited to some records."""
     end = end or journal.base + len(journal.content)
-    piece = Piece(NAME, journal.base, end, end, head=True, framing=framing.name)
+    piece = Piece(NAME, journal.base, end, end, starts_on_record=True, framing=framing.name)
     return counted_end(
         journal,
         piece,

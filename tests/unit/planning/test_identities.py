@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gazette_spark._formats.fixed import frame
-from gazette_spark._planning import planner as planner_module
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning import plan as planner_module
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import (
     GazetteError,
     JournalRecreatedError,
@@ -145,7 +145,7 @@ def test_what_is_planned_is_what_the_journal_has(content_type: str, monkeypatch:
         planner, _ = planner_of({A: FakeJournal(content, content_type=content_type)}, **options)
         position = at(a=0)
         for _ in range(8):
-            end = planner.next(position, Limits(max_bytes=100, max_records=7 if options else None))
+            end = planner.next(position, ReadLimits(max_bytes=100, max_records=7 if options else None))
             planner.pieces(position, end)
             reached = end.read_through[A]
             (found,) = end.fingerprints.values()

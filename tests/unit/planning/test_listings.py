@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gazette_spark._planning.listings import CHECK_S, FRESH_S, FollowedJournals
+from gazette_spark._planning.listing import CHECK_S, FRESH_S, FollowedJournals
 from gazette_spark.client import Listing
 from gazette_spark.errors import AuthError, GazetteError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.logs import batch_line
-from gazette_spark._planning.ranges import OffsetRange
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.pieces import OffsetRange
+from gazette_spark._planning.plan import batch_line
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 
@@ -41,7 +41,7 @@ def test_a_stream_logs_a_line_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half")}, startingOffsets="earliest")
     position = planner.next(planner.initial())
     for _ in range(4):
-        end = planner.next(position, Limits(max_bytes=20))
+        end = planner.next(position, ReadLimits(max_bytes=20))
         if end != position:
             planner.pieces(position, end)
         position = end
@@ -55,10 +55,10 @@ def test_a_stream_logs_a_line_a_batch(caplog: pytest.LogCaptureFixture) -> None:
 
 LOGGING = """
 import logging, sys
-from gazette_spark._planning.logs import show_logs
+from gazette_spark._planning.access import show_logs
 {setup}
 show_logs({level!r}); show_logs({level!r})
-log = logging.getLogger("gazette_spark._planning.planner")
+log = logging.getLogger("gazette_spark._planning.plan")
 log.info("one line"); log.warning("a warning"); logging.getLogger("other").info("not ours")
 """
 
@@ -71,8 +71,8 @@ log.info("one line"); log.warning("a warning"); logging.getLogger("other").info(
             "info",
             "",
             [
-                r"\d{4}-\d\d-\d\d \S+ INFO gazette_spark._planning.planner: one line",
-                r"\d{4}-\d\d-\d\d \S+ WARNING gazette_spark._planning.planner: a warning",
+                r"\d{4}-\d\d-\d\d \S+ INFO gazette_spark._planning.plan: one line",
+                r"\d{4}-\d\d-\d\d \S+ WARNING gazette_spark._planning.plan: a warning",
             ],
             id="info",
         ),

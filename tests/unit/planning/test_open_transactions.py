@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gazette_spark._planning import open_transactions
-from gazette_spark._planning.open_transactions import SHOWN, Found, OpenTransactions, shown
-from gazette_spark._planning.producer_states import StateFiles
+from gazette_spark._planning import states as states_module
+from gazette_spark._planning.states import SHOWN, OpenJson, OpenTransactions, StateFiles, open_at
 from gazette_spark.message.columns import FORGET_AFTER, LOST, NO_TRANSACTION, ProducerStates
 from gazette_spark.message.uuids import Clock
 from gazette_spark.offsets import JournalOffsets
@@ -26,7 +25,7 @@ def states(*begins: int) -> ProducerStates:
     return ProducerStates(last_offsets + 1, clocks, clocks, np.array(begins, np.int64), last_offsets)
 
 
-def one_by_one(ask: Callable[[str], Found | None], journals: Iterable[str]) -> dict[str, Found | None]:
+def one_by_one(ask: Callable[[str], OpenJson | None], journals: Iterable[str]) -> dict[str, OpenJson | None]:
     """Ask about journals."""
     return {journal: ask(journal) for journal in journals}
 
@@ -39,8 +38,8 @@ def position(**reached: int) -> JournalOffsets:
 
 def test_the_oldest_are_shown() -> None:
     """Of many transactions the first ones come with their producers; lost and ended ones are none."""
-    assert shown(states(NO_TRANSACTION, LOST), 100) is None
-    found = shown(states(70, LOST, 5, NO_TRANSACTION), 100)
+    assert open_at(states(NO_TRANSACTION, LOST), 100) is None
+    found = open_at(states(70, LOST, 5, NO_TRANSACTION), 100)
     assert found == {
         "at": 100,
         "count": 2,
@@ -51,10 +50,10 @@ def test_the_oldest_are_shown() -> None:
     }
     day = FORGET_AFTER // int(Clock.at(1_000_000_000) - Clock.at(0))
     late = replace(states(70, 5), newest=int(Clock.at((day + 2) * 1_000_000_000)))
-    left = shown(late, 100)
+    left = open_at(late, 100)
     assert left is not None
     assert list(left["oldest"]) == ["5"], "the other one has been silent for more than a day"
-    many = shown(states(*range(50, 0, -1)), 100)
+    many = open_at(states(*range(50, 0, -1)), 100)
     assert many is not None
     assert (many["count"], list(many["oldest"])) == (50, [str(begin) for begin in range(1, SHOWN + 1)])
 
@@ -65,14 +64,14 @@ def test_journals_that_moved_are_looked_at(tmp_path: Path) -> None:
     files.save(A, 10, 0, states(4))
     files.save(B, 20, 0, states(NO_TRANSACTION))
     opened = OpenTransactions(files)
-    opened.look(position(a=0, b=0), one_by_one)
+    opened.refresh(position(a=0, b=0), one_by_one)
     assert opened.to_dict() == {}
-    opened.look(position(a=10, b=20), one_by_one)
+    opened.refresh(position(a=10, b=20), one_by_one)
     assert opened.to_dict().keys() == {A}
     files.save(B, 30, 0, states(25, 26))
-    opened.look(position(a=11, b=30), one_by_one)
-    assert opened.to_dict() == {B: shown(states(25, 26), 30)}
-    opened.look(position(a=11), one_by_one)
+    opened.refresh(position(a=11, b=30), one_by_one)
+    assert opened.to_dict() == {B: open_at(states(25, 26), 30)}
+    opened.refresh(position(a=11), one_by_one)
     assert opened.to_dict() == {}
 
 
@@ -81,18 +80,18 @@ def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> Non
     files = StateFiles(str(tmp_path))
     opened = OpenTransactions(files)
     of_any_query = JournalOffsets({A: 10, B: 0})
-    opened.look(of_any_query, one_by_one)
+    opened.refresh(of_any_query, one_by_one)
     assert (opened.known, opened.to_dict()) == ({B}, {})
     files.save(A, 10, 7, states(8))
-    opened.look(of_any_query, one_by_one)
+    opened.refresh(of_any_query, one_by_one)
     assert (opened.known, set(opened.to_dict())) == ({A, B}, {A})
-    opened.look(JournalOffsets({A: 20}, starts={A: 20}), one_by_one)
+    opened.refresh(JournalOffsets({A: 20}, starts={A: 20}), one_by_one)
     assert (opened.known, opened.to_dict()) == ({A}, {})
 
 
 def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch looks at so many journals; those that it leaves out come first in the next one."""
-    monkeypatch.setattr(open_transactions, "LOOKS", 2)
+    monkeypatch.setattr(states_module, "REFRESHED_JOURNALS", 2)
     files = StateFiles(str(tmp_path))
     for journal in (A, B, C):
         for offset in (1, 2, 3):
@@ -100,12 +99,12 @@ def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened = OpenTransactions(files)
     looked: list[list[str]] = []
 
-    def each(ask: Callable[[str], Found | None], journals: Iterable[str]) -> dict[str, Found | None]:
+    def each(ask: Callable[[str], OpenJson | None], journals: Iterable[str]) -> dict[str, OpenJson | None]:
         looked.append(list(journals))
         return one_by_one(ask, looked[-1])
 
     for offset in (1, 2, 3):
-        opened.look(position(a=offset, b=offset, c=offset), each)
-    opened.look(position(a=3, b=3, c=3), each)
-    opened.look(position(a=3, b=3, c=3), each)
+        opened.refresh(position(a=offset, b=offset, c=offset), each)
+    opened.refresh(position(a=3, b=3, c=3), each)
+    opened.refresh(position(a=3, b=3, c=3), each)
     assert looked == [[A, B], [C, A], [B, C], [A], []]

@@ -11,9 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gazette_spark._planning.blocks import BLOCK_BYTES, LOOK_BYTES, Cutter, Gap
-from gazette_spark._planning.piece_scan import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
-from gazette_spark._planning.ranges import OffsetRange, Piece, split
+from gazette_spark._planning.cutter import (
+    BLOCK_BYTES,
+    LOOK_BYTES,
+    RAW_SCHEMA,
+    Cutter,
+    Gap,
+    PieceScan,
+    raw_record_batches,
+    raw_schema,
+)
+from gazette_spark._planning.pieces import OffsetRange, Piece, split
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
 from gazette_spark.options.values import LONGEST_RECORD_BYTES
 from tests.oracles.lines import FakeJournal
@@ -25,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 def whole(journal: FakeJournal) -> Piece:
     """Return the piece that is all of a journal."""
     end = journal.base + len(journal.content)
-    return Piece(NAME, journal.base, end, end, head=True)
+    return Piece(NAME, journal.base, end, end, starts_on_record=True)
 
 
 def rows(journal: FakeJournal, piece: Piece, **options: Any) -> list[tuple[int, bytes]]:
@@ -56,17 +64,18 @@ import pyarrow as pa
 from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.csv_parser import CsvFormat, CsvParser
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._planning.ranges import Piece
-from gazette_spark._planning.piece_scan import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from tests.oracles.lines import FakeJournal
 names = pa.schema([("a", pa.int64()), ("_journal", pa.string()), ("_offset", pa.int64())])
 for build in (raw_record_batches, JsonParser(JsonFormat(names)).record_batches):
-    scan = PieceScan(FakeJournal(b'{"a":1}\\n'), Piece("a/b", 0, 8, 8, head=True), fail_on_data_loss=True)
+    piece = Piece("a/b", 0, 8, 8, starts_on_record=True)
+    scan = PieceScan(FakeJournal(b'{"a":1}\\n'), piece, fail_on_data_loss=True)
     assert [batch.num_rows for batch in build(scan)] == [1]
 names = pa.schema([("a", pa.bool_()), ("b", pa.int64()), ("c", pa.timestamp("us", "UTC"))])
 parser = CsvParser(CsvFormat(names), header=True)
 rows = b"true,7,2024-01-01T00:00:00Z\\nfalse,1,2024-01-01T00:00:00Z\\n"
-piece = Piece("a/b", 9, 9 + len(rows), 9 + len(rows), head=True)
+piece = Piece("a/b", 9, 9 + len(rows), 9 + len(rows), starts_on_record=True)
 scan = PieceScan(FakeJournal(rows, 9), piece, fail_on_data_loss=True, framing=CSV)
 assert [batch.num_rows for batch in parser.record_batches(scan)] == [2]
 print([name for name in ("pandas", "pyspark", "grpc") if name in sys.modules])
@@ -99,9 +108,9 @@ def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
     """The bytes that are left are named even where they lie past the range."""
     journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 109)])
     with pytest.raises(DataLossError) as caught:
-        rows(journal, Piece(NAME, 100, 106, 106, head=True))
+        rows(journal, Piece(NAME, 100, 106, 106, starts_on_record=True))
     assert (caught.value.wanted, caught.value.available) == (104, 109)
-    scan = PieceScan(journal, Piece(NAME, 100, 106, 106, head=True), fail_on_data_loss=False)
+    scan = PieceScan(journal, Piece(NAME, 100, 106, 106, starts_on_record=True), fail_on_data_loss=False)
     assert [len(block) for block in scan] == [1]
     assert scan.gaps == (Gap(NAME, 104, 106, cut_offset=103, cut_bytes=1),)
 
@@ -132,7 +141,7 @@ def test_an_oversized_record_is_named(chunk: int, block: int) -> None:
 def test_an_endless_record_is_not_read_to_its_end() -> None:
     """Reading stops soon after a record has passed its limit."""
     journal = FakeJournal(b"x" * 100_000, chunk_sizes=[100])
-    piece = Piece(NAME, 0, 100_000, 100_000, head=True)
+    piece = Piece(NAME, 0, 100_000, 100_000, starts_on_record=True)
     reader = journal.read(NAME, offset=0, end_offset=100_000)
     cutter = Cutter(piece, fail_on_data_loss=True, max_record_bytes=1000)
     blocks = (block for chunk in reader for block in cutter.feed(chunk.offset, chunk.content))
@@ -151,7 +160,7 @@ def test_a_range_must_end_with_a_record() -> None:
 
 def test_a_reader_that_breaks_its_word_is_an_error() -> None:
     """A read that ends early or goes back is never taken for the end of the data."""
-    piece = Piece(NAME, 0, 10, 10, head=True)
+    piece = Piece(NAME, 0, 10, 10, starts_on_record=True)
     early = Cutter(piece, fail_on_data_loss=True)
     assert list(early.feed(0, b"ab\n")) == []
     with pytest.raises(OffsetNotYetAvailableError):
@@ -165,10 +174,10 @@ def test_a_reader_that_breaks_its_word_is_an_error() -> None:
 def test_a_piece_reads_no_further_than_it_has_to() -> None:
     """A piece stops with its last record, without one at its end; an empty one reads nothing."""
     journal = FakeJournal(b"aaaa\nbbbb\ncccc\n", chunk_sizes=[1])
-    assert rows(journal, Piece(NAME, 0, 3, 15, head=True)) == [(0, b"aaaa")]
-    assert rows(journal, Piece(NAME, 1, 5, 15, head=False)) == []
-    assert rows(journal, Piece(NAME, 5, 6, 15, head=False)) == [(5, b"bbbb")]
-    assert rows(journal, Piece(NAME, 5, 5, 15, head=True)) == []
+    assert rows(journal, Piece(NAME, 0, 3, 15, starts_on_record=True)) == [(0, b"aaaa")]
+    assert rows(journal, Piece(NAME, 1, 5, 15, starts_on_record=False)) == []
+    assert rows(journal, Piece(NAME, 5, 6, 15, starts_on_record=False)) == [(5, b"bbbb")]
+    assert rows(journal, Piece(NAME, 5, 5, 15, starts_on_record=True)) == []
     assert journal.reads == [(0, 15), (0, 15), (4, 15)]
 
 
@@ -217,8 +226,8 @@ def test_a_block_has_at_most_two_records_more_than_its_size(longest: int, begin:
     content = b"".join((b"x" * n + b"\n") * 3 for n in (longest, 0, longest // 2, 1, longest, longest))
     edge = len(content) // 2
     for piece in (
-        Piece(NAME, 0, len(content), len(content), head=True),
-        Piece(NAME, begin, edge, len(content), head=begin == 0),
+        Piece(NAME, 0, len(content), len(content), starts_on_record=True),
+        Piece(NAME, begin, edge, len(content), starts_on_record=begin == 0),
     ):
         cutter = Cutter(piece, fail_on_data_loss=True, max_record_bytes=longest, block_bytes=100)
         blocks = list(cutter.feed(piece.read_from, content[piece.read_from :]))

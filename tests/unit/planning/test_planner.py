@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark._formats.fixed import frame
-from gazette_spark._planning import planned_bytes
-from gazette_spark._planning.admission import Limits
-from gazette_spark._planning.planner import TAIL_BYTES
-from gazette_spark._planning.ranges import Piece
+from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.plan import TAIL_BYTES
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -230,9 +230,9 @@ def test_a_suspended_journal_has_nothing_stored() -> None:
     planner, client = planner_of({"log/a": FakeJournal(begin=70, suspended=True)}, **options)
     pinned = at(a=70).at("pinned")
     assert planner.next(planner.initial()) == pinned
-    assert planner.next(pinned, Limits(max_fragments=1)) is pinned
+    assert planner.next(pinned, ReadLimits(max_fragments=1)) is pinned
     client.journals["log/a"].content = lines(2)
-    assert planner.next(pinned, Limits(max_fragments=1)) == at(a=90)
+    assert planner.next(pinned, ReadLimits(max_fragments=1)) == at(a=90)
 
 
 def test_a_start_by_time_is_found_behind_a_hole() -> None:
@@ -304,10 +304,11 @@ def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
     journal = FakeJournal(whole + frame(b"half")[:-1], content_type=FIXED, fragments=(0, 20, 40))
     planner, client = planner_of({"log/a": journal}, maxBytesPerPartition="25")
     assert planner.next(at(a=0)) == at(a=60)
-    assert planner.next(at(a=0), Limits(30)) == at(a=20)
-    assert planner.next(at(a=0), Limits(5)) == at(a=20)
+    assert planner.next(at(a=0), ReadLimits(30)) == at(a=20)
+    assert planner.next(at(a=0), ReadLimits(5)) == at(a=20)
     assert planner_of({"log/a": journal}, maxBytesPerPartition="25")[0].pieces(at(a=0), at(a=60)) == [
-        Piece("log/a", begin, begin + 20, begin + 20, head=True, framing="fixed") for begin in (0, 20, 40)
+        Piece("log/a", begin, begin + 20, begin + 20, starts_on_record=True, framing="fixed")
+        for begin in (0, 20, 40)
     ]
     client.journals["log/a"].content += b"f"
     assert planner.next(at(a=60)) == at(a=72)
@@ -335,7 +336,7 @@ def test_news_come_with_the_head_and_only_once() -> None:
     """Bytes that wait for a batch, or for the rest of a record, are not brought again by each look."""
     now = [0.0]
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()}, "stream", lambda: now[0])
-    limits = Limits(min_bytes=100, max_delay_s=60)
+    limits = ReadLimits(min_bytes=100, max_delay_s=60)
     position = at(a=0, b=0)
     both = ["log/a", "log/b"]
     assert planner.next(position, limits) == position
@@ -379,15 +380,15 @@ def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
 def test_a_limit_is_shared_and_ends_at_whole_records() -> None:
     """Journals share a limit in proportion to their backlog."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(300)), "log/b": FakeJournal(lines(100))})
-    assert planner.next(at(a=0, b=0), Limits(415)) == at(a=310, b=100)
+    assert planner.next(at(a=0, b=0), ReadLimits(415)) == at(a=310, b=100)
 
 
 def test_a_journal_that_cannot_move_takes_no_share() -> None:
     """Half a record is no backlog to share the limit by, once it has been looked at."""
     planner, _ = planner_of({"log/a": FakeJournal(b"x" * 900), "log/b": FakeJournal(lines(100))})
-    first = planner.next(at(a=0, b=0), Limits(100))
+    first = planner.next(at(a=0, b=0), ReadLimits(100))
     assert first == at(a=0, b=50)
-    assert planner.next(first, Limits(100)) == at(a=0, b=150)
+    assert planner.next(first, ReadLimits(100)) == at(a=0, b=150)
 
 
 def test_a_batch_ends_with_fragments() -> None:
@@ -397,20 +398,20 @@ def test_a_batch_ends_with_fragments() -> None:
         "log/b": FakeJournal(lines(2), fragments=(0, 15)),
     }
     planner, client = planner_of(journals)
-    limits = Limits(max_fragments=3)
+    limits = ReadLimits(max_fragments=3)
     assert planner.next(at(a=0, b=0), limits) == at(a=40, b=10)
     assert planner.next(at(a=40, b=10), limits) == at(a=80, b=20)
     client.journals["log/a"].content += lines(1)
     assert planner.next(at(a=80, b=20), limits) == at(a=110, b=20)
-    assert planner.next(at(a=0, b=0), Limits(25, max_fragments=4)) == at(a=20, b=10)
+    assert planner.next(at(a=0, b=0), ReadLimits(25, max_fragments=4)) == at(a=20, b=10)
 
 
 def test_a_record_across_a_fragments_end_is_read_whole() -> None:
     """A record is left for the next batch, or taken whole if it is all there is."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 5, 35))})
-    assert planner.next(at(a=0), Limits(max_fragments=1)) == at(a=10)
-    assert planner.next(at(a=10), Limits(max_fragments=1)) == at(a=30)
-    assert planner.next(at(a=30), Limits(max_fragments=1)) == at(a=40)
+    assert planner.next(at(a=0), ReadLimits(max_fragments=1)) == at(a=10)
+    assert planner.next(at(a=10), ReadLimits(max_fragments=1)) == at(a=30)
+    assert planner.next(at(a=30), ReadLimits(max_fragments=1)) == at(a=40)
 
 
 def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
@@ -418,7 +419,7 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
     now = [1000.0]
     journals = {"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(1))}
     planner, client = planner_of(journals, "stream", lambda: now[0])
-    limits = Limits(min_bytes=50, max_delay_s=60)
+    limits = ReadLimits(min_bytes=50, max_delay_s=60)
     first = planner.next(at(a=0, b=0), limits)
     assert first == at(a=10, b=10)
 
@@ -451,7 +452,7 @@ def test_available_now_does_not_wait() -> None:
     """A run that reads what is there at its start has nothing to wait for."""
     planner, client = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 10, 20, 30))})
     planner.freeze()
-    limits = Limits(max_fragments=3, min_bytes=1000, max_delay_s=1e9)
+    limits = ReadLimits(max_fragments=3, min_bytes=1000, max_delay_s=1e9)
     middle = planner.next(at(a=0), limits)
     assert middle == at(a=30)
     client.journals["log/a"].content += lines(200)
@@ -463,7 +464,7 @@ def test_available_now_does_not_wait() -> None:
 def test_a_limit_below_a_record_reads_one_record() -> None:
     """A limit is soft: one below a record's size still reads one record."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3, 70_000)), "log/b": FakeJournal(lines(2))})
-    assert planner.next(at(a=0, b=0), Limits(1)) == at(a=70_000, b=10)
+    assert planner.next(at(a=0, b=0), ReadLimits(1)) == at(a=70_000, b=10)
 
 
 def test_a_new_journal_is_pinned_first_and_read_next() -> None:
@@ -472,7 +473,9 @@ def test_a_new_journal_is_pinned_first_and_read_next() -> None:
     client.journals["log/b"] = FakeJournal(lines(2), begin=40)
     pinned = planner.next(at(a=0))
     assert pinned == at(a=10, b=40)
-    assert planner.pieces(at(a=0), pinned) == [Piece("log/a", 0, 10, 10, head=True, content=lines(1))]
+    assert planner.pieces(at(a=0), pinned) == [
+        Piece("log/a", 0, 10, 10, starts_on_record=True, content=lines(1))
+    ]
     assert planner.next(pinned) == at(a=10, b=60)
 
 
@@ -510,7 +513,7 @@ def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
     planner.freeze()
     client.journals["log/a"].content += lines(9)
     client.journals["log/c"] = FakeJournal(lines(1))
-    middle = planner.next(at(a=0, b=0), Limits(30))
+    middle = planner.next(at(a=0, b=0), ReadLimits(30))
     assert middle == at(a=20, b=10)
     end = planner.next(middle)
     assert end == at(a=40, b=10)
@@ -627,7 +630,7 @@ def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:
     """A query that may skip what is gone is not stopped by it."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=10_000)}, failOnDataLoss="false")
     position, seen = at(a=0), 0
-    while (end := planner.next(position, Limits(4000))) != position:
+    while (end := planner.next(position, ReadLimits(4000))) != position:
         position, seen = end, seen + 1
     assert position == at(a=10_030)
     assert seen <= 4
@@ -682,7 +685,10 @@ def test_small_batches_are_one_piece_a_journal_and_list_nothing() -> None:
     """The usual batch of a stream costs no listing of fragments."""
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
     pieces = planner.pieces(at(a=0, b=5), at(a=10, b=25))
-    assert pieces == [Piece("log/a", 0, 10, 10, head=True), Piece("log/b", 5, 25, 25, head=True)]
+    assert pieces == [
+        Piece("log/a", 0, 10, 10, starts_on_record=True),
+        Piece("log/b", 5, 25, 25, starts_on_record=True),
+    ]
     assert client.lists == []
 
 
@@ -780,7 +786,7 @@ def test_pieces_bring_the_bytes_that_the_planner_has() -> None:
     assert contents(planner.pieces(start, end)) == contents(planner.pieces(start, end)) == [lines(3)]
     client.journals["log/a"].content += b" done\n"
     client.journals["log/b"].content += lines(1)
-    assert planner.next(end, Limits(5)) == at(a=40, b=17)
+    assert planner.next(end, ReadLimits(5)) == at(a=40, b=17)
     assert contents(planner.pieces(end, at(a=40, b=17))) == [b"half done\n", lines(1)]
     assert client.reads == []
 
@@ -811,7 +817,7 @@ def test_a_batch_that_is_planned_again_after_a_restart_is_read() -> None:
 
 def test_a_batch_brings_few_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest ranges are given, as many as there is room for."""
-    monkeypatch.setattr(planned_bytes, "PLANNED_BYTES", 45)
+    monkeypatch.setattr(pieces_module, "PLANNED_BYTES", 45)
     planner, _ = planner_of(
         {f"log/{name}": FakeJournal(lines(n)) for name, n in zip("abcd", (3, 1, 2, 1), strict=True)}
     )

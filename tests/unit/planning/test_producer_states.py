@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gazette_spark._planning.producer_states import KEPT_FILES, RangeStates, StateFiles
+from gazette_spark._planning.states import KEPT_FILES, RangeStates, StateFiles
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import calling
 from gazette_spark.message.columns import LOST, NO_TRANSACTION, ProducerStates

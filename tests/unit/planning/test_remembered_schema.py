@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gazette_spark._planning.remembered_schema import FILE, Fields, parse_fields, remembered
+from gazette_spark._planning.inference import FILE, Fields, parse_fields, remembered
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.options.schema_hints import field
 from gazette_spark.options.store import parse_location

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark._planning.planner import Planner
+from gazette_spark._planning.plan import Planner
 from gazette_spark._planning.selection import JournalStatus, LastSeen, classify
 from gazette_spark.errors import (
     JournalNotFoundError,

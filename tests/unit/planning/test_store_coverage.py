@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark._planning.store_coverage import Coverage, check_fragments
-from gazette_spark._planning.store_layout import StoredFragment
+from gazette_spark._planning.store_layout import FragmentCoverage, StoredFragment, check_fragments
 from gazette_spark.errors import CorruptFragmentError, FragmentConflictError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.oracles.stores import fragment_of
@@ -27,7 +26,7 @@ def spans(found: object) -> list[tuple[int, int]]:
 def test_the_fragment_that_reaches_furthest_serves() -> None:
     """Fragments that another one covers serve nothing, until that is gone."""
     fragments = [stored(0, 10), stored(0, 30), stored(20, 40), stored(25, 28), stored(50, 60)]
-    coverage = Coverage(fragments)
+    coverage = FragmentCoverage(fragments)
     assert spans(coverage.serving) == [(0, 30), (20, 40), (50, 60)]
     assert [coverage.covering(at) for at in (0, 25, 45)] == [fragments[1], fragments[2], None]
     assert coverage.following(45) == fragments[4]
@@ -39,19 +38,19 @@ def test_the_fragment_that_reaches_furthest_serves() -> None:
 def test_of_equal_spans_the_first_path_serves() -> None:
     """The first path serves in whatever order the listing comes: a query is the same each time."""
     packed, raw = stored(0, 10), stored(0, 10, pb.NONE)
-    assert Coverage([packed, raw]).covering(0) == packed
-    assert Coverage([packed, raw]).serving == [packed]
+    assert FragmentCoverage([packed, raw]).covering(0) == packed
+    assert FragmentCoverage([packed, raw]).serving == [packed]
 
 
 def test_a_range_takes_along_what_comes_after_a_hole() -> None:
     """A range has the fragment after a hole, to say where the journal goes on, and no needless one."""
-    coverage = Coverage([stored(0, 10), stored(5, 8), stored(10, 20), stored(90, 95), stored(95, 99)])
+    coverage = FragmentCoverage([stored(0, 10), stored(5, 8), stored(10, 20), stored(90, 95), stored(95, 99)])
     assert spans(coverage.of_range(0, 10)) == [(0, 10), (5, 8)]
     assert spans(coverage.of_range(9, 12)) == [(0, 10), (10, 20)]
     assert spans(coverage.of_range(12, 40)) == [(10, 20), (90, 95)]
     assert spans(coverage.of_range(30, 40)) == [(90, 95)]
     assert spans(coverage.of_range(98, 200)) == [(95, 99)]
-    assert spans(Coverage([]).of_range(0, 10)) == []
+    assert spans(FragmentCoverage([]).of_range(0, 10)) == []
 
 
 def test_fragments_are_held_against_each_other_by_name() -> None:

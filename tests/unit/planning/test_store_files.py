@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from gazette_spark._planning.store_files import Bucket, Directory, StoreFiles, open_store
-from gazette_spark._planning.store_layout import StoredFragment, Wanted
-from gazette_spark._planning.stored_journals import StoreJournals
+from gazette_spark._planning.store_layout import StoredFragment, StoreSelection
+from gazette_spark._planning.stores import Bucket, Directory, StoreFiles, StoreJournals, open_store
 from gazette_spark.errors import (
     CorruptFragmentError,
     DataLossError,
@@ -256,7 +255,7 @@ def test_one_listing_serves_a_query() -> None:
         files.put(f"log/{n:03}", 0, b"a\nb\n")
     assert len(rows_of(files)) == 60
     assert files.listed == [["log"]]
-    assert "30 journals" in repr(StoreJournals.listed(files, Wanted(prefix="log/")))
+    assert "30 journals" in repr(StoreJournals.listed(files, StoreSelection(prefix="log/")))
 
 
 def test_a_bucket_is_opened_by_its_url() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark._planning.store_layout import Layout, StoreFile, Wanted, layout_of
-from gazette_spark._planning.stored_journals import MAX_ROOTS, roots_of
+from gazette_spark._planning.store_layout import Layout, StoreFile, StoreSelection, layout_of
+from gazette_spark._planning.stores import MAX_ROOTS, roots_of
 from gazette_spark.errors import OptionError
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -18,7 +18,7 @@ def name(begin: int, end: int, extension: str = ".gz") -> str:
 
 def layout(*paths: str, names: tuple[str, ...] = (), levels: int | None = None) -> Layout:
     """Return the layout of a listing; of the prefix ``log/`` without names."""
-    wanted = Wanted(names, "" if names else "log/", levels)
+    wanted = StoreSelection(names, "" if names else "log/", levels)
     return layout_of([StoreFile(path, 9, 60) for path in paths], wanted)
 
 
@@ -110,8 +110,8 @@ def test_a_named_journal_has_what_lies_below_it() -> None:
 
 def test_a_query_lists_once() -> None:
     """A prefix's directory, a few names' own, or what many names have in common; nothing twice."""
-    assert roots_of(Wanted(prefix="log/deep/")) == ["log/deep"]
-    assert roots_of(Wanted(("log/b", "log/a", "log/a/c"))) == ["log/a", "log/b"]
+    assert roots_of(StoreSelection(prefix="log/deep/")) == ["log/deep"]
+    assert roots_of(StoreSelection(("log/b", "log/a", "log/a/c"))) == ["log/a", "log/b"]
     many = tuple(f"log/deep/{n}" for n in range(MAX_ROOTS + 1))
-    assert roots_of(Wanted(many)) == ["log/deep"]
-    assert roots_of(Wanted((*many, "other/journal"))) == [""]
+    assert roots_of(StoreSelection(many)) == ["log/deep"]
+    assert roots_of(StoreSelection((*many, "other/journal"))) == [""]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark._planning.gaps import gaps_of_query
-from gazette_spark._planning.store_queries import wanted_of
-from gazette_spark._planning.stored_journals import StoreJournals
+from gazette_spark._planning.stores import StoreJournals, store_selection
 from gazette_spark.client import FragmentGap
 from tests.oracles.stores import MemoryFiles, plan, read, store_options
 
@@ -37,5 +36,5 @@ def test_gaps_of_a_store(files: MemoryFiles) -> None:
     lost = next(path for path in files.files if path.startswith(f"log/b/{200:016x}-"))
     del files.files[lost]
     options = store_options(readGaps="true")
-    journals = StoreJournals.listed(files, wanted_of(options))
+    journals = StoreJournals.listed(files, store_selection(options))
     assert gaps_of_query(journals, options) == [FragmentGap("log/b", 200, 300)]

@@ -39,7 +39,7 @@ CHECK_S = 60.0
 """Age at which the list is asked for although a watch follows it."""
 
 
-class Journals(Protocol):
+class JournalLister(Protocol):
     """Lists the journals that a query's options select."""
 
     def latest(self) -> Listing:
@@ -60,7 +60,7 @@ def selector_of(options: SourceOptions) -> pb.LabelSelector:
     return parse_selector(selection.selector)
 
 
-class AskedJournals:
+class RequestedJournals:
     """Asks for the list each time."""
 
     def __init__(self, client: JournalSource, selector: pb.LabelSelector) -> None:
@@ -68,7 +68,7 @@ class AskedJournals:
         self._selector = selector
 
     def __repr__(self) -> str:
-        return f"AskedJournals({self._client!r})"
+        return f"RequestedJournals({self._client!r})"
 
     def latest(self) -> Listing:
         """Ask for the list."""

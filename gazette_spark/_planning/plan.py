@@ -33,7 +33,7 @@ from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._planning.admission import (
     Backlog,
-    Limits,
+    ReadLimits,
     admit,
     admit_fragments,
     allocate_limit,
@@ -41,18 +41,13 @@ from gazette_spark._planning.admission import (
     is_due,
 )
 from gazette_spark._planning.boundary import limited_end, next_record_end, window_of
-from gazette_spark._planning.counting import counted_end, counted_end_of
+from gazette_spark._planning.ends import RangeResolver, counted_end, counted_end_of
 from gazette_spark._planning.identities import JournalIdentities, RecordedWindow
-from gazette_spark._planning.listings import AskedJournals, Journals, selector_of
-from gazette_spark._planning.logs import batch_line, gaps_line, start_line
-from gazette_spark._planning.open_transactions import OpenTransactions
-from gazette_spark._planning.planned_bytes import PlannedBytes
-from gazette_spark._planning.producer_states import StateFiles
-from gazette_spark._planning.range_resolver import RangeResolver
-from gazette_spark._planning.ranges import OffsetRange, Piece, split
-from gazette_spark._planning.reads import JournalSource
-from gazette_spark._planning.selection import Selection
-from gazette_spark._planning.skipped import skipped_spans
+from gazette_spark._planning.listing import JournalLister, RequestedJournals, selector_of
+from gazette_spark._planning.pieces import OffsetRange, Piece, PlannedBytes, split
+from gazette_spark._planning.reads import JournalSource, skipped_spans
+from gazette_spark._planning.selection import QueryJournals
+from gazette_spark._planning.states import OpenTransactions, StateFiles
 from gazette_spark._planning.view import JournalView
 from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetError
@@ -69,13 +64,16 @@ from gazette_spark.protocol.spans import Spans, joined
 
 log = logging.getLogger(__name__)
 
-NO_LIMITS = Limits()
+NO_LIMITS = ReadLimits()
 
 TAIL_BYTES = 64 << 10
 """Bytes of a journal that come with its write head, at most ..."""
 
 LOOK_BYTES = 64 << 20
 """... and of all journals together."""
+
+SHOWN_RANGES = 3
+"""Journals of a batch whose ranges are shown in the log, the largest ones."""
 
 
 class Planner:
@@ -90,15 +88,15 @@ class Planner:
         self,
         client: JournalSource,
         options: SourceOptions,
-        journals: Journals | None = None,
+        journals: JournalLister | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         many: int = MANY,
     ) -> None:
         self._view = JournalView(client, options)
-        self._journals = journals or AskedJournals(client, selector_of(options))
+        self._journals = journals or RequestedJournals(client, selector_of(options))
         self._identities = JournalIdentities(self._view)
-        self._selection = Selection(self._view, self._journals, self._identities)
+        self._selection = QueryJournals(self._view, self._journals, self._identities)
         self._resolver = RangeResolver(self._view, self._selection, self._identities)
         if options.resume_offsets is not None:
             self._identities.take(options.resume_offsets.fingerprints)
@@ -157,7 +155,7 @@ class Planner:
                 )
             return found[1]
 
-        return {**first.read_through, **self._view.each(start_of, names)}
+        return {**first.read_through, **self._view.map_journals(start_of, names)}
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
         """Take the present write heads, or these, as the last ends this planner gives."""
@@ -167,7 +165,7 @@ class Planner:
         # A named journal may be gone because the query has read it: the position tells.
         self._frozen = self._view.final_heads(self._selection.listed(), {})
 
-    def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:
+    def next(self, start: JournalOffsets, limits: ReadLimits = NO_LIMITS) -> JournalOffsets:
         """Return the end of the batch that begins at ``start``; ``start`` itself if nothing is new.
 
         After :meth:`freeze` no batch waits: the frozen heads are final.
@@ -185,7 +183,7 @@ class Planner:
             return start.at("pinned")
         self._check_continued(start)
         if self._open is not None:
-            self._open.look(start, self._view.each)
+            self._open.refresh(start, self._view.map_journals)
         try:
             return self._next(start, limits)
         except JournalNotFoundError as error:
@@ -194,7 +192,7 @@ class Planner:
                 raise
             return self._next(start, limits)
 
-    def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
+    def _next(self, start: JournalOffsets, limits: ReadLimits) -> JournalOffsets:
         if self._resumes:
             self._identities.take(start.fingerprints)
         selected = self._selection.selected(start)
@@ -202,7 +200,7 @@ class Planner:
         tails = self._tails(start, sorted(selected & start.read_through.keys()))
         heads = self._write_heads(start, {journal: tail.write_head for journal, tail in tails.items()})
         backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
-        firsts = self._view.each(self._view.client.first_offset, added)
+        firsts = self._view.map_journals(self._view.client.first_offset, added)
         news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
         reached = {journal: start.read_through[journal] for journal in news}
         self._identities.compare_first(reached, self._selection.created, heads)
@@ -253,7 +251,7 @@ class Planner:
             content = self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
             self._identities.read(journal, begins[journal], until, content)
 
-        self._view.each(read, begins)
+        self._view.map_journals(read, begins)
         prints = self._identities.finish(end.read_through, self._selection.created)
         gaps = {} if self._view.options.fail_on_data_loss else self._missing(begins, end.read_through)
         return replace(end, gaps=gaps, fingerprints=prints)
@@ -290,7 +288,9 @@ class Planner:
             missing = skipped_spans(self._view.client, journal, listed, begins[journal], end)
             return joined((low, self._resynced(journal, high, end)) for low, high in missing)
 
-        return {name: tuple(spans) for name, spans in self._view.each(skipped, begins).items() if spans}
+        return {
+            name: tuple(spans) for name, spans in self._view.map_journals(skipped, begins).items() if spans
+        }
 
     def _resynced(self, journal: str, hole_end: int, end: int) -> int:
         """Return where the rows of a batch go on behind a hole that ends here."""
@@ -327,7 +327,7 @@ class Planner:
         )
 
     def _ends(
-        self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]
+        self, backlogs: Mapping[str, Backlog], limits: ReadLimits, tails: Mapping[str, Tail]
     ) -> dict[str, int]:
         """Return the end of a batch in the journals it reads; nothing if it is to wait."""
         now = self._clock()
@@ -345,7 +345,7 @@ class Planner:
             return self._end_of(name, backlogs[name], admitted[name], most[name], contents.get(name))
 
         # Bytes in memory need no wait, and a thread costs more than the search.
-        ends = self._view.each(end_of, backlogs.keys() - contents.keys())
+        ends = self._view.map_journals(end_of, backlogs.keys() - contents.keys())
         ends |= {name: end_of(name) for name in contents}
         self._planned.keep({name: backlogs[name].begin for name in contents}, ends, contents)
         if any(end > backlogs[journal].begin for journal, end in ends.items()):
@@ -356,7 +356,9 @@ class Planner:
         """Return the backlogs, cut to a limit of fragments."""
         if limit is None:
             return backlogs
-        spans = self._view.each(lambda journal: self._spans(journal, backlogs[journal].begin), backlogs)
+        spans = self._view.map_journals(
+            lambda journal: self._spans(journal, backlogs[journal].begin), backlogs
+        )
         ends = {journal: fragment_ends(spans[journal], backlog) for journal, backlog in backlogs.items()}
         admitted = admit_fragments(ends, limit)
         return {journal: Backlog(left.begin, admitted[journal]) for journal, left in backlogs.items()}
@@ -410,7 +412,7 @@ class Planner:
             found = files.load(journal, offset, None)
             return recorded[journal] if found is None else min(recorded[journal], found[1])
 
-        return self._view.each(start_of, begin.read_through)
+        return self._view.map_journals(start_of, begin.read_through)
 
     def pieces(self, start: JournalOffsets, end: JournalOffsets) -> list[Piece]:
         """Cut a batch into pieces.
@@ -436,7 +438,7 @@ class Planner:
             ]
         else:
             pieces = self._split(ranges, framings)
-        pieces = self._planned.given_to(pieces)
+        pieces = self._planned.attach_to(pieces)
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
 
@@ -455,7 +457,7 @@ class Planner:
         at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
         # Only a range that will be cut needs its fragments: listing them costs a request per journal.
         large = {r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most}
-        fragments = self._view.each(self._view.fragments, sorted(large))
+        fragments = self._view.map_journals(self._view.fragments, sorted(large))
         solid = {name: [each for each in found if each.is_compressed] for name, found in fragments.items()}
         return split(
             ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
@@ -538,7 +540,7 @@ class Planner:
         elif counts:
             admitted = counted_end(
                 self._view.client,
-                Piece(journal, begin, admitted, admitted, head=True, framing=framing.name),
+                Piece(journal, begin, admitted, admitted, starts_on_record=True, framing=framing.name),
                 most,
                 fail_on_data_loss=options.fail_on_data_loss,
                 max_record_bytes=options.max_record_bytes,
@@ -557,3 +559,44 @@ class Planner:
             self._unfinished[journal] = (backlog.begin, backlog.head)
         self._identities.read(journal, begin, end, window.before(end))
         return end
+
+
+def batch_line(
+    ranges: Sequence[OffsetRange], pieces: int, behind: Mapping[str, int], heads: Mapping[str, int]
+) -> str:
+    """Return the line about a planned batch.
+
+    Args:
+        ranges: ranges that the batch reads.
+        pieces: number of its tasks.
+        behind: end of the batch in each journal of the query.
+        heads: write heads as far as they were seen; empty for a batch that is run again.
+    """
+    lag = sum(max(0, heads[journal] - end) for journal, end in behind.items() if journal in heads)
+    unseen = len(behind.keys() - heads.keys()) if heads else 0
+    largest = sorted(ranges, key=lambda each: (-each.size_bytes, each.journal))
+    shown = [f"{each.journal}[{each.begin},{each.end})" for each in largest[:SHOWN_RANGES]]
+    shown += [f"+{len(largest) - SHOWN_RANGES}"] if len(largest) > SHOWN_RANGES else []
+    parts = [
+        f"batch planned journals={len(ranges)} bytes={sum(each.size_bytes for each in ranges)}",
+        f"pieces={pieces} ranges={','.join(shown)}",
+        *([f"lag_bytes={lag}"] if heads else []),
+        *([f"unseen={unseen}"] if unseen else []),
+    ]
+    return " ".join(parts)
+
+
+def gaps_line(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> str:
+    """Return the line about missing bytes that a batch skips."""
+    sizes = {journal: sum(end - begin for begin, end in spans) for journal, spans in gaps.items()}
+    largest = sorted(sizes, key=lambda journal: (-sizes[journal], journal))
+    shown = [f"{journal}:{sizes[journal]}" for journal in largest[:SHOWN_RANGES]]
+    shown += [f"+{len(largest) - SHOWN_RANGES}"] if len(largest) > SHOWN_RANGES else []
+    figures = f"journals={len(sizes)} bytes={sum(sizes.values())} largest={','.join(shown)}"
+    return f"batch skips missing bytes {figures}"
+
+
+def start_line(starts: Mapping[str, int], heads: Mapping[str, int]) -> str:
+    """Return the line about a query that starts, ``heads`` being of the journals that have more to read."""
+    left = sum(head - starts[journal] for journal, head in heads.items())
+    return f"query starts journals={len(starts)} lag_bytes={left}"

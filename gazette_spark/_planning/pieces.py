@@ -18,13 +18,16 @@ core would read it while the others wait.
 Journals of an anchored framing (see ``_formats.framing``) are cut at fragment edges themselves and nowhere
 else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
 that ends inside a record is an error, so the next one cannot begin inside one unseen.
+
+The planner has read some bytes to find the end of a batch. Small ranges get them as their pieces' content
+(:class:`PlannedBytes`), so that their tasks ask no broker.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gazette_spark._formats.framing import Framing
@@ -77,7 +80,7 @@ class Piece:
     end: int
     limit: int
     """End of the range: the last record of the piece ends here at the latest."""
-    head: bool
+    starts_on_record: bool
     """A record begins at ``begin``: the piece begins where its range does, or its framing is anchored."""
     framing: str = "lines"
     """Name of the journal's framing."""
@@ -91,7 +94,7 @@ class Piece:
     """All bytes of a whole piece, if the planner has them: its task asks no broker for them."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):
+        if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.starts_on_record):
             msg = f"journal {self.journal!r}: no piece [{self.begin}, {self.end}) of a range to {self.limit}"
             raise ValueError(msg)
         if self.content is not None and not (self.is_whole and self.begin + len(self.content) == self.end):
@@ -101,15 +104,15 @@ class Piece:
     @property
     def is_whole(self) -> bool:
         """Whether it begins and ends with whole records, so that its rows are in its own bytes."""
-        return self.head and self.end == self.limit
+        return self.starts_on_record and self.end == self.limit
 
     @property
     def read_from(self) -> int:
         """Offset of the first byte the piece has to look at."""
-        return self.begin if self.head else self.begin - 1
+        return self.begin if self.starts_on_record else self.begin - 1
 
 
-class Span(Protocol):
+class FragmentSpan(Protocol):
     """A fragment, as far as splitting cares."""
 
     @property
@@ -123,9 +126,9 @@ class Span(Protocol):
 
 def split(
     ranges: Sequence[OffsetRange],
-    fragments: Mapping[str, Sequence[Span]] | None = None,
+    fragments: Mapping[str, Sequence[FragmentSpan]] | None = None,
     *,
-    solid: Mapping[str, Sequence[Span]] | None = None,
+    solid: Mapping[str, Sequence[FragmentSpan]] | None = None,
     framings: Mapping[str, Framing] | None = None,
     min_partitions: int = 1,
     max_bytes: int = 0,
@@ -156,7 +159,7 @@ def split(
     }
     named = {each.journal: (framings or {}).get(each.journal, LINES) for each in ranges}
 
-    def cut(solids: Mapping[str, Sequence[Span]]) -> list[Piece]:
+    def cut(solids: Mapping[str, Sequence[FragmentSpan]]) -> list[Piece]:
         return [
             piece
             for each in ranges
@@ -203,7 +206,7 @@ def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece,
 
 
 def _pieces(
-    each: OffsetRange, framing: Framing, edges: Collection[int], solid: Sequence[Span], at_most: int
+    each: OffsetRange, framing: Framing, edges: Collection[int], solid: Sequence[FragmentSpan], at_most: int
 ) -> Iterator[Piece]:
     cuts = _anchored_cuts if framing.anchored else _cuts
     begin = each.begin
@@ -216,7 +219,7 @@ def _pieces(
 
 
 def _anchored_cuts(
-    span: OffsetRange, begins: Collection[int], _solid: Sequence[Span], at_most: int
+    span: OffsetRange, begins: Collection[int], _solid: Sequence[FragmentSpan], at_most: int
 ) -> Iterator[int]:
     """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
     edges = sorted(edge for edge in begins if span.begin < edge < span.end)
@@ -230,7 +233,9 @@ def _anchored_cuts(
         yield at
 
 
-def _cuts(span: OffsetRange, begins: Collection[int], solid: Sequence[Span], at_most: int) -> Iterator[int]:
+def _cuts(
+    span: OffsetRange, begins: Collection[int], solid: Sequence[FragmentSpan], at_most: int
+) -> Iterator[int]:
     """Yield where a range is cut: just past the last edge in reach, else after equal lengths.
 
     An equal length that would end inside a solid fragment is drawn out to the end of that.
@@ -250,7 +255,7 @@ def _cuts(span: OffsetRange, begins: Collection[int], solid: Sequence[Span], at_
         yield at
 
 
-def _disjoint(solid: Sequence[Span]) -> list[tuple[int, int]]:
+def _disjoint(solid: Sequence[FragmentSpan]) -> list[tuple[int, int]]:
     """Return the bytes in which no cut is wanted, as ascending spans that do not overlap."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted((each.begin, each.end) for each in solid):
@@ -266,3 +271,50 @@ def _past(whole: Sequence[tuple[int, int]], starts: Sequence[int], cut: int) -> 
     # A cut one byte after a fragment's begin is where it belongs: see the module.
     at = bisect_right(starts, cut - 1) - 1
     return whole[at][1] + 1 if at >= 0 and whole[at][0] + 1 < cut <= whole[at][1] else cut
+
+
+PLANNED_BYTES = 8 << 20
+"""Most bytes of a batch."""
+
+
+class PlannedBytes:
+    """The bytes of the ranges of one batch, by journal, as far as they are few."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"PlannedBytes({len(self._kept)} journals)"
+
+    def __contains__(self, journal: object) -> bool:
+        """Tell whether all bytes of a journal's range are kept."""
+        return journal in self._kept
+
+    def keep(self, begins: Mapping[str, int], ends: Mapping[str, int], contents: Mapping[str, bytes]) -> None:
+        """Keep the bytes of a new batch, the smallest ranges first, and forget those of the last one.
+
+        Args:
+            begins: Where the batch begins.
+            ends: Where it ends.
+            contents: Bytes from the begin on; those of the range may not be all there, or not alone.
+        """
+        self._kept = {}
+        left = PLANNED_BYTES
+        for size, name in sorted((ends[name] - begins[name], name) for name in contents):
+            if size > left:
+                return
+            if 0 < size <= len(contents[name]):
+                self._kept[name] = (begins[name], contents[name][:size])
+                left -= size
+
+    def attach_to(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """Return pieces with their bytes, if these are kept; they stay kept, as Spark may plan again."""
+        return [
+            replace(piece, content=self._kept[piece.journal][1]) if self._are(piece) else piece
+            for piece in pieces
+        ]
+
+    def _are(self, piece: Piece) -> bool:
+        """Tell whether the bytes that are kept are those of a piece."""
+        begin, content = self._kept.get(piece.journal, (0, b""))
+        return piece.is_whole and bool(content) and (piece.begin, piece.end) == (begin, begin + len(content))

@@ -1,15 +1,22 @@
-"""The start of a new query and the end of a batch query, from its options."""
+"""Where ranges begin and end: the ends that a user chooses, and the end after a number of records.
+
+Nothing but the bytes shows where a journal's thousandth record ends. So a limit of records costs the driver
+one more look at the bytes that a batch reads, and at no others.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from gazette_spark._formats.framing import Block, Framing
 from gazette_spark._planning.boundary import window_reader
+from gazette_spark._planning.cutter import Cutter
 from gazette_spark._planning.identities import JournalIdentities
-from gazette_spark._planning.ranges import OffsetRange
-from gazette_spark._planning.selection import Selection
+from gazette_spark._planning.pieces import OffsetRange, Piece
+from gazette_spark._planning.reads import JournalOpener, resume_offset
+from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView
 from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
@@ -27,7 +34,7 @@ RESTORE = (
 class RangeResolver:
     """Decides the two ends a user chooses. To be used by one thread."""
 
-    def __init__(self, view: JournalView, selection: Selection, identities: JournalIdentities) -> None:
+    def __init__(self, view: JournalView, selection: QueryJournals, identities: JournalIdentities) -> None:
         self._view = view
         self._selection = selection
         self._identities = identities
@@ -46,7 +53,7 @@ class RangeResolver:
         journals = self._selection.chosen()
         start = self._starts(journals)
         heads = self._heads(journals, is_listed=True)
-        lasts = self._view.each(lambda journal: self._last(journal, heads[journal]), journals)
+        lasts = self._view.map_journals(lambda journal: self._last(journal, heads[journal]), journals)
         option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
         begins = dict(start.read_through)
         for journal, begin in start.read_through.items():
@@ -60,7 +67,7 @@ class RangeResolver:
                 journal, begins[journal], lasts[journal], write_head=heads[journal]
             )
 
-        ends = self._view.each(end_of, journals)
+        ends = self._view.map_journals(end_of, journals)
         return replace(start, read_through=begins), JournalOffsets(ends)
 
     def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
@@ -95,7 +102,7 @@ class RangeResolver:
                 return self._start_at(journal, timestamp_ms, heads[journal])
             return self._start_of(journal, choice.of(journal), heads[journal])
 
-        starts = self._view.each(start_of, journals)
+        starts = self._view.map_journals(start_of, journals)
         # A head before the recorded end is an error above, unless the offsets name another start by hand.
         self._identities.take((resumed or choice).fingerprints)
         self._identities.compare_first(starts, created, heads)
@@ -156,7 +163,7 @@ class RangeResolver:
                 self._check_begin(journal, each.begin, each.end, "the query checkpoint's position", RESTORE)
 
         begins = {each.journal: each for each in ranges if each.begin}
-        self._view.each(check, begins)
+        self._view.map_journals(check, begins)
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
         """Check that a record begins at an offset; else half a record would be a row."""
@@ -181,3 +188,49 @@ class RangeResolver:
         if chosen > head:
             raise OffsetError(f"endingOffsets lies past the write head {head}", journal, chosen)
         return head if chosen == LATEST else chosen
+
+
+def counted_end(
+    client: JournalOpener,
+    piece: Piece,
+    max_records: int,
+    *,
+    fail_on_data_loss: bool,
+    max_record_bytes: int,
+    framing: Framing,
+) -> int:
+    """Return where record number ``max_records`` of a piece ends; the piece's end if it has fewer whole ones.
+
+    Raises:
+        DataLossError: bytes before that are missing, under ``fail_on_data_loss``.
+        RecordError: a record before that is longer than ``max_record_bytes``, or bytes before it begin none.
+    """
+    cutter = Cutter(
+        piece, fail_on_data_loss=fail_on_data_loss, max_record_bytes=max_record_bytes, framing=framing
+    )
+    left = max_records
+    for block in _blocks(client, cutter):
+        if len(block) >= left:
+            return block.end_offset(left - 1)
+        left -= len(block)
+    return piece.end
+
+
+def counted_end_of(content: bytes, begin: int, max_records: int, framing: Framing) -> int:
+    """Return where record number ``max_records`` ends in bytes that are at hand; their end if it does not."""
+    ends = framing.cut(content, begin).ends
+    if len(ends) < max_records:
+        return begin + len(content)
+    return begin + int(ends[max_records - 1]) + framing.trailer_bytes
+
+
+def _blocks(client: JournalOpener, cutter: Cutter) -> Iterator[Block]:
+    piece = cutter.piece
+    at = piece.begin
+    with client.read(piece.journal, offset=piece.begin, end_offset=piece.end) as reader:
+        for chunk in reader:
+            yield from cutter.feed(chunk.offset, chunk.content)
+            at = chunk.offset + len(chunk.content)
+        if resume_offset(reader) > at:
+            yield from cutter.finish(resume_offset(reader))
+    # A record without an end is none of this batch, so the cutter is not finished elsewhere.

@@ -1,0 +1,579 @@
+"""A fragment store in place of brokers: files, readers, and answers to the planner's questions.
+
+The driver lists the store once per query. The piece of a task carries the fragments of its bytes, so tasks
+list nothing, and a file that appears in between changes no row.
+
+A store is a directory or a bucket that ``pyarrow.fs`` opens. Directories are read by the code that reads
+``file://`` fragments of brokers: regular files only, and links are not followed. Buckets are opened from
+their URL with the credentials of the environment, because Spark's plans show the text of options. Every
+fragment is read by :class:`~gazette_spark.client.FragmentReader`, which checks codec, length and SHA-1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+from urllib.parse import urlsplit
+
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.store_layout import (
+    FragmentCoverage,
+    Layout,
+    Overlaps,
+    StoredFragment,
+    StoreFile,
+    StoreSelection,
+    check_fragments,
+    layout_of,
+)
+from gazette_spark.client._list.listings import ListedFragment
+from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._read.chunks import Chunk
+from gazette_spark.client._read.fragment_urls import FragmentOpener
+from gazette_spark.client._read.fragments import FragmentReader, without_query
+from gazette_spark.client._read.heads import Tail
+from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.closing import Closing
+from gazette_spark.errors import (
+    DirectReadError,
+    FragmentStoreError,
+    FragmentTooLongError,
+    FragmentTooShortError,
+    JournalNotFoundError,
+)
+from gazette_spark.locations import path_of_url
+from gazette_spark.options.source import SourceOptions
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import (
+    PREFIX,
+    expand_prefix,
+    labels_with_name,
+    parse_selector,
+    selector_matches,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+FILE = "file://"
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+BUFFER_BYTES = 1 << 20
+"""Bytes asked of a bucket at a time."""
+
+
+class StoreFiles(Protocol):
+    """A fragment store. Thread-safe."""
+
+    @property
+    def url(self) -> str:
+        """The store as errors name it; ends in a slash and holds nothing secret."""
+
+    def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
+        """Yield all files below some directories of the store; a missing directory is empty.
+
+        Raises:
+            FragmentStoreError: the store cannot be listed.
+        """
+
+    def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
+        """Return a reader of a fragment; the caller closes it.
+
+        Raises:
+            DirectReadError: its file is ``missing``, or cannot be opened.
+            CorruptFragmentError: its size is not the fragment's.
+        """
+
+
+def open_store(url: str) -> StoreFiles:
+    """Return the store of a URL that ``options.store.parse_store`` has checked.
+
+    Raises:
+        FragmentStoreError: pyarrow cannot open it.
+    """
+    if url.startswith(FILE):
+        return Directory(path_of_url(url))
+    # Loaded here: queries on brokers and directories do without.
+    from pyarrow.fs import FileSystem
+
+    shown = without_query(url)
+    try:
+        system, path = FileSystem.from_uri(url)
+    except (OSError, ValueError) as error:
+        raise FragmentStoreError(shown, f"it cannot be opened: {_text(error, url)}") from None
+    return Bucket(system, path, shown)
+
+
+def check_bucket(url: str) -> None:
+    """Check that a bucket exists and can be listed below the URL's path, with the environment's credentials.
+
+    Raises:
+        FragmentStoreError: it does not exist, it cannot be listed, or pyarrow does not know its scheme.
+    """
+    found = open_store(url)
+    assert isinstance(found, Bucket)
+    found.check()
+
+
+class Directory:
+    """A store in a local, or mounted, file system."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root.rstrip("/")
+        self._opener = FragmentOpener(self._root)
+
+    def __repr__(self) -> str:
+        return f"Directory({self._root!r})"
+
+    @property
+    def url(self) -> str:
+        """The store's path."""
+        return f"{FILE}{self._root}/"
+
+    def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
+        """Walk the directories; see :class:`StoreFiles`."""
+        if not Path(self._root).is_dir():
+            raise FragmentStoreError(self.url, "no such directory")
+        for directory in directories:
+            yield from self._walk(directory.strip("/"))
+
+    def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
+        """Open a fragment; see :class:`StoreFiles`."""
+        return self._opener.open(stored.fragment, f"{FILE}/{stored.path}", offset, end_offset=end_offset)
+
+    def _walk(self, directory: str) -> Iterator[StoreFile]:
+        try:
+            with os.scandir(f"{self._root}/{directory}") as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise FragmentStoreError(f"{self.url}{directory}", error.strerror or str(error)) from error
+        for entry in found:
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.is_symlink():
+                if not entry.name.startswith("."):
+                    problem = "a symbolic link, which is not followed: it may lead out of the store"
+                    raise FragmentStoreError(f"{self.url}{path}", problem)
+            elif entry.is_dir():
+                yield from self._walk(path)
+            elif entry.is_file():
+                yield from _stated(entry, path)
+            elif not entry.name.startswith("."):
+                raise FragmentStoreError(
+                    f"{self.url}{path}", "neither a regular file nor a directory; remove it"
+                )
+
+
+def _stated(entry: os.DirEntry[str], path: str) -> Iterator[StoreFile]:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return  # Deleted since the directory was read.
+    yield StoreFile(path, status.st_size, max(1, int(status.st_mtime)))
+
+
+class Bucket:
+    """A store in a file system of pyarrow's."""
+
+    def __init__(self, system: FileSystem, base: str, url: str) -> None:
+        self._system = system
+        self._base = base.strip("/")
+        self.url = url.rstrip("/") + "/"
+        """The bucket and path, without the URL's query."""
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.url!r})"
+
+    def check(self) -> None:
+        """Check that the bucket exists and that one level of the path can be listed.
+
+        Raises:
+            FragmentStoreError: it does not, or cannot.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        bucket = self._base.partition("/")[0]
+        try:
+            exists = self._system.get_file_info(bucket).type == FileType.Directory
+            # Of a missing bucket this would list nothing, as of a path without an object.
+            self._system.get_file_info(FileSelector(self._base, allow_not_found=True))
+        except (OSError, ValueError) as error:
+            raise FragmentStoreError(self.url, f"it cannot be listed: {error}") from None
+        if not exists:
+            raise FragmentStoreError(self.url, f"bucket {bucket!r} does not exist")
+
+    def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
+        """List all objects below each directory at once; see :class:`StoreFiles`."""
+        from pyarrow.fs import FileSelector
+
+        for directory in directories:
+            selector = FileSelector(self._path(directory), allow_not_found=True, recursive=True)
+            try:
+                found: list[FileInfo] = self._system.get_file_info(selector)
+            except (OSError, ValueError) as error:
+                raise FragmentStoreError(f"{self.url}{directory}", str(error)) from None
+            skip = len(self._base) + 1 if self._base else 0
+            for each in found:
+                if each.is_file:
+                    modified = 0 if each.mtime is None else max(1, int(each.mtime.timestamp()))
+                    yield StoreFile(each.path.lstrip("/")[skip:], each.size or 0, modified)
+
+    def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
+        """Open a fragment; see :class:`StoreFiles`."""
+        fragment, path, source = stored.fragment, self._path(stored.path), self.url + stored.path
+        start = (
+            max(fragment.begin, min(offset, fragment.end)) if fragment.codec == pb.NONE else fragment.begin
+        )
+        try:
+            if start > fragment.begin:
+                file = self._system.open_input_file(path)
+                _check_size(file.size(), stored, source)
+                file.seek(start - fragment.begin)
+            else:
+                # By default pyarrow would decompress by the name, and hide an invalid file.
+                file = self._system.open_input_stream(path, compression=None, buffer_size=BUFFER_BYTES)
+        except (OSError, ValueError) as error:
+            raise _unreadable(source, error) from None
+        stream = _Stream(file, source)
+        try:
+            codec = stream.left_of(fragment.codec)
+            return FragmentReader(
+                stream, fragment, offset, end_offset=end_offset, start=start, codec=codec, source=source
+            )
+        except BaseException:
+            stream.close()
+            raise
+
+    def _path(self, path: str) -> str:
+        return f"{self._base}/{path.strip('/')}" if self._base else path.strip("/")
+
+
+class _Stream:
+    """A file of pyarrow's whose trouble is a DirectReadError."""
+
+    def __init__(self, file: Any, source: str) -> None:  # noqa: ANN401 - pyarrow's, which has no types
+        self._file = file
+        self._source = source
+        self._head = b""
+        """Looked at, and not returned yet."""
+
+    def left_of(self, codec: int) -> int:
+        """Return the codec of the content: a store may decompress a file that is labelled compressed."""
+        if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
+            return codec
+        self._head = self.read(len(GZIP_MAGIC))
+        return pb.GZIP if self._head == GZIP_MAGIC else pb.NONE
+
+    def read(self, size: int, /) -> bytes:
+        if self._head:
+            head, self._head = self._head[:size], self._head[size:]
+            return head
+        try:
+            return bytes(self._file.read(size))
+        except (OSError, ValueError) as error:
+            raise _unreadable(self._source, error) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _unreadable(source: str, error: Exception) -> DirectReadError:
+    return DirectReadError(source, str(error), missing=isinstance(error, FileNotFoundError))
+
+
+def _check_size(size: int, stored: StoredFragment, source: str) -> None:
+    fragment = stored.fragment
+    if size != fragment.length:
+        problem = f"it holds {size} bytes, not {fragment.length}"
+        kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
+        raise kind(fragment.journal, fragment.begin, fragment.end, problem, source)
+
+
+def _text(error: Exception, url: str) -> str:
+    """Return an error's text without the parts of the URL after its path."""
+    query = urlsplit(url).query
+    text = str(error)
+    return text.replace(query, "***") if query else text
+
+
+class StoreReader(Closing):
+    """Iterates over the chunks of ``[offset, end_offset)``. For one thread; a context manager.
+
+    It ends at ``end_offset``, which no chunk passes. Errors are raised where they are met and end it.
+    """
+
+    def __init__(
+        self, files: StoreFiles, coverage: FragmentCoverage, offset: int, end_offset: int, *, known_to: int
+    ) -> None:
+        """Make a reader; nothing is opened yet.
+
+        Args:
+            files: the store.
+            coverage: fragments of the journal, at least those up to ``known_to``.
+            offset: of the first byte.
+            end_offset: behind the last one.
+            known_to: where fragments may be missing that exist; there the read ends early.
+        """
+        self.offset = offset
+        """Next byte that comes."""
+        self.jumps: list[tuple[int, int]] = []
+        """Each offset that no fragment held, with the one the journal goes on at, or the end."""
+        self._files = files
+        self._coverage = coverage
+        self._end = end_offset
+        self._known_to = known_to
+        self._overlaps = Overlaps(coverage, offset, end_offset, files.url)
+        self._chunks = self._run()
+
+    def __repr__(self) -> str:
+        return f"StoreReader({self._files!r}, offset={self.offset}, end_offset={self._end})"
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self._chunks
+
+    def close(self) -> None:
+        """Close the open file; may be called again."""
+        self._chunks.close()
+
+    def _run(self) -> Generator[Chunk, None, None]:
+        while self.offset < self._end:
+            stored = self._coverage.covering(self.offset)
+            if stored is not None:
+                yield from self._read(stored)
+                continue
+            following = self._coverage.following(self.offset)
+            if following is None and self.offset >= self._known_to:
+                return
+            landed = self._end if following is None else following.begin
+            self.jumps.append((self.offset, landed))
+            self.offset = min(landed, self._end)
+
+    def _read(self, stored: StoredFragment) -> Iterator[Chunk]:
+        try:
+            reader = self._files.open(stored, self.offset, self._end)
+        except DirectReadError as error:
+            if not error.missing:
+                raise
+            self._coverage = self._coverage.without(stored)
+            return
+        with reader:
+            for chunk in reader:
+                self._overlaps.feed(chunk.offset, chunk.content, stored.path)
+                self.offset = chunk.end
+                yield chunk
+
+
+log = logging.getLogger(__name__)
+
+MAX_ROOTS = 16
+"""Journals named up to which each one's directory is listed; of more, the one they have in common."""
+
+MAX_OFFSET = 2**63 - 1
+
+
+class StoreJournals(Closing):
+    """Journals of a store, with the methods of a client that a planner uses. Thread-safe."""
+
+    def __init__(self, files: StoreFiles, layout: Layout, *, known_to: int = MAX_OFFSET) -> None:
+        """Keep a listing.
+
+        Args:
+            files: files of the store.
+            layout: journals of the store.
+            known_to: offset from which on the layout may lack fragments, of each journal.
+        """
+        self._files = files
+        self._coverage = {name: FragmentCoverage(fragments) for name, fragments in layout.journals.items()}
+        self._known_to = known_to
+
+    @classmethod
+    def listed(cls, files: StoreFiles, wanted: StoreSelection) -> Self:
+        """List a store; the journals named that have no fragment are not there.
+
+        Raises:
+            FragmentStoreError: it cannot be listed.
+            OptionError: the listing does not tell which directories are journals.
+        """
+        layout = layout_of(files.list(roots_of(wanted)), wanted)
+        if layout.skipped:
+            log.warning(
+                "files that are no fragments are left out store=%s count=%d first=%s",
+                files.url,
+                len(layout.skipped),
+                layout.skipped[0],
+            )
+        return cls(files, layout)
+
+    @classmethod
+    def of_piece(
+        cls, files: StoreFiles, journal: str, fragments: Sequence[StoredFragment], known_to: int
+    ) -> Self:
+        """Return the one journal of a task, with the fragments its piece came with."""
+        return cls(files, Layout({journal: tuple(fragments)}), known_to=known_to)
+
+    def __repr__(self) -> str:
+        return f"StoreJournals({self._files!r}, {len(self._coverage)} journals)"
+
+    def close(self) -> None:
+        """Do nothing: only readers hold files."""
+
+    @property
+    def endpoint(self) -> str:
+        """The store's URL."""
+        return self._files.url
+
+    @property
+    def timeout_s(self) -> float:
+        """No time: nothing is waited for."""
+        return 0.0
+
+    def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
+        """Return the journals whose name matches a selector, without a revision: stores have no revisions."""
+        return Listing(pb.Header(), tuple(self.list_journals(selector)))
+
+    def list_journals(
+        self, selector: str | pb.LabelSelector = "", *, limit: int = 0
+    ) -> list[pb.ListResponse.Journal]:
+        """Return the journals whose name a selector matches. Their specs have no labels."""
+        parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
+        specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
+        return [
+            pb.ListResponse.Journal(spec=spec)
+            for spec in specs
+            if selector_matches(parsed, labels_with_name(spec))
+        ][: limit or None]
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return one journal.
+
+        Raises:
+            JournalNotFoundError: the listing has no fragment of it.
+        """
+        self._of(name)
+        return pb.ListResponse.Journal(spec=pb.JournalSpec(name=name))
+
+    def first_offset(self, journal: str) -> int:
+        """Return the first offset that is stored."""
+        return self._of(journal).begin
+
+    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the end of each journal's stored bytes: brokers may have more."""
+        return {journal: self._of(journal).end for journal in journals}
+
+    def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the end of each journal's stored bytes: a store has no members."""
+        return self.write_heads(journals)
+
+    def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        """Return the end of each journal's stored bytes: the listing is final."""
+        return {journal: SettledHead(head) for journal, head in self.write_heads(list(reached)).items()}
+
+    def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:  # noqa: ARG002
+        """Return the end of each journal's stored bytes, and no content."""
+        return {journal: Tail(head) for journal, head in self.write_heads(list(offsets)).items()}
+
+    def list_fragments(
+        self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
+    ) -> list[ListedFragment]:
+        """Return the fragments that serve, as brokers list them."""
+        return [
+            ListedFragment(each.fragment, "")
+            for each in self._of(journal).serving
+            if each.begin >= page_token
+            and (each.fragment.mod_time == 0 or each.fragment.mod_time >= begin_mod_time)
+        ]
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> StoreReader:
+        """Return a reader of ``[offset, end_offset)``; raises as :meth:`fragments_of`."""
+        coverage = FragmentCoverage(self.fragments_of(journal, offset, end_offset))
+        return StoreReader(self._files, coverage, offset, end_offset, known_to=self._known_to)
+
+    def fragments_of(self, journal: str, begin: int, end: int) -> tuple[StoredFragment, ...]:
+        """Return the fragments with bytes in a range and, if its end is in no fragment, the next one.
+
+        Raises:
+            FragmentConflictError: two of the fragments contradict each other.
+            CorruptFragmentError: the length of a file is not the length in its name.
+        """
+        found = self._of(journal).of_range(begin, end)
+        check_fragments(found, self._files.url)
+        return found
+
+    def _of(self, journal: str) -> FragmentCoverage:
+        if journal not in self._coverage:
+            raise JournalNotFoundError(journal, f"no fragment of it is in {self._files.url}")
+        return self._coverage[journal]
+
+
+def roots_of(wanted: StoreSelection) -> list[str]:
+    """Return the directories of a store to list for the wanted journals; no directory contains another."""
+    if not wanted.names:
+        return [wanted.prefix.rstrip("/")]
+    names = sorted(set(wanted.names))
+    if len(names) <= MAX_ROOTS:
+        return [name for name in names if not any(name.startswith(f"{other}/") for other in names)]
+    return [posixpath.commonpath(names)]
+
+
+SLACK_BYTES = 4 << 20
+"""More than a cutter reads at a time."""
+
+
+def listed_store(options: SourceOptions) -> StoreJournals:
+    """Return the journals of a query's store, which is listed now.
+
+    Raises:
+        FragmentStoreError: it cannot be listed.
+        OptionError: the listing does not tell which directories are journals.
+    """
+    files = open_store(options.fragment_store or "")
+    return StoreJournals.listed(files, store_selection(options))
+
+
+def store_selection(options: SourceOptions) -> StoreSelection:
+    """Return the selection of a query's journals in a store."""
+    selection = options.selection
+    prefixes = values_of(parse_selector(selection.selector).include, PREFIX) if selection.selector else [""]
+    return StoreSelection(selection.names, prefixes[0], options.fragment_postfix_levels)
+
+
+def store_of_piece(options: SourceOptions, piece: Piece) -> StoreJournals:
+    """Return the journals that a task reads its piece from."""
+    files = open_store(options.fragment_store or "")
+    return StoreJournals.of_piece(files, piece.journal, piece.fragments, reach_of(options, piece))
+
+
+def with_fragments(journals: object, pieces: Sequence[Piece], options: SourceOptions) -> list[Piece]:
+    """Return pieces with the fragments their bytes may lie in; as they are, if they are read by brokers.
+
+    Raises:
+        FragmentConflictError: two fragments cannot both be right.
+        CorruptFragmentError: a file has not the length that its name says.
+    """
+    if not isinstance(journals, StoreJournals):
+        return list(pieces)
+    return [
+        replace(
+            piece,
+            fragments=journals.fragments_of(
+                # Messages that are committed in a piece may begin anywhere since the query's start.
+                piece.journal,
+                piece.start if options.reads_committed else piece.read_from,
+                reach_of(options, piece),
+            ),
+        )
+        for piece in pieces
+    ]
+
+
+def reach_of(options: SourceOptions, piece: Piece) -> int:
+    """Return an offset that reading a piece does not pass: its last record ends before, or is too long."""
+    return min(piece.limit, piece.end + 2 * options.max_record_bytes + SLACK_BYTES)
