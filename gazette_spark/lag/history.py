@@ -244,20 +244,6 @@ class History:
         place.owner, place.client_id = owner, client_id
         return Outcome.STORED
 
-    def clear_consumer_owners(self, cluster: str, group: str) -> Outcome:
-        """Forget who reads the partitions of a group."""
-        known = self._clusters.get(cluster)
-        if known is None:
-            return Outcome.UNKNOWN_CLUSTER
-        if not self.options.accepts(group):
-            return Outcome.GROUP_REFUSED
-        if group not in known.groups:
-            return Outcome.UNKNOWN_GROUP
-        for partitions in known.groups[group].topics.values():
-            for partition in partitions:
-                partition.owner = partition.client_id = ""
-        return Outcome.STORED
-
     def delete_topic(self, cluster: str, topic: str) -> Outcome:
         """Forget a topic, its write heads and what all groups committed of it. The groups stay."""
         known = self._clusters.get(cluster)

@@ -35,7 +35,6 @@ class Outcome(StrEnum):
     GROUP_REFUSED = "the group is not on the allow list, or is on the deny list"
     NO_BROKER_OFFSET = "no write head is known of that partition"
     UNKNOWN_CLUSTER = "unknown cluster"
-    UNKNOWN_GROUP = "unknown group"
 
 
 class BrokerRing:

@@ -148,9 +148,6 @@ def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[st
         owner = history.add_consumer_owner("local", group, "shop/", 0, owner="host")
         assert owner is (Outcome.STORED if group in taken else Outcome.GROUP_REFUSED)
     assert history.fetch_consumers("local") == taken
-    assert history.clear_consumer_owners("local", "test") is (
-        Outcome.STORED if "test" in taken else Outcome.GROUP_REFUSED
-    )
 
 
 @pytest.mark.parametrize(
@@ -385,15 +382,12 @@ def test_a_deleted_group_is_gone() -> None:
 # Owners.
 
 
-def test_owners_are_noted_and_cleared() -> None:
-    """An owner before any commit makes a ring of unused slots."""
+def test_owners_are_noted() -> None:
+    """The owner of a partition is the last one that was added."""
     history = made()
     commit(history, 40, 1)
     history.add_consumer_owner("local", "orders", "shop/", 0, owner="host-1", client_id="driver")
     assert (window(history).owner, window(history).client_id) == ("host-1", "driver")
-    assert history.clear_consumer_owners("local", "orders") is Outcome.STORED
-    assert (window(history).owner, window(history).client_id) == ("", "")
-    assert history.clear_consumer_owners("local", "nobody") is Outcome.UNKNOWN_GROUP
 
 
 def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
@@ -431,7 +425,6 @@ def test_nothing_is_known_of_other_clusters() -> None:
     assert history.fetch_consumers_for_topic("other", "shop/") is None
     assert {
         history.add_consumer_owner("other", "orders", "shop/", 0, owner="host"),
-        history.clear_consumer_owners("other", "orders"),
         history.delete_topic("other", "shop/"),
         history.delete_group("other", "orders"),
     } == {Outcome.UNKNOWN_CLUSTER}
