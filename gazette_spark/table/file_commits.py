@@ -4,8 +4,8 @@
 was committed for the app id since then is a conflict. Had the snapshot been opened later, ``deltalake`` would
 take the same transaction number twice.
 
-Each snapshot says what the table asks of its writers. Files of plain rows meet :data:`HARMLESS_FEATURES`; a
-table with another feature is refused.
+Each snapshot says what the table asks of its writers. A table that asks more than files of plain rows give is
+refused: by its features (:mod:`gazette_spark.table.features`), its properties or its columns.
 """
 
 from __future__ import annotations
@@ -21,38 +21,10 @@ from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.locations import deltalake_location, is_same, misread_by_deltalake
 from gazette_spark.table.delta_table import APP_ID_PREFIX
+from gazette_spark.table.features import refused_by_direct_lane, writer_features
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Snapshot
-
-LEGACY_FEATURES: tuple[tuple[int, str], ...] = (
-    (2, "appendOnly"),
-    (2, "invariants"),
-    (3, "checkConstraints"),
-    (4, "changeDataFeed"),
-    (4, "generatedColumns"),
-    (5, "columnMapping"),
-    (6, "identityColumns"),
-)
-"""Features that a writer's version below 7 implies."""
-
-HARMLESS_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "identityColumns",
-        "invariants",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
-"""Features that ask nothing of appended files, unless the table's columns or properties use them: see
-:func:`refusal`. Readers compute the change feed of appended files from the files."""
 
 OTHER_WAY = "Start the query with DeltaSink.start, whose rows Spark writes"
 
@@ -76,8 +48,8 @@ def refusal(
         configuration: The table's properties.
         columns: Its schema, as JSON.
     """
-    if unknown := sorted(features - HARMLESS_FEATURES):
-        return f"it has the table feature {', '.join(unknown)}"
+    if refused := refused_by_direct_lane(features):
+        return f"it has the table feature {', '.join(refused)}"
     if configuration.get("delta.columnMapping.mode") not in (None, "none"):
         return "it maps columns (delta.columnMapping.mode)"
     if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
@@ -99,15 +71,6 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
             reasons.append(f"field {column['name']} of a struct is NOT NULL")
         reasons.append(_column_refusal(column["type"]))
     return next((reason for reason in reasons if reason), None)
-
-
-def features_of(snapshot: Snapshot) -> frozenset[str]:
-    """Return the writer's features of a table, those of old protocol versions included."""
-    protocol = snapshot.protocol()
-    version = protocol.min_writer_version
-    if version < 7:
-        return frozenset(name for since, name in LEGACY_FEATURES if since <= version)
-    return frozenset(protocol.writer_features or ())
 
 
 class FileCommits:
@@ -200,7 +163,9 @@ class FileCommits:
                 f"again, start the query again. {OTHER_WAY}"
             )
             raise TableRefusedError(self.table, problem)
-        if reason := refusal(features_of(snapshot), metadata.configuration, json.loads(columns)):
+        protocol = snapshot.protocol()
+        features = writer_features(protocol.min_writer_version, protocol.writer_features or ())
+        if reason := refusal(features, metadata.configuration, json.loads(columns)):
             raise TableRefusedError(self.table, f"{reason}, which ingest() does not honour. {OTHER_WAY}")
         now = json.dumps([columns, metadata.partition_columns])
         if self._columns not in (None, now):

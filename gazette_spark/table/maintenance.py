@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.ledger.entry import Batch, LedgerState
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
+from gazette_spark.table.features import computes_columns
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.schema_fit import Rules, SchemaFit, Unfit, conform, fit
 from gazette_spark.table.small_files import batch_bytes, compact, compaction_due, files_wanted, in_files
@@ -34,9 +35,6 @@ EVOLUTIONS = ("fail", "addNewColumns")
 MAPPING = "delta.columnMapping.mode"
 MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode"
 """Default column mapping of tables that a session makes."""
-
-FILLING = frozenset({"generatedColumns", "identityColumns", "allowColumnDefaults"})
-"""Features of tables that may compute columns which a batch lacks."""
 
 
 CHAR = re.compile(r"char\(", re.IGNORECASE)
@@ -234,5 +232,5 @@ def _rules(detail: TableDetail | None) -> Rules:
     mapping = detail.properties.get(MAPPING, "none").lower()
     feed = detail.properties.get("delta.enableChangeDataFeed", "false").lower()
     return Rules(
-        any_name=mapping != "none", change_feed=feed == "true", fills=bool(FILLING & detail.features)
+        any_name=mapping != "none", change_feed=feed == "true", fills=computes_columns(detail.features)
     )

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, Row
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.file_commits import HARMLESS_FEATURES, FileCommits, refusal
+from gazette_spark.table.features import FEATURES
+from gazette_spark.table.file_commits import FileCommits, refusal
 
 
 def column(
@@ -77,7 +78,8 @@ def test_a_plain_table_takes_files() -> None:
     """Features that nothing of the table uses ask nothing."""
     plain = struct(column(nullable=False), column("s", struct(column("x", metadata={"comment": "c"}))))
     configuration = {"delta.columnMapping.mode": "none", "delta.enableDeletionVectors": "true"}
-    assert refusal(HARMLESS_FEATURES, configuration, plain) is None
+    unused = frozenset(name for name, feature in FEATURES.items() if feature.takes_plain_files)
+    assert refusal(unused, configuration, plain) is None
 
 
 class Told(DataFrame):
