@@ -85,7 +85,7 @@ from gazette_spark.errors import (
 from gazette_spark.errors.arrival import short
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.dead_letters import DeadLetters
-from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
+from gazette_spark.ledger.decision import Allowed, Committed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import (
     Batch,
     LedgerEntry,
@@ -489,7 +489,7 @@ class DeltaSink:
             raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
         self._seen = self._commit_batch(df, batch, seen, known, mode or "append")
         if not known_table:
-            self._check_table(df, root)  # Again, now that the first batch has made the table.
+            self._check_table(df, root)  # Retry, now that the first batch has made the table.
         self._checked = True
 
     def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
@@ -595,7 +595,7 @@ class DeltaSink:
             outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refusal):
                 raise outcome.error from conflict
-            if isinstance(outcome, Landed):
+            if isinstance(outcome, Committed):
                 if split.whole:
                     self._landed(spark, batch, before, after)
                     return write.entry.attempt

@@ -44,10 +44,10 @@ from gazette_spark.errors import (
     SinkError,
 )
 from gazette_spark.ledger.decision import (
-    Again,
     Allowed,
-    Landed,
+    Committed,
     Refusal,
+    Retry,
     Write,
     check_parent,
     is_cut_off,
@@ -56,7 +56,6 @@ from gazette_spark.ledger.decision import (
     verify,
 )
 from gazette_spark.ledger.entry import (
-    COMPLETES_NOTHING,
     Batch,
     LedgerEntry,
     LedgerState,
@@ -223,8 +222,8 @@ def closing_entry(
     if dead.table_version < 0 and main.dead_attempt is not None:
         return None
     passed = (JournalOffsets(main.read_through),)
-    first = replace(batch, begin=passed, end=passed, gaps=(), heads={}, planned_ms=COMPLETES_NOTHING)
-    return next_entry(dead, first, attempt, Allowed())
+    first = replace(batch, begin=passed, end=passed, gaps=(), heads={}, planned_ms=None)
+    return replace(next_entry(dead, first, attempt, Allowed()), is_fence=True)
 
 
 def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerEntry:
@@ -241,7 +240,8 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         batch_id=about.batch_id,
         dead_letters=None,
         dead_attempt=None,
-        planned_ms=COMPLETES_NOTHING,
+        planned_ms=None,
+        is_fence=True,
         heads={},
         stateful=about.stateful,
     )
@@ -249,7 +249,7 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
 
 def reconcile(
     before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch, *, conflict: bool
-) -> Landed | Again | Refusal:
+) -> Committed | Retry | Refusal:
     """Return the outcome of a commit to a table of dead letters; see :mod:`gazette_spark.ledger.decision`.
 
     That another writer was faster is no reason to stop here: the main table says whose turn it is.
@@ -258,7 +258,7 @@ def reconcile(
     if not isinstance(outcome, Refusal):
         return outcome
     if isinstance(outcome.error, FencedError):
-        return Again()
+        return Retry()
     return Refusal(_advised(outcome.error, after))
 
 

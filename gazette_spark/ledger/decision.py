@@ -57,7 +57,6 @@ from gazette_spark.errors import (
     TrimError,
 )
 from gazette_spark.ledger.entry import (
-    COMPLETES_NOTHING,
     Batch,
     LedgerEntry,
     LedgerState,
@@ -154,7 +153,9 @@ def decide(
     compared = _compared(batch, found, allowed)
     state = replace(state, entry=compared.entry)
     coverages = compared.coverages
-    if error := _unfit_state(state, compared, seen) or (found and _off_its_checkpoint(batch, found, allowed)):
+    if error := _table_conflict(state, compared, seen) or (
+        found and _checkpoint_conflict(batch, found, allowed)
+    ):
         return Refusal(error)
     covered = coverages <= {Coverage.COVERED, Coverage.UNCHANGED}
     if covered and found is not None and is_replay(batch, found):
@@ -193,17 +194,14 @@ def _compared(batch: Batch, found: LedgerEntry | None, allowed: Allowed) -> _Com
     if found is None:
         return _Comparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
     moves = _moves(batch, found)
-    entry = _arranged(found, batch, moves)
+    entry = _align_sources(found, batch, moves)
     return _Comparison(batch, entry, tuple(_coverages(batch, entry, allowed, moves.keys())))
 
 
 def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
-    """Say whether a batch is the one that wrote an entry, and runs again.
-
-    Entries of old releases do not say when their batch was planned. Query and batch have to do for them.
-    """
-    same = (batch.query_id, batch.batch_id) == (entry.query_id, entry.batch_id)
-    return same and entry.planned_ms in (batch.planned_ms, None)
+    """Say whether a batch is the one that wrote an entry, and runs again."""
+    written = (entry.query_id, entry.batch_id, entry.planned_ms)
+    return not entry.is_fence and written == (batch.query_id, batch.batch_id, batch.planned_ms)
 
 
 def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
@@ -213,7 +211,7 @@ def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
     """
     if batch.batch_id != entry.batch_id + 1:
         return False
-    return entry.planned_ms in (batch.after_ms, None, COMPLETES_NOTHING) or batch.after_ms is None
+    return entry.is_fence or None in (entry.planned_ms, batch.after_ms) or entry.planned_ms == batch.after_ms
 
 
 def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
@@ -242,7 +240,9 @@ def _is_bound(batch: Batch) -> bool:
     return batch.stateful or not all(isinstance(position, JournalOffsets) for position in batch.end)
 
 
-def _off_its_checkpoint(batch: Batch, entry: LedgerEntry, allowed: Allowed) -> OverlapError | GapError | None:
+def _checkpoint_conflict(
+    batch: Batch, entry: LedgerEntry, allowed: Allowed
+) -> OverlapError | GapError | None:
     """Return the reason why a batch does not follow an entry, if its query or the entry's is bound.
 
     Rows that are still in the state of the entry's query would be lost with its checkpoint, whatever comes.
@@ -253,10 +253,8 @@ def _off_its_checkpoint(batch: Batch, entry: LedgerEntry, allowed: Allowed) -> O
     if batch.query_id == entry.query_id:
         if is_replay(batch, entry) or _is_after(batch, entry):
             return None
-        if entry.planned_ms == COMPLETES_NOTHING and batch.batch_id == entry.batch_id:
+        if entry.is_fence and batch.batch_id == entry.batch_id:
             return None
-        if batch.batch_id > entry.batch_id and entry.planned_ms is None:
-            return None  # Old releases left out batches in which nothing moved.
         if batch.batch_id > entry.batch_id + 1:
             kind = GapError
     elif batch.batch_id == 0 and (allowed.restart or not (entry.stateful or _texts(entry))):
@@ -313,7 +311,7 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
                 yield KeptRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
 
 
-def _unfit_state(
+def _table_conflict(
     state: LedgerState, compared: _Comparison, seen: str | None
 ) -> SinkError | JournalRecreatedError | None:
     """Return why the table is not one this writer may continue, if it is not."""
@@ -392,7 +390,7 @@ def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None
 
     The source compares bytes wherever it knows what to compare with. Here that is done again with what the
     batch brought. A query that does not know the table, as one from the earliest offset with ``trim``, shows
-    itself by the creation of its journals. An entry of an old release has nothing to compare.
+    itself by the creation of its journals.
     """
     for journal, new in batch.fingerprints.items():
         if (known := entry.fingerprints.get(journal)) is None:
@@ -438,18 +436,18 @@ def fenced(state: LedgerState, batch: Batch) -> FencedError:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class Committed:
     """The write is in the table, on top of the entry it was decided on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Retry:
     """The write is not in the table; read and decide again."""
 
 
 def verify(
     before: LedgerState, after: LedgerState, written: LedgerEntry, batch: Batch, *, conflict: bool
-) -> Landed | Again | Refusal:
+) -> Committed | Retry | Refusal:
     """Return the outcome of a write, which Delta may have skipped in silence.
 
     Args:
@@ -463,14 +461,14 @@ def verify(
         cleaned_up = after.previous is None and after.truncated
         if cleaned_up and any(at > before.table_version for at in after.jumps):
             return Refusal(_restored_in_between(after, batch))  # It must not hide behind a clean-up.
-        return Landed() if _on_its_parent(after) else Refusal(_restored_in_between(after, batch))
+        return Committed() if _on_its_parent(after) else Refusal(_restored_in_between(after, batch))
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
-            return Again()  # Everything was undone; the next decision names the gap.
+            return Retry()  # Everything was undone; the next decision names the gap.
         return Refusal(fenced(after, batch))
     if conflict or after.txn_version > before.txn_version:
-        return Again()
+        return Retry()
     return Refusal(LedgerLostError(batch.table, batch.app_id))
 
 
@@ -520,7 +518,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         batch_id=batch.batch_id,
         start=_merge(batch.begin, entry.start if entry else ()),
         begin=_merge(batch.begin, entry.end if entry else ()),
-        end=_reached(entry.end if entry else (), batch.end),
+        end=_advance(entry.end if entry else (), batch.end),
         attempt=attempt,
         parent=entry.attempt if entry else None,
         gaps=tuple(sorted({*new, *accepted})),
@@ -562,7 +560,7 @@ def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
     }
 
 
-def _arranged(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], int]) -> LedgerEntry:
+def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], int]) -> LedgerEntry:
     """Return an entry with its positions under the numbers that the sources have in a batch.
 
     A journal goes over to its new source, and stays with the other one as long as that reads it, too. What
@@ -631,12 +629,12 @@ def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iter
                     yield gap
 
 
-def _reached(old: Positions, new: Positions) -> Positions:
+def _advance(old: Positions, new: Positions) -> Positions:
     """Return the table's position after a batch: no journal goes back, unread journals stay."""
-    return tuple(_further(a, b) for a, b in zip_longest(old, new))
+    return tuple(_max_position(a, b) for a, b in zip_longest(old, new))
 
 
-def _further(old: SourcePosition, new: SourcePosition) -> SourcePosition:
+def _max_position(old: SourcePosition, new: SourcePosition) -> SourcePosition:
     if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
         known = old.read_through
         return JournalOffsets(

@@ -36,8 +36,8 @@ SourcePosition = JournalOffsets | str | None
 Positions = tuple[SourcePosition, ...]
 """A query's position in all its sources, by the number of the source in the query."""
 
-COMPLETES_NOTHING = -1
-"""``planned_ms`` of an entry that only takes its turn: the batch it names is still to be written."""
+FENCE_MS = -1
+"""``planned_ms`` of a fence, as it is stored: the time of no batch."""
 
 Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
 """By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
@@ -95,11 +95,13 @@ class LedgerEntry:
     dead_letters: str | None = None
     """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
     dead_attempt: str | None = None
-    """Attempt of that table's newest entry at the commit; None without one, and in old releases."""
+    """Attempt of that table's newest entry at the commit, None if it had none."""
     planned_ms: int | None = None
     """When Spark planned the batch, as its checkpoint says: names this planning of the batch and no other.
-    :data:`COMPLETES_NOTHING` if the entry completes no batch; None in entries of old releases and of batches
-    without a query."""
+    None in a fence, and in entries of batches without a query."""
+    is_fence: bool = False
+    """The entry completes no batch: it only makes the commits of other writers conflict. The batch that it
+    names is still to be written."""
     stateful: bool = False
     """The query keeps state: which rows a batch has depends on its query checkpoint, not on offsets alone."""
     heads: Mapping[str, int] = field(default_factory=dict)
@@ -111,8 +113,7 @@ class LedgerEntry:
     """Under ``read_committed`` the rows of some offsets are the messages that were committed there, wherever
     these begin."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Identify the journals that the table's rows were read from, each by bytes that the table has passed.
-    Journals that only entries of old releases name have none."""
+    """Identify the journals that the table's rows were read from, each by bytes that the table has passed."""
     moved: Moved | None = field(default=None, compare=False, repr=False)
     """What moved since the parent, if that is stored in place of all positions."""
     new_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False, repr=False)
@@ -182,7 +183,7 @@ class LedgerEntry:
         given = (
             ("dead_letters", self.dead_letters),
             ("dead_attempt", self.dead_attempt),
-            ("planned_ms", self.planned_ms),
+            ("planned_ms", FENCE_MS if self.is_fence else self.planned_ms),
         )
         value |= {name: each for name, each in given if each is not None}
         if self.stateful:
@@ -357,6 +358,8 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             and type(value.get("planned_ms", 0)) is int
             and type(value.get("trimmed_bytes", 0)) is int
         ):
+            planned_ms = value.get("planned_ms")
+            planned_ms = None if planned_ms == FENCE_MS else planned_ms
             return LedgerEntry(
                 app_id,
                 txn_version,
@@ -375,13 +378,14 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 adopted=value.get("adopted") is True,
                 dead_letters=value.get("dead_letters"),
                 dead_attempt=value.get("dead_attempt"),
-                planned_ms=value.get("planned_ms"),
+                planned_ms=planned_ms,
+                is_fence=value.get("planned_ms") == FENCE_MS,
                 stateful=value.get("stateful") is True,
                 heads=_offsets(value.get("heads", {}), app_id),
                 recreated=_offsets(value.get("recreated", {}), app_id),
                 isolation=_isolation(value.get("isolation", "read_uncommitted"), app_id),
                 fingerprints=_fingerprints(value.get("fingerprints", {}), app_id),
-                full_ms=value.get("planned_ms"),
+                full_ms=planned_ms,
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 

@@ -74,7 +74,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
             step = replace(
                 step,
                 heads=_heads(at),
-                planned_ms=at.planned_ms if (at.planned_ms or -1) >= 0 else None,
+                planned_ms=at.planned_ms,
                 gaps=at.gaps,
                 accepted_gaps=at.accepted_gaps,
                 trimmed_bytes=at.trimmed_bytes,
@@ -87,10 +87,10 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
 def _heads(entry: LedgerEntry) -> Mapping[str, int]:
     """Return the write heads at an entry's planning.
 
-    An entry names those of journals with more to read, so it had caught up in the others. Entries of old
-    releases name none, and neither do those that only take their turn.
+    An entry names those of journals with more to read, so it had caught up in the others. Fences, and entries
+    of batches without a query, name none.
     """
-    if entry.planned_ms is None or entry.planned_ms < 0:
+    if entry.planned_ms is None:
         return entry.heads
     return {**entry.read_through, **entry.heads}
 

@@ -29,7 +29,6 @@ from gazette_spark._planning.boundary import window_reader
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
 from gazette_spark.ledger.entry import (
-    COMPLETES_NOTHING,
     Isolation,
     LedgerEntry,
     LedgerState,
@@ -227,7 +226,8 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         start=tuple(moved(position) for position in entry.start),
         begin=ends,
         end=ends,
-        planned_ms=COMPLETES_NOTHING,
+        planned_ms=None,
+        is_fence=True,
         heads={},
         recreated={name: entry.read_through[name] for name in new},
         fingerprints=kept | dict(offsets.fingerprints),

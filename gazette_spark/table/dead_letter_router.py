@@ -35,7 +35,7 @@ from gazette_spark.ledger.dead_letters import (
     state_may_hold_letters,
     with_letters,
 )
-from gazette_spark.ledger.decision import KeptRange, Landed, Refusal, Write
+from gazette_spark.ledger.decision import Committed, KeptRange, Refusal, Write
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.locations import is_inside
 from gazette_spark.offsets import JournalOffsets
@@ -312,7 +312,7 @@ class DeadLetterRouter:
         outcome = reconcile(before, after, entry, batch, conflict=conflict is not None)
         if isinstance(outcome, Refusal):
             raise outcome.error from conflict
-        return after if isinstance(outcome, Landed) else None
+        return after if isinstance(outcome, Committed) else None
 
     def _state(self, spark: SparkSession, table: DeltaTable, known: LedgerState | None = None) -> LedgerState:
         return table.ledger(spark, self._app_id + APP_ID_SUFFIX, known)

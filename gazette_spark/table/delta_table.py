@@ -22,6 +22,7 @@ from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
 from gazette_spark.locations import absolute, is_inside
+from gazette_spark.table.features import keeps_commits_elsewhere
 from gazette_spark.table.files import find_line, has_files, is_classic, jvm_errors, path_exists
 from gazette_spark.table.preflight import check_delta
 from gazette_spark.table.session import session_settings
@@ -36,9 +37,6 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
 """Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
-
-COMMITS_ELSEWHERE = re.compile("catalog|coordinated", re.IGNORECASE)
-"""Table features with which commits may not be in the log's directory yet: others keep their order."""
 
 COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
 """How the line of a commit begins that is about the commit itself."""
@@ -157,7 +155,7 @@ class DeltaTable:
 
         Their times may be in another form than those of :meth:`history`.
         """
-        rows = self._young_log(spark)
+        rows = self._short_history(spark)
         return self.history(spark, limit) if rows is None else rows
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
@@ -183,7 +181,7 @@ class DeltaTable:
         """Return the columns of the table, which has to be there."""
         return spark.table(self.name).schema
 
-    def _young_log(self, spark: SparkSession) -> list[HistoryRow] | None:
+    def _short_history(self, spark: SparkSession) -> list[HistoryRow] | None:
         """Return all commits, newest first, if they are few and lie where the first one does.
 
         Else, and on Spark Connect, where each file would be a job, None: Delta is asked.
@@ -202,12 +200,12 @@ class DeltaTable:
             while (info := _commit_info(spark, directory, len(rows))) is not None:
                 rows.append(history_row({**info, "version": len(rows)}))
             # A cleanup deletes older files first: while the first one is there, none of them is gone.
-            whole = bool(rows) and path_exists(spark, _commit_file(directory, 0))
+            is_complete = bool(rows) and path_exists(spark, _commit_file(directory, 0))
         except unreadable as error:
             log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
             return None
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
-        return rows[::-1] if whole and plain else None
+        return rows[::-1] if is_complete and plain else None
 
     def _commits_since(self, spark: SparkSession, known: LedgerState) -> list[HistoryRow] | None:
         """Return the commits after a state, oldest first; None where a search is needed.
@@ -246,7 +244,7 @@ class DeltaTable:
         if detail := self.detail(spark):
             location = detail.location
             kept = detail.properties.get(RETENTION_PROPERTY)
-            elsewhere = COMMITS_ELSEWHERE.search(" ".join(detail.features))
+            elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
             if kept is not None:
                 problem = (
@@ -255,7 +253,7 @@ class DeltaTable:
                     f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
                 )
                 raise TableRefusedError(self.name, problem)
-        elif self.path is not None and has_files(spark, self.path) and not self._begun(spark):
+        elif self.path is not None and has_files(spark, self.path) and not self._log_exists(spark):
             raise TableRefusedError(
                 self.name, "the directory holds files but no Delta table; use an empty one"
             )
@@ -314,7 +312,7 @@ class DeltaTable:
             log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
             return None
 
-    def _begun(self, spark: SparkSession) -> bool:
+    def _log_exists(self, spark: SparkSession) -> bool:
         """Say whether a table is being made, or was when a kill came: its log's directory is there first."""
         return path_exists(spark, f"{self.path}/_delta_log")
 

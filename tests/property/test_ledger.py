@@ -51,11 +51,11 @@ from gazette_spark.ledger.dead_letters import (
     with_letters,
 )
 from gazette_spark.ledger.decision import (
-    Again,
     Allowed,
+    Committed,
     Decision,
-    Landed,
     Refusal,
+    Retry,
     Skip,
     Write,
     decide,
@@ -630,7 +630,7 @@ class LedgerMachine(RuleBasedStateMachine):
             outcome = Refusal(restored)
         if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
-        return isinstance(outcome, Landed)
+        return isinstance(outcome, Committed)
 
     # Its dead letters.
 
@@ -752,7 +752,7 @@ class LedgerMachine(RuleBasedStateMachine):
         outcome = self.reconcile(before, after, entry, batch)
         if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
-        return after if isinstance(outcome, Landed) else None
+        return after if isinstance(outcome, Committed) else None
 
     def append_letters(self, table: SinkTable, entry: LedgerEntry, rows: tuple[Row, ...]) -> None:
         """The commit to a table of dead letters; mutants have their own."""
@@ -760,7 +760,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def reconcile(
         self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
-    ) -> Landed | Again | Refusal:
+    ) -> Committed | Retry | Refusal:
         """The package's outcome; mutants have their own."""
         return reconcile(before, after, entry, batch, conflict=False)
 
@@ -808,7 +808,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert found.create_revision != known.create_revision
         assert not (found.has_range_of(known) and found.digest == known.digest)
 
-    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Landed | Again | Refusal:
+    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
         """The package's verdict on a write; mutants have their own."""
         return verify(before, self.table.state(), entry, writer.batch(), conflict=False)
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from gazette_spark.ledger import dead_letters, decision, history
 from gazette_spark.ledger.dead_letters import Divert, Fence, with_letters
-from gazette_spark.ledger.decision import Again, Coverage, Decision, Landed, Refusal, Skip, Write
+from gazette_spark.ledger.decision import Committed, Coverage, Decision, Refusal, Retry, Skip, Write
 from gazette_spark.ledger.entry import (
     Batch,
     EntryDelta,
@@ -35,15 +35,15 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 class TrustsItsWrite(LedgerMachine):
     """Takes a write that raised nothing for one that landed."""
 
-    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Landed | Again | Refusal:
-        return Landed()
+    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
+        return Committed()
 
 
 class ForgetsUndoneNumbers(LedgerMachine):
     """Counts on from the newest visible entry, and does not look whether its write was skipped."""
 
-    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Landed | Again | Refusal:
-        return Landed()
+    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
+        return Committed()
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         visible = state.entry.txn_version if state.entry else -1
@@ -169,8 +169,8 @@ class MergesWithoutComparing(LedgerMachine):
 
     def reconcile(
         self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
-    ) -> Landed | Again | Refusal:
-        return Landed()
+    ) -> Committed | Retry | Refusal:
+        return Committed()
 
 
 class LeavesTheDoorOpen(LedgerMachine):
@@ -255,13 +255,13 @@ def compare_texts_alone(patch: pytest.MonkeyPatch) -> None:
         same = kinds[0] == kinds[1]
         return arranged(replace(entry, query_id=batch.query_id) if same else entry, batch, moves)
 
-    arranged = decision._arranged
+    arranged = decision._align_sources
     patch.setattr(decision, "_fit_text", fits)
-    patch.setattr(decision, "_arranged", as_the_same_query)
-    check = decision._off_its_checkpoint
+    patch.setattr(decision, "_align_sources", as_the_same_query)
+    check = decision._checkpoint_conflict
     patch.setattr(
         decision,
-        "_off_its_checkpoint",
+        "_checkpoint_conflict",
         lambda batch, *known: check(batch, *known) if batch.stateful else None,
     )
 
@@ -273,10 +273,10 @@ def look_under_the_same_number(patch: pytest.MonkeyPatch) -> None:
 
 def accept_older_copies(patch: pytest.MonkeyPatch) -> None:
     """A batch of the query that has written last fits, whichever it is."""
-    check = decision._off_its_checkpoint
+    check = decision._checkpoint_conflict
     patch.setattr(
         decision,
-        "_off_its_checkpoint",
+        "_checkpoint_conflict",
         lambda batch, entry, allowed: (
             None if batch.query_id == entry.query_id else check(batch, entry, allowed)
         ),
@@ -285,13 +285,13 @@ def accept_older_copies(patch: pytest.MonkeyPatch) -> None:
 
 def leave_journals_under_other_sources(patch: pytest.MonkeyPatch) -> None:
     """A journal keeps its number in the ledger, also where that is another source's now."""
-    arranged = decision._arranged
+    arranged = decision._align_sources
 
     def in_place(entry: LedgerEntry, batch: Batch, moves: Moves) -> LedgerEntry:
         fits = not moves and len(entry.end) <= len(batch.end)
         return entry if fits else arranged(entry, batch, moves)
 
-    patch.setattr(decision, "_arranged", in_place)
+    patch.setattr(decision, "_align_sources", in_place)
 
 
 def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:

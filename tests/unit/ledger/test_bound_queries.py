@@ -9,7 +9,6 @@ import pytest
 from gazette_spark.errors import FencedError, GapError, OverlapError
 from gazette_spark.ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
 from gazette_spark.ledger.entry import (
-    COMPLETES_NOTHING,
     Batch,
     LedgerEntry,
     LedgerState,
@@ -122,19 +121,10 @@ def test_a_new_checkpoint_of_a_query_with_state_may_be_accepted() -> None:
     assert isinstance(refused(EMITTED, overlapping, restart=True), OverlapError)
 
 
-def test_old_releases_left_out_batches() -> None:
-    """Their entries have no time: a later batch of the same query goes on, the same batch is a replay."""
-    assert EMITTED.entry is not None
-    old = replace(EMITTED, entry=replace(EMITTED.entry, planned_ms=None, stateful=False))
-    assert isinstance(decided(old, stateful(5, 10, 20)), Write)
-    assert decided(old, stateful(2, 10, 10)) == Skip()
-    assert isinstance(refused(old, stateful(1, 0, 10)), OverlapError)
-
-
-def test_an_entry_that_completes_nothing_is_no_replay() -> None:
-    """A take-over names the batch that comes next."""
+def test_a_fence_is_no_replay() -> None:
+    """A fence names the batch that comes next."""
     assert READ.entry is not None
-    fence = replace(READ, entry=replace(READ.entry, batch_id=2, planned_ms=COMPLETES_NOTHING))
+    fence = replace(READ, entry=replace(READ.entry, batch_id=2, planned_ms=None, is_fence=True))
     assert isinstance(decided(fence, stateful(2, 10, 10)), Write)
 
 

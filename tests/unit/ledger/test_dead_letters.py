@@ -21,8 +21,8 @@ from gazette_spark.ledger.dead_letters import (
     state_may_hold_letters,
     with_letters,
 )
-from gazette_spark.ledger.decision import Again, Landed, Refusal, Write
-from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState, Positions
+from gazette_spark.ledger.decision import Committed, Refusal, Retry, Write
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Positions
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 
@@ -121,7 +121,7 @@ def test_a_writer_out_of_step_sets_a_fence(dead: LedgerState, main: LedgerState)
     assert main.entry is not None
     fence = step.entry
     assert (fence.begin, fence.end, fence.parent) == (main.entry.end, main.entry.end, "m1")
-    assert (fence.attempt, fence.txn_version, fence.planned_ms) == ("new", 6, COMPLETES_NOTHING)
+    assert (fence.attempt, fence.txn_version, fence.is_fence) == ("new", 6, True)
     assert (fence.dead_letters, fence.dead_attempt) == (TABLE, dead.entry.attempt if dead.entry else None)
     assert isinstance(planned(dead, replace(main, entry=fence)), Divert)
 
@@ -139,11 +139,11 @@ def test_a_faster_writer_is_no_reason_to_stop() -> None:
     assert isinstance(step, Divert)
     landed = replace(state(30), entry=step.entry, previous="d1", txn_version=6)
 
-    def settled(after: LedgerState) -> Landed | Again | Refusal:
+    def settled(after: LedgerState) -> Committed | Retry | Refusal:
         return reconcile(state(10), after, step.entry, step.batch, conflict=False)
 
-    assert settled(landed) == Landed()
-    assert settled(state(30, "another")) == Again()
+    assert settled(landed) == Committed()
+    assert settled(state(30, "another")) == Retry()
     lost = settled(state(10))
     assert isinstance(lost, Refusal)
     assert isinstance(lost.error, LedgerLostError)
@@ -259,9 +259,9 @@ def test_the_first_dead_letters_are_closed_too(version: int) -> None:
         None,
     )
     assert entry.begin == entry.end == (JournalOffsets({"x/a": 10}),)
-    assert (entry.planned_ms, entry.dead_letters) == (COMPLETES_NOTHING, None)
+    assert (entry.is_fence, entry.dead_letters) == (True, None)
     after = LedgerState(entry, None, 0, version + 1, version + 1)
-    assert reconcile(none, after, step.entry, step.batch, conflict=False) == Again()
+    assert reconcile(none, after, step.entry, step.batch, conflict=False) == Retry()
 
 
 def test_a_table_of_dead_letters_that_is_gone_is_not_made_again() -> None:

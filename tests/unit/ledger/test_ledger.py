@@ -21,13 +21,13 @@ from gazette_spark.errors import (
     TrimError,
 )
 from gazette_spark.ledger.decision import (
-    Again,
     Allowed,
+    Committed,
     Coverage,
     Decision,
     KeptRange,
-    Landed,
     Refusal,
+    Retry,
     Skip,
     Write,
     coverage_of,
@@ -395,15 +395,15 @@ def verified(after: LedgerState, *, conflict: bool = False) -> object:
 
 def test_a_write_found_on_its_parent_has_landed() -> None:
     """A write found on its parent has landed even if Delta raised a conflict: only the answer was lost."""
-    assert verified(AFTER) == Landed()
-    assert verified(AFTER, conflict=True) == Landed()
+    assert verified(AFTER) == Committed()
+    assert verified(AFTER, conflict=True) == Committed()
 
 
 def test_a_write_turned_down_is_decided_again() -> None:
     """A write is decided again after a conflict, or a silent skip by a commit that was undone since."""
-    assert verified(BEFORE, conflict=True) == Again()
-    assert verified(replace(BEFORE, txn_version=5)) == Again()
-    assert verified(LedgerState(txn_version=5, table_version=12, jumps=(12,))) == Again()
+    assert verified(BEFORE, conflict=True) == Retry()
+    assert verified(replace(BEFORE, txn_version=5)) == Retry()
+    assert verified(LedgerState(txn_version=5, table_version=12, jumps=(12,))) == Retry()
 
 
 def test_a_silent_skip_without_an_entry_means_a_lost_ledger() -> None:
@@ -434,7 +434,7 @@ def test_a_restore_between_decision_and_write_is_seen() -> None:
 def test_a_parent_that_was_cleaned_up_is_no_restore() -> None:
     """Delta may drop old log entries at any commit; a RESTORE does not hide behind that."""
     cleaned = replace(AFTER, previous=None, truncated=True)
-    assert verified(cleaned) == Landed()
+    assert verified(cleaned) == Committed()
     assert isinstance(verified(replace(cleaned, jumps=(11,))), Refusal)
 
 
@@ -556,7 +556,7 @@ def test_what_a_batch_skips_is_recorded_with_its_rows() -> None:
 def test_a_gap_is_recorded_once() -> None:
     """A position that stays where it is keeps its gaps; the batch that moves another source skips nothing."""
     ends = (skipping(30, (12, 15)),)
-    stays = batch(5, (*ends, "1"), (*ends, "2"))
+    stays = batch(4, (*ends, "1"), (*ends, "2"))
     decision = decided(state((at(a=30), "1")), stays)
     assert isinstance(decision, Write)
     assert decision.entry.gaps == ()

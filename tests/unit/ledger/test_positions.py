@@ -103,7 +103,7 @@ def test_a_step_has_the_heads_its_batch_saw() -> None:
     at = (JournalOffsets({"a/b": 10, "a/c": 5}),)
     seen = LedgerEntry("orders", 1, "query", 1, at, at, at, "x", None, planned_ms=1, heads={"a/b": 30})
     old = LedgerEntry("orders", 2, "query", 2, at, at, at, "y", "x")
-    turn = LedgerEntry("orders", 3, "query", 3, at, at, at, "z", "y", planned_ms=-1)
+    turn = LedgerEntry("orders", 3, "query", 3, at, at, at, "z", "y", is_fence=True)
     entries = [("WRITE", each.to_json()) for each in (seen, old, turn)]
     steps = table_commits(history(*entries, ("RESTORE", "0")), "orders")
     assert [each.heads for each in steps] == [{"a/b": 30, "a/c": 5}, {}, {}, {}]
