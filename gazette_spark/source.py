@@ -53,7 +53,7 @@ from pyspark.sql.types import (
 
 from gazette_spark._formats import metadata
 from gazette_spark._formats.metadata import Labels, is_labels_type, labels_array
-from gazette_spark._formats.registry import framing_named, row_parser
+from gazette_spark._formats.registry import FORMAT_FRAMINGS, framing_named, row_parser
 from gazette_spark._formats.rows import RowParser
 from gazette_spark._planning.access import TaskCredentials, access, show_logs
 from gazette_spark._planning.admission import ReadLimits
@@ -66,7 +66,7 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, OffsetChoice
 from gazette_spark.options.security import OPEN, Security
-from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.spark_versions import (

@@ -22,8 +22,9 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, Cut, Positions, gathered
-from gazette_spark._formats.lines import NEWLINE, SCAN_BYTES, newlines, spans
+from gazette_spark._formats.arrays import Mask, Positions
+from gazette_spark._formats.framing import Block, Cut, RowRefusal, gathered
+from gazette_spark._formats.lines import NEWLINE, newlines, octet_positions, spans, with_newlines
 
 RETURN = 0x0D
 
@@ -49,12 +50,7 @@ def quote_positions(data: bytes, quote: str) -> Positions:
     """Return the position of every quote, ascending."""
     if not quote or quote.encode() not in data:
         return np.empty(0, np.int64)
-    octets = np.frombuffer(data, np.uint8)
-    found = [
-        np.flatnonzero(octets[low : low + SCAN_BYTES] == ord(quote)) + low
-        for low in range(0, len(octets), SCAN_BYTES)
-    ]
-    return np.concatenate(found)
+    return octet_positions(data, ord(quote))
 
 
 def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
@@ -118,19 +114,43 @@ class CsvFraming:
         """Cut at every newline outside quotes, and leave out blank lines."""
         starts, ends = spans(self._ends(data))
         size = int(ends[-1]) + 1 if len(ends) else 0
-        octets = np.frombuffer(data, np.uint8)
-        length = ends - starts
-        blank = length == 0
-        single = np.flatnonzero(length == 1)
-        blank[single] = octets[starts[single]] == RETURN
+        blank = _blank(data, starts, ends)
         return Cut(starts[~blank], ends[~blank], size) if blank.any() else Cut(starts, ends, size)
 
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the records as they are written, quotes and all."""
         return gathered(block)
 
+    def encode(self, values: pa.BinaryArray) -> bytes | RowRefusal:
+        """Return values with a newline after each, or the first value that is not exactly one record."""
+        data, ends = with_newlines(values)
+        starts, _ = spans(ends)
+        blank = np.flatnonzero(_blank(data, starts, ends))
+        first_blank = int(blank[0]) if len(blank) else len(ends)
+        # A reader must find exactly these record ends.
+        read_ends = self._ends(data)
+        common = min(len(read_ends), len(ends))
+        differing = np.flatnonzero(read_ends[:common] != ends[:common])
+        wrong = int(differing[0]) if len(differing) else common
+        if first_blank < wrong:
+            problem = "its value is a blank line, which is not a record of CSV"
+            return RowRefusal(first_blank, problem, 'Filter such rows out, or write ""')
+        if wrong < len(ends):
+            problem = "its value is not one record of CSV: quotes or newlines are left open"
+            return RowRefusal(wrong, problem, "Write each value as to_csv does, or write with framing=fixed")
+        return data
+
     def _ends(self, data: bytes) -> Positions:
         return record_ends(data, self.separator, self.quote)
+
+
+def _blank(data: bytes, starts: Positions, ends: Positions) -> Mask:
+    r"""Tell which records are blank lines: empty, or a ``\r`` alone."""
+    lengths = ends - starts
+    blank: Mask = lengths == 0
+    single = np.flatnonzero(lengths == 1)
+    blank[single] = np.frombuffer(data, np.uint8)[starts[single]] == RETURN
+    return blank
 
 
 CSV = CsvFraming()

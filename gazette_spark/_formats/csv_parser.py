@@ -38,8 +38,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
+from gazette_spark._formats.arrays import invalid_utf8_at, text_scalar
 from gazette_spark._formats.csv import RETURN, quote_positions
-from gazette_spark._formats.framing import Block, invalid_utf8_at, text_scalar
+from gazette_spark._formats.framing import Block
 from gazette_spark._formats.lines import NEWLINE
 from gazette_spark._formats.rows import BlockRefusal, Columns, HalvesParser, Row, RowFormat
 from gazette_spark._formats.timestamps import parse_date

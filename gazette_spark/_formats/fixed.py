@@ -18,14 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, Cut, Positions, gathered
+from gazette_spark._formats.arrays import Positions, binary_scalar, packed_binary, value_bounds, value_bytes
+from gazette_spark._formats.framing import Block, Cut, gathered
+from gazette_spark._formats.lines import octet_positions
 
 MAGIC = b"\x66\x33\x93\x36"
 HEADER_BYTES = 8
 """The magic word, and the payload's length as an unsigned little-endian number of 4 bytes."""
-
-SCAN_BYTES = 256 << 10
-"""Bytes compared at a time: the comparison's result stays in the core's cache."""
 
 _RAREST = 2
 """The byte of the magic word that text does not have is looked for first."""
@@ -34,11 +33,7 @@ _RAREST = 2
 def magic_words(data: bytes) -> Positions:
     """Return the position of every magic word, ascending."""
     octets = np.frombuffer(data, np.uint8)
-    found = [
-        np.flatnonzero(octets[low : low + SCAN_BYTES] == MAGIC[_RAREST]) + low
-        for low in range(0, len(octets), SCAN_BYTES)
-    ]
-    at = np.concatenate(found) - _RAREST if found else np.empty(0, np.int64)
+    at = octet_positions(data, MAGIC[_RAREST]) - _RAREST
     at = at[(at >= 0) & (at <= len(data) - len(MAGIC))]
     for index in (0, 1, 3):
         at = at[octets[at + index] == MAGIC[index]]
@@ -129,6 +124,19 @@ class FixedFraming:
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the payloads."""
         return gathered(block)
+
+    def encode(self, values: pa.BinaryArray) -> bytes:
+        """Return values with a header before each; a frame can hold any value."""
+        # Readers do without this import, which takes a worker longer than the rest of the package.
+        import pyarrow.compute as pc
+
+        count = len(values)
+        headers = np.empty((count, HEADER_BYTES), np.uint8)
+        headers[:, : len(MAGIC)] = np.frombuffer(MAGIC, np.uint8)
+        headers[:, len(MAGIC) :] = np.diff(value_bounds(values)).astype("<u4").view(np.uint8).reshape(-1, 4)
+        bounds = np.arange(count + 1, dtype=np.int32) * np.int32(HEADER_BYTES)
+        header_array = packed_binary(count, bounds, headers)
+        return value_bytes(pc.binary_join_element_wise(header_array, values, binary_scalar(b"")))
 
 
 def _following(headers: Positions, ends: Positions) -> list[int]:

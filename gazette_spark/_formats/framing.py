@@ -1,37 +1,41 @@
-"""The interface of a record framing, and the block of whole records that scans pass on.
+"""What a record framing does, and the block of whole records that scans pass on.
 
-A framing finds the begins and ends of records in journal bytes. Everything that reads journals (the
-planner's tail search, the scan of a piece, the column builders) asks a :class:`Framing` and knows
-nothing about newlines itself.
+A framing finds where records begin and end in a journal's bytes, and writes values as such records.
+Everything that reads journals (the planner's search for the last whole record, the scan of a piece, the
+column builders) asks a :class:`Framing` and knows nothing about newlines itself.
 
-In some framings every record end is visible by itself (a newline always ends a record). In others, which are
-``anchored``, bytes can only be understood from the start of a record on. A newline may be inside quotes; four
-bytes that look like a frame's header may be inside another frame. Ranges of anchored framings are cut only
-where records are known to begin, and a record end counts only when it is proved.
+In some framings every record end is visible by itself: a newline always ends a record. In others, which are
+``anchored``, bytes can only be understood from the start of a record on: a newline may be inside quotes, and
+four bytes that look like a frame's header may be inside another frame. Ranges of anchored framings are cut
+only where records are known to begin, and a record end counts only when it is proved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats.arrays import (
+    Mask,
+    Positions,
+    between,
+    bool_array,
+    int64_array,
+    packed_binary,
+    slices,
+)
+
 MICROSECONDS = 1_000_000
 """Microseconds in a second: Spark's timestamps count them."""
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-_NEWLINE = 0x0A
 
 MAX_ROWS = 64 << 10
 """Most rows of one record batch."""
 
-Positions: TypeAlias = "npt.NDArray[np.int64]"
-"""Byte positions, one per record."""
+_NEWLINE = 0x0A
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +57,13 @@ class Block:
     trailer_bytes: int = 1
     """Length of what frames each record after its last byte."""
     stored: Sequence[tuple[int, int]] = ()
-    """Store times of its bytes: offsets, ascending, each with the time of the bytes from there on, in Unix
-    seconds, 0 for those that are not stored. The first is at most ``offset``; none: nothing is."""
+    """Store times: pairs of an offset and the time from there on, in ascending order.
+
+    A time is in Unix seconds, and 0 where the bytes are not stored. The first offset is at most ``offset``.
+    Without pairs no byte is stored.
+    """
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    """Metadata columns that are known of the records already, by name, one value per record."""
+    """Metadata columns that the scan has read already, by name, one value per record."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -66,13 +73,17 @@ class Block:
         """Offset of the first byte of each record's frame in the journal."""
         return self.starts + (self.offset - self.header_bytes)
 
-    def offset_array(self) -> pa.Int64Array:
-        """Return the offset of the first byte of each record's frame for Arrow, without a copy."""
-        return int64_array(self.offsets)
-
     def end_offset(self, index: int) -> int:
         """Return the offset just past one record's frame."""
         return self.offset + int(self.ends[index]) + self.trailer_bytes
+
+    def record(self, index: int) -> bytes:
+        """Return one record's bytes."""
+        return self.data[self.starts[index] : self.ends[index]]
+
+    def offset_array(self) -> pa.Int64Array:
+        """Return the offset of the first byte of each record's frame for Arrow, without a copy."""
+        return int64_array(self.offsets)
 
     def end_offset_array(self) -> pa.Int64Array:
         """Return the offset just past each record's frame for Arrow."""
@@ -84,13 +95,12 @@ class Block:
         if self.stored:
             since, times = np.array(self.stored, np.int64).T
             seconds = times[np.searchsorted(since, self.offsets, side="right") - 1]
-        known = seconds != 0
-        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
+        stored = seconds != 0
         return pa.Array.from_buffers(
             pa.timestamp("us", "UTC"),
             len(self),
-            [valid, pa.py_buffer(seconds * MICROSECONDS)],
-            null_count=len(self) - int(np.count_nonzero(known)),
+            [bool_array(stored).buffers()[1], pa.py_buffer(seconds * MICROSECONDS)],
+            null_count=len(self) - int(np.count_nonzero(stored)),
         )
 
     def journal_array(self) -> pa.StringArray:
@@ -100,10 +110,6 @@ class Block:
         return pa.StringArray.from_buffers(
             count, pa.py_buffer(bounds), pa.py_buffer(name * count), None, null_count=0
         )
-
-    def record(self, index: int) -> bytes:
-        """Return one record's bytes."""
-        return self.data[self.starts[index] : self.ends[index]]
 
     def rows(self, first: int, stop: int) -> Block:
         """Return the records ``[first, stop)``; ``first < stop`` or both are at the end."""
@@ -116,103 +122,22 @@ class Block:
         data = self.data[low:high]
         return replace(self, offset=self.offset + low, data=data, starts=starts, ends=ends, columns=columns)
 
-    def only(self, keep: npt.NDArray[np.bool_]) -> Block:
+    def only(self, keep: Mask) -> Block:
         """Return the records for which ``keep`` holds, over the same bytes."""
         columns = self.columns
         if columns:
-            kept = bool_array(keep)
-            columns = {name: column.filter(kept) for name, column in columns.items()}
+            flags = bool_array(keep)
+            columns = {name: column.filter(flags) for name, column in columns.items()}
         return replace(self, starts=self.starts[keep], ends=self.ends[keep], columns=columns)
 
 
-def int64_array(values: Positions) -> pa.Int64Array:
-    """Return numbers for Arrow, without a copy."""
-    # pa.array(), pa.scalar() and pa.repeat() import pandas where there is one: half a second of
-    # every new worker. Buffers do not.
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], null_count=0)
-
-
-def bool_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return flags for Arrow."""
-    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.BooleanArray.from_buffers(pa.bool_(), len(values), [None, bits], null_count=0)
-
-
-def unpacked(bits: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.bool_]:
-    """Return some flags of a bitmap of Arrow's; its own conversions would import pandas."""
-    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=offset + count, bitorder="little")
-    return flags[offset:].astype(np.bool_)
-
-
-def valid(values: pa.Array) -> npt.NDArray[np.bool_]:
-    """Tell which items of an array are not null."""
-    bits = values.buffers()[0]
-    return np.ones(len(values), np.bool_) if bits is None else unpacked(bits, values.offset, len(values))
-
-
-def text_array(texts: Sequence[str | None]) -> pa.StringArray:
-    """Return texts for Arrow."""
-    data = [(each or "").encode() for each in texts]
-    bounds = pa.py_buffer(np.cumsum([0, *map(len, data)], dtype=np.int32))
-    filled = bool_array(np.array([each is not None for each in texts], np.bool_)).buffers()[1]
-    return pa.StringArray.from_buffers(len(texts), bounds, pa.py_buffer(b"".join(data)), filled)
-
-
-def text_scalar(text: str | None) -> pa.StringScalar:
-    """Return a text for Arrow's functions, which would import pandas for a Python one."""
-    return text_array([text])[0]
-
-
-def invalid_utf8_at(data: bytes) -> int:
-    """Return the index of the first byte that is not UTF-8, -1 if all are."""
-    if data.isascii():
-        return -1
-    # Arrow looks at bytes only, where decode() makes wide characters of them: a twentieth of the time.
-    bounds = pa.py_buffer(np.array([0, len(data)], np.int64))
-    try:
-        pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(data), None, 0).validate(full=True)
-    except pa.ArrowInvalid:
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            return error.start
-    return -1
-
-
 def gathered(block: Block) -> pa.BinaryArray:
-    """Return the records of a block as one binary array, without the bytes between them.
-
-    Records and the bytes between them are the values of one array over the block's bytes. Arrow then copies
-    every second value, at memory speed.
-    """
+    """Return the records of a block as one binary array, without the bytes between them."""
     count = len(block)
-    if not count or (block.starts[1:] == block.ends[:-1]).all():
-        bounds = np.append(block.starts, block.ends[-1:] if count else [0]).astype(np.int32)
-        return _binary_array(count, bounds, block.data)
-    bounds = np.empty(2 * count, np.int32)
-    bounds[0::2], bounds[1::2] = block.starts, block.ends
-    both = _binary_array(2 * count - 1, bounds, block.data)
-    return both.take(int64_array(np.arange(0, 2 * count, 2)))
-
-
-def _binary_array(count: int, bounds: npt.NDArray[np.int32], data: bytes) -> pa.BinaryArray:
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=0)
-
-
-def slices(
-    data: bytes, begins: npt.NDArray[np.signedinteger], ends: npt.NDArray[np.signedinteger]
-) -> pa.StringArray:
-    """Return slices of bytes, which are known to be UTF-8, as one packed array; they are in order."""
-    count = len(begins)
-    if not count:
-        return pa.nulls(0, pa.string())
-    bounds = np.empty(2 * count, np.int32)
-    bounds[0::2], bounds[1::2] = begins, ends
-    # What lies between two parts is taken for a value, too, and left out by the copy.
-    both = _binary_array(2 * count - 1, bounds, data)
-    packed = both.take(int64_array(np.arange(0, 2 * count, 2)))
-    return pa.Array.from_buffers(pa.string(), count, packed.buffers(), null_count=0)
+    if count and (block.starts[1:] == block.ends[:-1]).all():
+        # Nothing stands between the records, so the array can share the block's bytes.
+        return packed_binary(count, np.append(block.starts, block.ends[-1:]).astype(np.int32), block.data)
+    return between(block.data, block.starts, block.ends)
 
 
 def one_byte_apart(block: Block) -> bool:
@@ -227,7 +152,10 @@ def one_byte_apart(block: Block) -> bool:
 
 
 def as_lines(block: Block) -> Block:
-    """Return the records with a newline after each and nothing else between them; of no journal's offsets."""
+    """Return the records with a newline after each and nothing else between them.
+
+    Positions in such a block are not offsets of a journal.
+    """
     starts, stops = block.starts, block.ends + 1
     octets = np.frombuffer(block.data, np.uint8)
     if not len(block) or stops[-1] > len(octets) or (octets[block.ends] != _NEWLINE).any():
@@ -250,11 +178,8 @@ def lines_of(block: Block, records: Sequence[bytes]) -> Block:
 def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block]:
     """Cut blocks of many short records: each record costs its row's other columns, too."""
     for block in blocks:
-        if len(block) <= max_rows:
-            yield block
-            continue
-        for first in range(0, len(block), max_rows):
-            yield block.rows(first, min(first + max_rows, len(block)))
+        for first in range(0, max(len(block), 1), max_rows):
+            yield block if len(block) <= max_rows else block.rows(first, min(first + max_rows, len(block)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,13 +191,22 @@ class Cut:
     size: int
     """Number of bytes that are done: records, frames, and the bytes between them."""
     needs: int = 0
-    """Least length of the unfinished frame that follows, 0: not known."""
+    """Least length of the unfinished frame that follows, 0 if it is unknown."""
     skipped: tuple[tuple[int, int], ...] = ()
     """Bytes among these that begin no record although one should begin there, ``(begin, end)`` each."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowRefusal:
+    """A value that cannot be written."""
+
+    index: int
+    problem: str
+    advice: str
+
+
 class Framing(Protocol):
-    """Finds the begins and ends of records."""
+    """Finds where records begin and end, and writes values as records."""
 
     @property
     def name(self) -> str:
@@ -326,3 +260,10 @@ class Framing(Protocol):
 
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the records of a block as one binary array."""
+
+    def encode(self, values: pa.BinaryArray) -> bytes | RowRefusal:
+        """Return values as records, or the first value that would be read back as something else.
+
+        Nothing is escaped or repaired. The record ends are looked for in the encoded bytes, in one pass at
+        memory speed.
+        """

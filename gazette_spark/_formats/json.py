@@ -40,7 +40,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from gazette_spark._formats.framing import Block, Positions, as_lines, invalid_utf8_at
+from gazette_spark._formats.arrays import Positions, invalid_utf8_at
+from gazette_spark._formats.framing import Block, as_lines
 from gazette_spark._formats.rows import BlockRefusal, Columns, RowFormat, RowParser
 from gazette_spark._formats.values import (
     SPARKS,

@@ -18,15 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark._formats.framing import (
-    Block,
-    Positions,
-    as_lines,
-    bool_array,
-    int64_array,
-    lines_of,
-    valid,
-)
+from gazette_spark._formats.arrays import Positions, bool_array, int64_array, valid
+from gazette_spark._formats.framing import Block, as_lines, lines_of
 from gazette_spark._formats.json_tokens import ARRAY, OBJECT, TEXT, WORD, Octets, Values, values_of
 from gazette_spark._formats.rows import WHOLE_RECORD, Columns
 from gazette_spark._formats.timestamps import MICROS_PER_S, in_range

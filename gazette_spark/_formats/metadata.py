@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, gathered, int64_array
+from gazette_spark._formats.arrays import int64_array
+from gazette_spark._formats.framing import Block, gathered
 from gazette_spark.errors import OptionError
 
 Labels = tuple[tuple[str, tuple[str, ...]], ...]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats.arrays import value_bytes
 from gazette_spark._formats.framing import Block, Cut, gathered
 
 CHUNK_BYTES = 1 << 20
@@ -55,6 +56,10 @@ class ChunkFraming:
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the chunks, without a copy."""
         return gathered(block)
+
+    def encode(self, values: pa.BinaryArray) -> bytes:
+        """Return values one after the other."""
+        return value_bytes(values)
 
     def _rest(self, offset: int) -> int:
         return self.chunk_bytes - offset % self.chunk_bytes

@@ -1,27 +1,20 @@
-"""The framing of a journal: from the query's options, else from the journal's label.
+"""Every framing and every format, in two tables.
 
-The label ``content-type`` is an agreement of a journal's writers and readers, so an option that contradicts
-it is refused. Journals without the label, or labelled ``text/plain``, have lines by default. For another
-label without a framing in Gazette an option is required.
+A *framing* says where records begin and end in a journal. A *format* says what a record holds, and reads the
+records of one framing; ``raw`` reads those of any. Whatever depends on them is derived from these tables: the
+words of the options ``framing`` and ``format``, which of them fit together, the framing of a journal's label
+``content-type``, the content type under which messages are published, the parsers.
+
+To add one, write its file, which is loaded when it is first used, and add its row here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from gazette_spark._formats.csv import CsvFraming
-from gazette_spark._formats.fixed import FIXED
-from gazette_spark._formats.framing import Framing
-from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.lines import LINES
-from gazette_spark._formats.metadata import Labels
-from gazette_spark._formats.raw import CHUNK_BYTES, ChunkFraming
-from gazette_spark._formats.rows import RowParser
-from gazette_spark._formats.values import JsonDialect
 from gazette_spark.errors import OptionError
-from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
     CONTENT_TYPE,
@@ -32,40 +25,119 @@ from gazette_spark.protocol.labels import (
     values_of,
 )
 
-LABELLED = {
-    CONTENT_TYPE_NDJSON: "lines",
-    "application/json": "lines",
-    CONTENT_TYPE_CSV: "csv",
-    CONTENT_TYPE_PROTO_FIXED: "fixed",
-    CONTENT_TYPE_RECOVERY_LOG: "none",
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gazette_spark._formats.framing import Framing
+    from gazette_spark._formats.metadata import Labels
+    from gazette_spark._formats.rows import RowParser
+    from gazette_spark._formats.values import JsonDialect
+
+
+@dataclass(frozen=True, slots=True)
+class FramingSpec:
+    """A row of the table of framings."""
+
+    content_types: tuple[str, ...]
+    """Labels of journals in this framing."""
+    make: Callable[[int, str, str], Framing]
+    """Takes ``maxRecordBytes``, and ``sep`` and ``quote`` of CSV."""
+    message_type: str | None = None
+    """The content type of messages in this framing; None: it has no messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """A row of the table of formats."""
+
+    framing: str | None
+    """The framing whose records it reads; None: any."""
+    parser: Callable[..., RowParser] | None
+    """Takes the fields of a :class:`~gazette_spark._formats.rows.RowFormat`, the query's options, and the
+    content of ``descriptorFile``; None: rows are made without a parser."""
+
+
+def _lines(_max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+    from gazette_spark._formats.lines import LINES
+
+    return LINES
+
+
+def _fixed(_max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+    from gazette_spark._formats.fixed import FIXED
+
+    return FIXED
+
+
+def _csv(_max_record_bytes: int, separator: str, quote: str) -> Framing:
+    from gazette_spark._formats.csv import CsvFraming
+
+    return CsvFraming(separator, quote)
+
+
+def _chunks(max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+    from gazette_spark._formats.raw import CHUNK_BYTES, ChunkFraming
+
+    return ChunkFraming(min(CHUNK_BYTES, max_record_bytes))
+
+
+def _json_parser(columns: Mapping[str, Any], options: Any, _descriptors: bytes) -> RowParser:  # noqa: ANN401
+    from gazette_spark._formats.json import JsonFormat, JsonParser
+
+    return JsonParser(JsonFormat(**columns, dialect=json_dialect(options)))
+
+
+def _csv_parser(columns: Mapping[str, Any], options: Any, _descriptors: bytes) -> RowParser:  # noqa: ANN401
+    from gazette_spark._formats.csv_parser import CsvFormat, CsvParser, CsvStyle
+
+    texts = (options.sep, options.quote, options.null_value, options.empty_value)
+    style = CsvStyle(*texts, times=json_dialect(options))
+    return CsvParser(CsvFormat(**columns, style=style), header=options.header)
+
+
+def _protobuf_parser(columns: Mapping[str, Any], options: Any, descriptors: bytes) -> RowParser:  # noqa: ANN401
+    from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
+
+    message = options.message_name or ""
+    return ProtobufParser(ProtobufFormat(**columns, descriptor_set=descriptors, message=message))
+
+
+FRAMINGS: Mapping[str, FramingSpec] = {
+    "lines": FramingSpec((CONTENT_TYPE_NDJSON, "application/json"), _lines, CONTENT_TYPE_NDJSON),
+    "fixed": FramingSpec((CONTENT_TYPE_PROTO_FIXED,), _fixed, CONTENT_TYPE_PROTO_FIXED),
+    "csv": FramingSpec((CONTENT_TYPE_CSV,), _csv, CONTENT_TYPE_CSV),
+    "none": FramingSpec((CONTENT_TYPE_RECOVERY_LOG,), _chunks),
 }
-"""Framing of each content type."""
+"""All framings, as the option ``framing`` spells them."""
+
+FORMATS: Mapping[str, FormatSpec] = {
+    "raw": FormatSpec(None, None),
+    "json": FormatSpec("lines", _json_parser),
+    "csv": FormatSpec("csv", _csv_parser),
+    "protobuf": FormatSpec("fixed", _protobuf_parser),
+}
+"""All formats, as the option ``format`` spells them."""
+
+FORMAT_FRAMINGS = {name: spec.framing for name, spec in FORMATS.items() if spec.framing}
+"""The framing of each format that reads one only."""
+
+LABELLED = {label: name for name, spec in FRAMINGS.items() for label in spec.content_types}
+"""The framing of each content type."""
 
 UNFRAMED = frozenset({"", "text/plain"})
-"""Content types whose records are lines by default; no label is one of them."""
+"""Content types whose records are lines unless an option says otherwise; "" is a missing label."""
 
 
 def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> Framing:
-    """Return the framing that an option or a piece names; the last two are CSV's."""
-    if name == "none":
-        return ChunkFraming(min(CHUNK_BYTES, max_record_bytes))
-    if name == "csv":
-        return CsvFraming(separator, quote)
-    return _FRAMINGS[name]
-
-
-def framing_of(spec: pb.JournalSpec, options: SourceOptions) -> Framing:
-    """Return the framing that a query reads a journal in.
-
-    Raises:
-        OptionError: options and label contradict each other, or neither says it.
-    """
-    name = framing_name(spec, options.framing, options.format)
-    return framing_named(name, options.max_record_bytes, options.sep, options.quote)
+    """Return the framing of a name; the last two arguments are those of CSV."""
+    return FRAMINGS[name].make(max_record_bytes, separator, quote)
 
 
 def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) -> str:
-    """Return the name of a journal's framing.
+    """Return the name of a journal's framing: from the query's options, else from the journal's label.
+
+    The label ``content-type`` is an agreement of a journal's writers and readers, so an option that
+    contradicts it is refused. Any journal can be read as bytes without records, ``none``.
 
     Args:
         spec: The journal.
@@ -75,31 +147,33 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     Raises:
         OptionError: options and label contradict each other, or neither says it.
     """
-    option = "framing" if framing else "format"
-    wanted = framing or FORMAT_FRAMINGS.get(form or "")
+    requested = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
     labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
     where = f"journal {spec.name!r} has the label content-type={label}"
-    if wanted is None and labelled in (None, "none"):
+    if requested is None and labelled in (None, "none"):
         expected = "the framing its records have: lines, fixed or csv, or none for whole bytes"
         raise OptionError("framing", f"nothing, and {where}", expected)
-    if wanted and label in LABELLED and wanted not in (labelled, "none"):
+    if requested and label in LABELLED and requested not in (labelled, "none"):
         got = f"{framing or form}, and {where}"
-        raise OptionError(option, got, f"framing {labelled} or none, or another label")
-    return wanted or labelled or "lines"
-
-
-_FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED}
+        expected = f"framing {labelled} or none, or another label"
+        raise OptionError("framing" if framing else "format", got, expected)
+    return requested or labelled or "lines"
 
 
 def row_parser(
-    form: str, options: SourceOptions, schema: pa.Schema, *, labels: Labels = (), descriptors: bytes = b""
+    form: str,
+    options: Any,  # noqa: ANN401
+    schema: pa.Schema,
+    *,
+    labels: Labels = (),
+    descriptors: bytes = b"",
 ) -> RowParser:
     """Return the parser of a format other than raw.
 
     Args:
         form: The format's name.
-        options: Options of the query.
+        options: The query's ``SourceOptions``. Their module imports this one, so the type is not named here.
         schema: Columns of the rows.
         labels: Labels of the journal.
         descriptors: Content of the file ``descriptorFile``.
@@ -107,30 +181,23 @@ def row_parser(
     Raises:
         OptionError: the format cannot give a column.
     """
-    wanted: dict[str, Any] = {
+    columns = {
+        "schema": schema,
         "mode": options.mode,
         "corrupt_column": options.column_name_of_corrupt_record,
         "rescued_column": options.rescued_data_column,
         "labels": labels,
         "messages": options.reads_committed,
     }
-    if form == "json":
-        return JsonParser(JsonFormat(schema, **wanted, dialect=json_dialect(options)))
-    # The other formats load much that JSON does without, and Spark starts many processes.
-    if form == "csv":
-        from gazette_spark._formats.csv_parser import CsvFormat, CsvParser, CsvStyle
-
-        times = json_dialect(options)
-        style = CsvStyle(options.sep, options.quote, options.null_value, options.empty_value, times)
-        return CsvParser(CsvFormat(schema, **wanted, style=style), header=options.header)
-    from gazette_spark._formats.protobuf import ProtobufFormat, ProtobufParser
-
-    message = options.message_name or ""
-    return ProtobufParser(ProtobufFormat(schema, **wanted, descriptor_set=descriptors, message=message))
+    parser = FORMATS[form].parser
+    assert parser is not None, "rows of raw need no parser"
+    return parser(columns, options, descriptors)
 
 
-def json_dialect(options: SourceOptions) -> JsonDialect:
-    """Return the allowed forms of JSON values."""
+def json_dialect(options: Any) -> JsonDialect:  # noqa: ANN401
+    """Return the forms of JSON values, and of dates in CSV, that a query's ``SourceOptions`` allow."""
+    from gazette_spark._formats.values import JsonDialect
+
     return JsonDialect(
         time_zone=options.time_zone,
         allow_single_quotes=options.allow_single_quotes,

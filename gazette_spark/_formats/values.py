@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import bool_array, valid
+from gazette_spark._formats.arrays import bool_array, valid
 from gazette_spark._formats.timestamps import (
     UTC,
     offset_s,

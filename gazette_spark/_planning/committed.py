@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, int64_array
+from gazette_spark._formats.arrays import int64_array
+from gazette_spark._formats.framing import Block
 from gazette_spark._formats.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
 from gazette_spark._planning.cutter import Gap, PieceScan
 from gazette_spark._planning.pieces import Piece

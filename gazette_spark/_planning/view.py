@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.metadata import Labels
-from gazette_spark._formats.registry import framing_of
+from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark._planning.boundary import ReadWindow, record_end, window_reader
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.client._transport import retry
@@ -62,7 +62,9 @@ class JournalView:
         Raises:
             OptionError: the options contradict the journal's labels.
         """
-        self._framings[spec.name] = framing_of(spec, self.options)
+        options = self.options
+        name = framing_name(spec, options.framing, options.format)
+        self._framings[spec.name] = framing_named(name, options.max_record_bytes, options.sep, options.quote)
         self._specs[spec.name] = spec
 
     def suspended_at(self, journal: str) -> int | None:

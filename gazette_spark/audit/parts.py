@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Positions
+from gazette_spark._formats.arrays import Positions
 from gazette_spark.audit.tiling import CoveredRange, Span
 from gazette_spark.protocol.spans import outside
 

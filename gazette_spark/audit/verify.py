@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark._formats.framing import Positions
+from gazette_spark._formats.arrays import Positions
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.audit.differences import Difference, OtherCommit, changed_rows, commits_of_others
 from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records

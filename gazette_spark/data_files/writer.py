@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from gazette_spark._formats.framing import int64_array, text_array, text_scalar
+from gazette_spark._formats.arrays import int64_array, text_array, text_scalar
 from gazette_spark.data_files.statistics import Leaf, file_statistics, leaves
 from gazette_spark.data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark.errors import MissingModuleError, TableRefusedError

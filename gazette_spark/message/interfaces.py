@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from gazette_spark._formats.csv import CSV
+from gazette_spark._formats import registry
 from gazette_spark._formats.fixed import FIXED, MAGIC
 from gazette_spark._formats.framing import Cut
 from gazette_spark._formats.framing import Framing as RecordFraming
@@ -21,9 +21,6 @@ from gazette_spark.message.uuids import Clock, ProducerId
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
     CONTENT_TYPE,
-    CONTENT_TYPE_CSV,
-    CONTENT_TYPE_NDJSON,
-    CONTENT_TYPE_PROTO_FIXED,
     CONTENT_TYPE_RECOVERY_LOG,
     values_of,
 )
@@ -141,18 +138,14 @@ class Framing:
         return self.records.cut(data, offset)
 
 
-FRAMINGS = {
-    content_type: Framing(content_type, records)
-    for content_type, records in (
-        (CONTENT_TYPE_NDJSON, LINES),
-        (CONTENT_TYPE_CSV, CSV),
-        (CONTENT_TYPE_PROTO_FIXED, FIXED),
-    )
-}
-"""Framing of each content type that has one."""
-
-CONTENT_TYPES = {framing.records.name: content_type for content_type, framing in FRAMINGS.items()}
+CONTENT_TYPES = {name: spec.message_type for name, spec in registry.FRAMINGS.items() if spec.message_type}
 """Content type of each framing of messages, by the framing's name as the option ``framing`` spells it."""
+
+FRAMINGS = {
+    content_type: Framing(content_type, registry.framing_named(name, MAX_PAYLOAD_BYTES))
+    for name, content_type in CONTENT_TYPES.items()
+}
+"""Framing of each content type of messages."""
 
 
 def framing_by_content_type(content_type: str, journal: str = "") -> Framing:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import Block, Positions
+from gazette_spark._formats.arrays import Positions
+from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.metadata import OFFSET
 from gazette_spark.errors import MessageError

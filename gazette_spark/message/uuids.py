@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NewType, Self
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import valid
+from gazette_spark._formats.arrays import valid
 
 if TYPE_CHECKING:
     import numpy.typing as npt

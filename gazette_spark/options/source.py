@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from gazette_spark._formats.registry import FORMAT_FRAMINGS, FORMATS, FRAMINGS
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.options.csv import CSV_OPTIONS, check_csv
 from gazette_spark.options.query_range import (
@@ -62,9 +63,6 @@ from gazette_spark.options.values import (
 from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
 
 READ_COMMITTED = "read_committed"
-
-FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
-"""The framing whose records each format reads; raw reads any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +396,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "framing",
-        word("lines", "fixed", "csv", "none"),
+        word(*FRAMINGS),
         "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
         "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
         "bytes. Default: the format's framing, else that of the journal's content-type label, else "
@@ -406,7 +404,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "format",
-        word("raw", "json", "csv", "protobuf"),
+        word(*FORMATS),
         "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
         "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
         "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gazette_spark._formats.registry import FRAMINGS
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.options.csv import CSV_OPTIONS
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
@@ -215,7 +216,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "framing",
-        word("lines", "fixed", "csv", "none"),
+        word(*FRAMINGS),
         "How a value becomes a record. `lines`: a newline is added. `csv`: a newline is added to one "
         "record of CSV. `fixed`: a frame's header goes before it. `none`: the bytes as they are. "
         "Default: the framing of the journal's content-type label, else `lines`.",

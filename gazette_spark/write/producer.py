@@ -19,14 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark._formats.encode import (
-    RowRefusal,
+from gazette_spark._formats.arrays import (
     binary_array,
     binary_scalar,
+    int64_array,
+    unpacked,
     value_bounds,
     value_octets,
 )
-from gazette_spark._formats.framing import int64_array, unpacked
+from gazette_spark._formats.framing import RowRefusal
 from gazette_spark.errors import MessageError
 from gazette_spark.message.interfaces import CONTENT_TYPES, FRAMINGS
 from gazette_spark.message.locator import CsvColumn, JsonPointer, Locator, locator_for

@@ -19,9 +19,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.encode import CHUNK_BYTES, RowRefusal, check_values, encoded
-from gazette_spark._formats.framing import int64_array
-from gazette_spark._formats.registry import framing_name
+from gazette_spark._formats.arrays import int64_array
+from gazette_spark._formats.encode import CHUNK_BYTES, check_values, encoded
+from gazette_spark._formats.framing import RowRefusal
+from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark.client import AppendService, AsyncAppend, Client
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
 from gazette_spark.message.interfaces import CONTENT_TYPES
@@ -242,7 +243,8 @@ class TaskWriter:
             if (refused := check_values(stamped, options.max_record_bytes)) is not None:
                 return refused
             values = stamped
-        return encoded(values, framing, options.sep, options.quote)
+        records = framing_named(framing, options.max_record_bytes, options.sep, options.quote)
+        return encoded(values, records)
 
     def _accepted(self, found: T | RowRefusal) -> T:
         if isinstance(found, RowRefusal):

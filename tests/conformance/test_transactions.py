@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark import Client
-from gazette_spark._formats.encode import RowRefusal
+from gazette_spark._formats.framing import RowRefusal
 from gazette_spark.errors import GazetteError, NotAllowedError, TransactionError
 from gazette_spark.failpoints import calling
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gazette_spark._formats.arrays import Positions
 from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.fixed import FIXED
 from gazette_spark._formats.framing import Framing
@@ -14,6 +15,13 @@ CHUNK = 7
 """Size of the chunks of ``none`` here: small, as the contents are."""
 
 FAST: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": ChunkFraming(CHUNK)}
+
+
+def line_spans(data: bytes) -> tuple[Positions, Positions]:
+    """Return starts and ends of the records in whole lines."""
+    cut = LINES.cut(data, 0)
+    assert cut.size == len(data)
+    return cut.starts, cut.ends
 
 
 @dataclass

@@ -14,8 +14,8 @@ from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.json_infer import infer
 from gazette_spark._formats.json_reference import strict_text
-from gazette_spark._formats.lines import cut
 from gazette_spark._formats.values import SPARKS, JsonDialect
+from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import lines, record_groups, schemas
 from tests.oracles.spark_answers import CORRUPT, Answers, Ask, Question, rows_of, type_text
 
@@ -208,7 +208,7 @@ def questions() -> dict[str, Question]:
 def block_of(records: tuple[str, ...]) -> Block:
     """Return records as one block of lines."""
     data = b"".join(record.encode() + b"\n" for record in records)
-    return Block("j", 0, data, *cut(data))
+    return Block("j", 0, data, *line_spans(data))
 
 
 def parsed(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.lines import cut
 from gazette_spark._formats.values import SPARKS, JsonDialect
+from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
 from tests.rig.examples import examples
 
@@ -112,7 +112,7 @@ records = st.one_of(
 def block_of(found: list[bytes], offset: int = 1000) -> Block:
     """Return a block of these records."""
     data = b"".join(record + b"\n" for record in found)
-    return Block("a/journal", offset, data, *cut(data))
+    return Block("a/journal", offset, data, *line_spans(data))
 
 
 RESCUING = SCHEMA.append(pa.field("rest", pa.string()))

@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats import encode
-from gazette_spark._formats.encode import RowRefusal, encoded, value_bounds, value_octets
+from gazette_spark._formats.arrays import value_bounds, value_octets
+from gazette_spark._formats.encode import encoded
+from gazette_spark._formats.framing import RowRefusal
 from gazette_spark._formats.registry import framing_named
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
@@ -108,7 +110,7 @@ def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "CHUNK_BYTES", 24)
-        made = encoded(pa.array(values, pa.binary()), framing)
+        made = encoded(pa.array(values, pa.binary()), framing_named(framing, 1 << 20))
         if isinstance(made, RowRefusal):
             assert made.index == [alone(value) for value in values].index(False)
         else:

@@ -28,7 +28,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from gazette_spark import Client
 from gazette_spark._backfill import continued, pinned_options, steps
-from gazette_spark._formats.encode import RowRefusal
+from gazette_spark._formats.framing import RowRefusal
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import shard_spec

@@ -261,7 +261,8 @@ def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
 
 def _raw(case: Case) -> None:
     """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
-    from gazette_spark._formats.encode import binary_array, encoded
+    from gazette_spark._formats.arrays import binary_array
+    from gazette_spark._formats.encode import encoded
     from gazette_spark._formats.registry import framing_named
     from gazette_spark._planning.cutter import PieceScan, raw_record_batches
     from gazette_spark._planning.pieces import Piece
@@ -278,7 +279,7 @@ def _raw(case: Case) -> None:
             scan = PieceScan(None, piece, fail_on_data_loss=False, framing=framing)
             for batch in raw_record_batches(scan, framing=framing):
                 batch.validate(full=True)
-        encoded(binary_array([case.record]), name)
+        encoded(binary_array([case.record]), framing_named(name, 64 << 20))
 
 
 def _inference(case: Case) -> None:

@@ -22,8 +22,9 @@ RANKS = (
     ("errors", "version", "closing", "seal", "strict_json", "_exports"),
     ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
     ("offsets", "protocol", "query_progress"),
+    ("_formats",),
     ("options",),
-    ("ledger", "_formats"),
+    ("ledger",),
     ("client", "_server", "lag"),
     ("message",),
     ("replicated_log", "_planning", "write", "data_files", "broker"),
@@ -243,7 +244,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.data_files.writer import write_files
-from gazette_spark._formats.framing import int64_array
+from gazette_spark._formats.arrays import int64_array
 from gazette_spark.spark_versions import arrow_schema
 shape = StructType().add("offset", LongType())
 rows = pa.RecordBatch.from_arrays([int64_array(np.arange(2000))], schema=arrow_schema(shape))

@@ -6,18 +6,20 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark._formats import encode
-from gazette_spark._formats.csv import CSV
-from gazette_spark._formats.encode import RowRefusal, check_values, encoded, null_rows
+from gazette_spark._formats.arrays import null_rows
+from gazette_spark._formats.csv import CSV, CsvFraming
+from gazette_spark._formats.encode import check_values, encoded
 from gazette_spark._formats.fixed import FIXED, frame
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import Framing, RowRefusal
 from gazette_spark._formats.lines import LINES
+from gazette_spark._formats.raw import ChunkFraming
 
-FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED, "csv": CSV}
+FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED, "csv": CSV, "none": ChunkFraming()}
 
 
 def joined(values: pa.Array, framing: str) -> bytes:
     """Return all that is made of some values."""
-    made = encoded(values, framing)
+    made = encoded(values, FRAMINGS[framing])
     assert not isinstance(made, RowRefusal), made
     return b"".join(made)
 
@@ -37,19 +39,19 @@ def test_each_value_gets_its_frame(kind: pa.DataType, framing: str, expected: by
     assert joined(pa.array(["before", "a", "", "bc", "after"], kind)[1:4], framing) == expected
 
 
-@pytest.mark.parametrize("framing", ["lines", "fixed", "csv", "none"])
+@pytest.mark.parametrize("framing", FRAMINGS)
 def test_no_values_make_no_bytes(framing: str) -> None:
     """An empty array and an empty slice make no bytes."""
     assert joined(pa.array([], pa.binary()), framing) == b""
     assert joined(pa.array([b"a"], pa.binary())[1:], framing) == b""
 
 
-@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("framing", ["lines", "fixed", "csv"])
 def test_pieces_hold_whole_records(framing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is an append, and other writers' appends come between them."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 64)
     values = [b"%d" % 10**n for n in range(30)] + [b"x" * 200, b"y"]
-    found_pieces = encoded(pa.array(values, pa.binary()), framing)
+    found_pieces = encoded(pa.array(values, pa.binary()), FRAMINGS[framing])
     assert not isinstance(found_pieces, RowRefusal)
     pieces = list(found_pieces)
     assert len(pieces) > 5
@@ -80,7 +82,7 @@ def test_values_that_would_be_read_as_something_else_are_refused(
     framing: str, values: list[str], index: int, problem: str
 ) -> None:
     """The first of them, with what to do."""
-    refused = encoded(pa.array(values), framing)
+    refused = encoded(pa.array(values), FRAMINGS[framing])
     assert isinstance(refused, RowRefusal)
     assert (refused.index, problem in refused.problem) == (index, True)
     assert refused.advice
@@ -88,16 +90,16 @@ def test_values_that_would_be_read_as_something_else_are_refused(
 
 def test_csv_of_other_quotes() -> None:
     """The quotes decide which bytes are one record."""
-    made = encoded(pa.array(["'a\n;';b", '"']), "csv", ";", "'")
+    made = encoded(pa.array(["'a\n;';b", '"']), CsvFraming(";", "'"))
     assert not isinstance(made, RowRefusal)
     assert b"".join(made) == b"'a\n;';b\n\"\n"
-    assert isinstance(encoded(pa.array(["'a\n;';b"]), "csv"), RowRefusal)
+    assert isinstance(encoded(pa.array(["'a\n;';b"]), CSV), RowRefusal)
 
 
 def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused value is named by its index among all values, not by that in its piece."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 16)
-    refused = encoded(pa.array(["12345678"] * 9 + ["\n"]), "lines")
+    refused = encoded(pa.array(["12345678"] * 9 + ["\n"]), LINES)
     assert isinstance(refused, RowRefusal)
     assert refused.index == 9
 

@@ -13,9 +13,9 @@ import pytest
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.lines import cut
 from gazette_spark._formats.values import JsonDialect
 from gazette_spark.errors import OptionError, RecordError
+from tests.oracles.framings import line_spans
 
 UTC = datetime.UTC
 BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.pa
 def block_of(*records: bytes, offset: int = 0) -> Block:
     """Return a block of these records."""
     data = b"".join(record + b"\n" for record in records)
-    return Block("acme/events", offset, data, *cut(data))
+    return Block("acme/events", offset, data, *line_spans(data))
 
 
 def rows(

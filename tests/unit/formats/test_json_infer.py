@@ -7,15 +7,15 @@ import pytest
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json_infer import infer
-from gazette_spark._formats.lines import cut
 from gazette_spark._formats.values import JsonDialect
 from gazette_spark.errors import RecordError
+from tests.oracles.framings import line_spans
 
 
 def inferred(*records: bytes, mode: str = "PERMISSIVE") -> dict[str, pa.DataType]:
     """Return the columns of records, by name and in order."""
     data = b"".join(record + b"\n" for record in records)
-    schema = infer([Block("acme/events", 100, data, *cut(data))], mode=mode)
+    schema = infer([Block("acme/events", 100, data, *line_spans(data))], mode=mode)
     return dict(zip(schema.names, schema.types, strict=True))
 
 
@@ -62,7 +62,7 @@ def test_malformed_records_by_mode() -> None:
 def test_what_counts_as_json_is_what_the_reader_takes() -> None:
     """Single quotes and infinite numbers, unless the options say otherwise."""
     record = b"{'a':+INF}\n"
-    block = Block("j", 0, record, *cut(record))
+    block = Block("j", 0, record, *line_spans(record))
     assert infer([block]).names == ["a"]
     for strict in (JsonDialect(allow_single_quotes=False), JsonDialect(allow_non_numeric_numbers=False)):
         assert infer([block], dialect=strict).names == ["_corrupt_record"]

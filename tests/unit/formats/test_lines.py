@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark._formats.framing import Block, bounded
-from gazette_spark._formats.lines import SCAN_BYTES, cut, first_boundary, last_boundary, values
+from gazette_spark._formats.lines import LINES, SCAN_BYTES
+from tests.oracles.framings import line_spans
 
 
 @pytest.mark.parametrize(
@@ -20,42 +21,36 @@ from gazette_spark._formats.lines import SCAN_BYTES, cut, first_boundary, last_b
 )
 def test_boundaries(window: bytes, first: int | None, last: int | None) -> None:
     """A boundary is just past a newline, None without one."""
-    assert first_boundary(window) == first
-    assert last_boundary(window) == last
+    assert LINES.first_boundary(window, 0) == first
+    assert LINES.last_boundary(window, 1 << 20) == last
 
 
 def test_values_keep_every_byte_but_the_newline() -> None:
     """Empty records, carriage returns, NUL and bytes that are no text come out as they are."""
     lines = [b"", b"a\r", b"\x00", b"\xff\xfe", b"", b"x" * (SCAN_BYTES + 1), b"last"]
     data = b"".join(line + b"\n" for line in lines)
-    block = Block("a/b", 7, data, *cut(data))
-    found = values(block)
+    block = Block("a/b", 7, data, *line_spans(data))
+    found = LINES.values(block)
     found.validate(full=True)
     assert found.to_pylist() == lines
     assert [block.record(at) for at in range(len(block))] == lines
     assert block.offsets.tolist()[:4] == [7, 8, 11, 13]
 
 
-def test_unterminated_data_is_refused() -> None:
-    """Data that does not end with a record's end is a caller's slip."""
-    with pytest.raises(ValueError, match="not terminated"):
-        cut(b"a\nb")
-
-
 def test_rows_are_a_part_of_a_block() -> None:
     """A part keeps records and offsets; an empty part has neither."""
     data = b"a\nbb\n\nccc\n"
-    block = Block("a/b", 100, data, *cut(data))
+    block = Block("a/b", 100, data, *line_spans(data))
     part = block.rows(1, 3)
-    assert (values(part).to_pylist(), part.offsets.tolist()) == ([b"bb", b""], [102, 105])
+    assert (LINES.values(part).to_pylist(), part.offsets.tolist()) == ([b"bb", b""], [102, 105])
     assert part.data == b"bb\n\n"
-    assert (len(block.rows(2, 2)), values(block.rows(4, 4)).to_pylist()) == (0, [])
+    assert (len(block.rows(2, 2)), LINES.values(block.rows(4, 4)).to_pylist()) == (0, [])
 
 
 def test_many_short_records_are_cut_into_several_batches() -> None:
     """No part has more rows than allowed, and together they are the block."""
     data = b"\n" * 10
-    parts = list(bounded([Block("a/b", 5, data, *cut(data))], 4))
+    parts = list(bounded([Block("a/b", 5, data, *line_spans(data))], 4))
     assert [len(part) for part in parts] == [4, 4, 2]
     assert [offset for part in parts for offset in part.offset_array().to_pylist()] == list(range(5, 15))
     assert parts[0].journal_array().to_pylist() == ["a/b"] * 4

@@ -9,9 +9,9 @@ from pyspark.sql.types import StructType, VariantType, VariantVal
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.lines import cut
 from gazette_spark._formats.values import is_variant
 from gazette_spark._formats.variant import encode
+from tests.oracles.framings import line_spans
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_columns_of_variants() -> None:
     assert StructType().add("v", VariantType()).simpleString() == "struct<v:variant>"
     data = b'{"v":1}\n{}\n{"v":null}\n{"v":{"a":1,"a":2},"w":7}\n'
     schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
-    (batch,) = JsonParser(JsonFormat(schema)).record_batches([Block("j", 0, data, *cut(data))])
+    (batch,) = JsonParser(JsonFormat(schema)).record_batches([Block("j", 0, data, *line_spans(data))])
     one, absent, null, bad = batch.to_pylist()
     assert (one["v"]["value"], absent["v"], null["v"]["value"]) == (b"\x0c\x01", None, b"\x00")
     assert (bad["v"], bad["w"], bad["_corrupt_record"]) == (None, 7, '{"v":{"a":1,"a":2},"w":7}')

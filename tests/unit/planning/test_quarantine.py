@@ -13,9 +13,9 @@ import pytest
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.lines import cut
 from gazette_spark._planning.quarantine import QuarantiningParser
 from gazette_spark.errors import RecordError
+from tests.oracles.framings import line_spans
 
 SCHEMA = pa.schema([("_offset", pa.int64()), ("n", pa.int64()), ("_corrupt_record", pa.string())])
 RECORDS = [b'{"n":%d}' % number for number in range(4)]
@@ -41,7 +41,7 @@ def parsed(*records: bytes, mode: str = "PERMISSIVE") -> tuple[QuarantiningParse
     """Parse records in a child process; return the parser and the rows."""
     data = b"".join(record + b"\n" for record in records)
     parser = QuarantiningParser(partial(mortal, mode))
-    batches = list(parser.record_batches([Block("shop/orders", 100, data, *cut(data))]))
+    batches = list(parser.record_batches([Block("shop/orders", 100, data, *line_spans(data))]))
     return parser, pa.Table.from_batches(batches, SCHEMA).to_pylist()
 
 

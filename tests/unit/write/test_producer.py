@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark._formats.encode import RowRefusal
+from gazette_spark._formats.framing import RowRefusal
 from gazette_spark.message.locator import locator_for
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, TICK, Clock, split_uuid
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
