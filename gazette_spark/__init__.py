@@ -68,11 +68,17 @@ _MODULES = {
 
 _load, _, _names = lazy_exports(__name__, _MODULES)
 
-__all__ = ["__version__", "gaps", "register", *_names, *errors.__all__]  # noqa: PLE0604 - all are strings
+_ERRORS = {
+    name: value
+    for name, value in vars(errors).items()
+    if not name.startswith("_") and getattr(value, "__module__", "") == errors.__name__
+}
+
+__all__ = ["__version__", "gaps", "register", *_names, *_ERRORS]  # noqa: PLE0604 - all are strings
 
 
 def __getattr__(name: str) -> object:
-    return getattr(errors, name) if name in errors.__all__ else _load(name)
+    return _ERRORS[name] if name in _ERRORS else _load(name)
 
 
 def __dir__() -> list[str]:

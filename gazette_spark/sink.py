@@ -73,6 +73,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from gazette_spark._frames import short
 from gazette_spark.errors import (
     GazetteError,
     NoSpaceError,
@@ -82,7 +83,6 @@ from gazette_spark.errors import (
     TableRefusedError,
     TrimError,
 )
-from gazette_spark.errors.arrival import short
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.ledger.decision import Allowed, Committed, Refusal, Skip, Write, decide, verify

@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gazette_spark._frames import short, short_errors
 from gazette_spark.errors import GazetteError, MissingModuleError, OptionError
-from gazette_spark.errors.arrival import short, short_errors
 
 try:
     import pyarrow as pa

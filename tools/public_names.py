@@ -63,11 +63,19 @@ def public_names(module: str) -> dict[str, Any]:
         if name.startswith("_") or name in PLUMBING:
             continue
         if member.is_alias:
-            if found.is_init_module and member.target_path.startswith("gazette_spark."):
+            if found.is_init_module and _is_ours(member):
                 names[name] = member
         elif member.is_class or member.is_function:
             names[name] = member
     return dict(sorted(names.items()))
+
+
+def _is_ours(alias: Any) -> bool:  # noqa: ANN401
+    """Return whether a name comes from this package, and not from another one that a module of it imports."""
+    try:
+        return str(alias.final_target.path).startswith("gazette_spark.")
+    except griffe.AliasResolutionError:
+        return False
 
 
 def lines() -> Iterator[str]:

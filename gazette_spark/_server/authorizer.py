@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from gazette_spark.errors import TokenError
-from gazette_spark.errors.base import PlainError
+from gazette_spark.errors import GazetteError, TokenError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
@@ -26,8 +25,10 @@ NO_TOKEN_LIFETIME_S = 3600.0
 """Lifetime of a call without a token, in seconds, where the keys let it pass."""
 
 
-class UnauthenticatedError(PlainError):
+class UnauthenticatedError(GazetteError):
     """A call is refused. Stays inside the broker; its text holds no token."""
+
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Crash(Exception):  # noqa: N818 - it is ordered, and no error.
 class BatchDiffersError(GazetteError):
     """A batch that was run again gave other rows: tests of sources look for this."""
 
+    problem: str
+
 
 @dataclass(frozen=True, slots=True)
 class TaskFaults:

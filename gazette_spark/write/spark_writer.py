@@ -27,10 +27,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
+from gazette_spark._frames import short_errors
 from gazette_spark._planning.access import access, security_for_tasks
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
-from gazette_spark.errors.arrival import short_errors
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.options.write import WriteOptions

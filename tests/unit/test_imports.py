@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "closing", "seal", "strict_json", "_exports"),
+    ("errors", "_frames", "version", "closing", "seal", "strict_json", "_exports"),
     ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
     ("offsets", "protocol", "query_progress"),
     ("_formats",),
@@ -175,7 +175,7 @@ def drawn_edges(page: str) -> set[tuple[str, str]]:
     return {(a, b.strip()) for a, targets in arrows for b in targets.split("&")}
 
 
-EVERYBODY_IMPORTS = {"errors", "version", "closing", "seal", "strict_json", "_exports"}
+EVERYBODY_IMPORTS = {"errors", "_frames", "version", "closing", "seal", "strict_json", "_exports"}
 """Left out of the diagram: an arrow from every part would hide the others."""
 
 

@@ -657,7 +657,7 @@ def test_errors_arrive_without_the_frames_that_lead_to_them(
         act()
     shown = "".join(traceback.format_exception(caught.value)).splitlines()
     frames = [Path(line.split('"')[1]).name for line in shown if line.startswith("  File")]
-    assert (set(frames[:-1]), frames[-1]) == ({"test_source.py"}, "arrival.py")
+    assert (set(frames[:-1]), frames[-1]) == ({"test_source.py"}, "_frames.py")
     assert text in shown[-1]
 
 

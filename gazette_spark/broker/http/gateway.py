@@ -67,6 +67,8 @@ _UNKNOWN_CODE, _INVALID_CODE, _UNIMPLEMENTED_CODE, _UNAUTHENTICATED_CODE = 2, 3,
 class BadRequestError(GazetteError):
     """A request the gateway cannot read. Stays inside the broker."""
 
+    problem: str
+
 
 def read_request(path: str, query: str) -> pb.ReadRequest:
     """Return the read that a URL asks for.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote
 
 from gazette_spark.broker.storage.fragment_store import FragmentStore
-from gazette_spark.errors.base import PlainError
+from gazette_spark.errors import GazetteError
 from gazette_spark.protocol.fragments import Fragment
 
 READ_TTL_S = 60.0
@@ -25,8 +25,10 @@ UrlOf = Callable[[FragmentStore, Fragment, float], str]
 """Makes the URL of a stored fragment, valid for the given seconds."""
 
 
-class SignatureError(PlainError):
+class SignatureError(GazetteError):
     """A URL's signature is missing, wrong, or has ended. Stays inside the broker."""
+
+    problem: str
 
 
 def file_url(store: FragmentStore, fragment: Fragment, _ttl_s: float) -> str:

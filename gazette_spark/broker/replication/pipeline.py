@@ -55,6 +55,8 @@ class StaleRouteError(GazetteError):
 class PeerLostError(GazetteError):
     """A replica's stream broke. Stays inside the broker."""
 
+    problem: str
+
 
 class PeerStream(Protocol):
     """A Replicate stream to one replica. Sends may run ahead of answers."""

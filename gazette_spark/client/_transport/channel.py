@@ -34,6 +34,7 @@ from gazette_spark.client._transport.tls_probe import (
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
+    CallError,
     ClosedError,
     FlowControlError,
     GazetteError,
@@ -42,7 +43,6 @@ from gazette_spark.errors import (
     TlsError,
     UnavailableError,
 )
-from gazette_spark.errors.broker_errors import BROKER
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims
 
@@ -175,7 +175,7 @@ class Connection:
         tls: TlsOptions | None = None,
         connectivity: ConnectivityState | None = None,
         listener: Listener | None = None,
-        service: str = BROKER,
+        service: str = CallError.service,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)

@@ -31,8 +31,7 @@ from dataclasses import dataclass
 
 from gazette_spark.client._transport.channel import Connection, ConnectivityState, Endpoint
 from gazette_spark.client._transport.credentials import ANONYMOUS, Credentials, TlsOptions
-from gazette_spark.errors import OptionError, ProtocolError
-from gazette_spark.errors.broker_errors import BROKER
+from gazette_spark.errors import CallError, OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -300,7 +299,7 @@ def open_dialer(
     tls: TlsOptions | None = None,
     cache: RouteCache | None = None,
     zone: str = "",
-    service: str = BROKER,
+    service: str = CallError.service,
 ) -> Dialer:
     """Return a dialer whose connections show the same credentials; no connection is made yet.
 

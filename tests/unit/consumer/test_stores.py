@@ -188,7 +188,7 @@ def test_a_shared_store_is_fenced_by_its_row(tmp_path: Path) -> None:
     second = open_shared(tmp_path)
     assert second.restore_checkpoint() == through(1)
     first.transaction().execute("INSERT INTO t VALUES (2)")
-    with pytest.raises(StoreFencedError, match="restored by another host"):
+    with pytest.raises(StoreFencedError, match="another host restored the shard"):
         first.start_commit(through(2), ()).result(SOON)
     second.transaction().execute("INSERT INTO t VALUES (3)")
     second.start_commit(through(3), ()).result(SOON)

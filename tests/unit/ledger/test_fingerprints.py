@@ -102,7 +102,7 @@ def test_another_journal_is_refused(  # noqa: PLR0917 - pytest names them.
     assert isinstance(decision, Refusal)
     assert isinstance(decision.error, JournalRecreatedError)
     assert (decision.error.journal, decision.error.compared) == (A, compared)
-    assert "table t: journal 'x/a': it was deleted and created again" in str(decision.error)
+    assert "table t, journal 'x/a': it was deleted and created again" in str(decision.error)
 
 
 def test_a_batch_behind_the_table_leaves_the_fingerprint_of_its_end() -> None:

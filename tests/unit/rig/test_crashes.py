@@ -113,7 +113,7 @@ def test_a_child_is_told_where_to_die(point: str, command: dict[str, str]) -> No
 def test_endings_are_told_apart() -> None:
     """A planned crash, a refusal of the sink, and whatever else."""
     assert outcome("FailpointError: failpoint 'sink.entry' was reached; it is") == CRASHED
-    assert outcome("gazette_spark.errors.sink_errors.GapError: table t, app id") == "GapError"
+    assert outcome("gazette_spark.errors.GapError: table t, app id") == "GapError"
     with pytest.raises(UnexpectedEndError, match="disk full"):
         outcome("java.io.IOException: disk full")
 

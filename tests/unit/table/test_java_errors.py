@@ -47,7 +47,7 @@ def test_an_error_of_python_is_left_alone() -> None:
 def test_an_error_of_a_task_is_named_whole() -> None:
     """Frames of Python are as long as the text may be, and say less than the error behind them."""
     frames = "".join(f'  File "/lib/part_{at}.py", line {at}, in read\n    self.read()\n' for at in range(40))
-    lost = "gazette_spark.errors.source_errors.DataLossError: journal 'shop/orders': bytes [5, 9) are gone"
+    lost = "gazette_spark.errors.DataLossError: journal 'shop/orders': bytes [5, 9) are gone"
     text = f"a.PythonException: Traceback (most recent call last):\n{frames}{lost}\n"
     assert short_text(["a.SparkException: task failed", text]) == (
         f"a.SparkException: task failed; caused by a.PythonException: {lost}"

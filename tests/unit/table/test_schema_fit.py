@@ -219,7 +219,7 @@ def test_the_error_lists_columns_types_and_ways_out() -> None:
         "column 'id' is bigint in the table and string in the batch, not all of whose values fit; cast it"
         in text
     )
-    assert text.endswith("And 3 columns more")
+    assert text.endswith("And 3 more columns")
 
 
 DECIMALS = DecimalType(10, 0), DecimalType(12, 2), DecimalType(38, 18), DecimalType(5, 5)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 
-from gazette_spark.errors.base import GazetteError
+from gazette_spark.errors import GazetteError
 
 log = logging.getLogger("gazette_spark")
 

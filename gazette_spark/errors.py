@@ -1,0 +1,1340 @@
+"""All errors that the package raises on purpose.
+
+An error keeps its values as attributes and survives pickling, because Spark carries errors from executors
+to the driver. Its text says what happened, shows the values, and says what to do. Texts never hold a token,
+a key or a signed URL: Spark shows them in full.
+
+The tree, with the base classes that are never raised themselves in brackets::
+
+    [GazetteError]
+        OptionError, InputError, JsonError, DamagedFileError, ClosedError
+        MissingModuleError, MissingPackageError, MissingZonesError
+        ProtocolError
+            WatchUnsupportedError
+        TokenError, BrokerRootError, PartialApplyError
+        BacklogError, DependencyError
+        AppendWaitError
+            PendingEntryError
+        [CallError]
+            UnavailableError, AuthError, TlsError
+            BrokerError
+                FlowControlError
+        [StatusError]
+            JournalNotFoundError, NoJournalPrimaryBrokerError, NotJournalPrimaryBrokerError
+            NotJournalBrokerError, InsufficientJournalBrokersError, WrongRouteError, ProposalMismatchError
+            OffsetNotYetAvailableError, EtcdTransactionFailedError, NotAllowedError, WrongAppendOffsetError
+            IndexHasGreaterOffsetError, RegisterMismatchError, SuspendedError, FragmentStoreUnhealthyError
+        [ShardStatusError]
+            ShardNotFoundError, NoShardPrimaryError, NotShardPrimaryError, ShardTransactionFailedError
+            ShardStoppedError
+        OffsetError, OffsetBeyondHeadError, JournalRecreatedError, OtherJournalsError
+        DataLossError
+            LogDataLossError
+        CorruptFragmentError
+            FragmentTooShortError, FragmentTooLongError
+        DirectReadError, FragmentConflictError, FragmentStoreError
+        OffsetJumpError, SeekRequiresNewReaderError
+        RecordError, RowError, EmptyListingError, MessageError, SequencerError, TransactionError
+        [SinkError]
+            [BatchMismatchError]
+                GapError, OverlapError
+            [BatchError]
+                TrimError, UpsertError, BadRowError, NoSpaceError
+            DeadLetterError, FencedError, LedgerLostError, LedgerFormatError, RestoredError
+            QueryCheckpointError, TableRefusedError, SchemaMismatchError
+        InvalidVersionError, LogFencedError, CheckpointStateError
+        NoMoreMessageError, FetchTimeoutError, FetchCancelledError
+        ShardFailedError, SourceLossError, TransactionOrderError
+        RecoveryLogLossError, RecorderFencedError, StoreFencedError, StoreFormatError
+
+To add an error, write its class here, draw it in the tree, and give its way out in ``tools/error_page.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, dataclass_transform
+
+_BROKER = "broker"
+
+_SHOWN_ITEMS = 10
+"""Items of a long list that an error's text shows; its attribute has all of them."""
+
+_SHOWN_JOURNALS = 3
+"""Journals of each side that :class:`OtherJournalsError` shows."""
+
+_SUBJECTS = {
+    "table": "table {}",
+    "app_id": "app id {!r}",
+    "batch_id": "batch {}",
+    "journal": "journal {!r}",
+    "shard": "shard {!r}",
+}
+"""Fields that say what an error is about, from the largest thing to the smallest, as its text shows them."""
+
+
+def _rebuild(cls: type[GazetteError], fields: dict[str, Any]) -> GazetteError:
+    error = cls.__new__(cls)
+    error.__dict__.update(fields)
+    return error
+
+
+@dataclass_transform(eq_default=False)
+class GazetteError(Exception):
+    """Base of all errors raised on purpose. All subclasses are dataclasses, without a decorator.
+
+    The text begins with what the error is about, taken from the error's fields, so subclasses state only what
+    happened and what to do. ``retryable`` says whether the same call may succeed later with no change by the
+    caller; only ``client._transport.retry`` reads it.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    problem: str
+    """What happened, in the classes whose text needs no more than that."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False)(cls)
+
+    def __str__(self) -> str:
+        subject = ", ".join(self._subject())
+        return f"{subject}: {self._text()}" if subject else self._text()
+
+    def _subject(self) -> Iterator[str]:
+        for name, form in _SUBJECTS.items():
+            if (value := getattr(self, name, None)) not in (None, ""):
+                yield form.format(value)
+
+    def _text(self) -> str:
+        # Errors that stay inside the package may have no text.
+        return str(getattr(self, "problem", type(self).__name__))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own would call the class with `args`, which a dataclass leaves empty.
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+def _listed(items: Sequence[object], separator: str, shown: int = _SHOWN_ITEMS) -> str:
+    more = len(items) - shown
+    text = separator.join(str(item) for item in items[:shown])
+    return f"{text}{separator}and {more} more" if more > 0 else text
+
+
+# Options, input and environment
+
+
+class OptionError(GazetteError, ValueError):
+    """An option is unknown, malformed, or contradicts another."""
+
+    option: str
+    got: str
+    expected: str
+
+    def _text(self) -> str:
+        return f"option {self.option!r}: got {self.got}; expected {self.expected}"
+
+
+class InputError(GazetteError, ValueError):
+    """Input of a command does not have the form that was named for it."""
+
+    problem: str
+
+
+class JsonError(GazetteError, ValueError):
+    """Text is not JSON, or breaks a limit of ``strict_json``."""
+
+    problem: str
+
+    def _text(self) -> str:
+        return f"not JSON ({self.problem})"
+
+
+class DamagedFileError(GazetteError):
+    """A stored file is not what was written: its length or its SHA-256 differs."""
+
+    path: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"{self.path} is damaged: {self.problem}. Restore it from a copy"
+
+
+class ClosedError(GazetteError, ValueError):
+    """A client, reader or append is used after its end, or in a process that did not make it."""
+
+    what: str
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield self.what
+
+
+class MissingModuleError(GazetteError, ImportError):
+    """The Python that runs Spark's workers lacks the package's dependencies."""
+
+    module: str
+    interpreter: str = field(default_factory=lambda: sys.executable)
+
+    def _text(self) -> str:
+        return (
+            f"Spark's Python workers run {self.interpreter}, which has no module {self.module!r}. Before the "
+            "session is made, set PYSPARK_PYTHON to the Python that gazette-spark[spark] is installed in. In "
+            "the driver's program: os.environ['PYSPARK_PYTHON'] = sys.executable"
+        )
+
+
+class MissingPackageError(GazetteError, ImportError):
+    """An optional package that the call needs is not installed."""
+
+    problem: str
+    install: str = "gazette-spark[spark]"
+
+    def _text(self) -> str:
+        return f"{self.problem}: pip install {self.install!r} (for {sys.executable})"
+
+
+class MissingZonesError(GazetteError):
+    """A named time zone cannot be looked up: rows would differ from one machine to the next."""
+
+    zone: str
+
+    def _text(self) -> str:
+        return (
+            f"time zone {self.zone!r} cannot be looked up: this machine has no time zone database; "
+            "install the system's, or the package tzdata"
+        )
+
+
+# Brokers
+
+
+class ProtocolError(GazetteError, ValueError):
+    """A message breaks a rule of the Gazette protocol; it is either from the broker or about to be sent."""
+
+    where: str
+    """Dotted path of the field, e.g. ``JournalSpec.fragment.length``, or the rpc."""
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield self.where
+
+
+class WatchUnsupportedError(ProtocolError):
+    """A broker ended a listing that it should have continued as a watch: it is older than Gazette 0.100."""
+
+
+class TokenError(GazetteError):
+    """A bearer token does not verify. Its text never holds the token or a key."""
+
+    problem: str
+
+
+class BrokerRootError(GazetteError):
+    """The embedded broker cannot use its root directory: in use, unreadable, or of another version."""
+
+    root: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"embedded broker root {self.root!r}: {self.problem}"
+
+
+class PartialApplyError(GazetteError):
+    """A series of transactions failed after some of them were done; these stay done."""
+
+    batch: int
+    """Index of the transaction that failed, from 0. Those before it were done, those after it not begun."""
+    applied: int
+    """Number of changes that were done: the first ones."""
+    changes: int
+    """Number of all changes."""
+    revision: int
+    """Etcd revision of the last transaction that was applied."""
+    cause: GazetteError
+    """Error of the next transaction. After an UnavailableError it may have been done, too."""
+
+    def _text(self) -> str:
+        return (
+            f"the first {self.applied} of {self.changes} changes were applied, up to revision "
+            f"{self.revision}; then batch {self.batch} failed: {self.cause}"
+        )
+
+
+class BacklogError(GazetteError):
+    """An append service had no room for more bytes, and got none in time."""
+
+    journal: str
+    size: int
+    """Bytes there was no room for."""
+    pending_bytes: int
+    """Bytes that wait to be appended, of all journals."""
+    limit_bytes: int
+
+    def _text(self) -> str:
+        return (
+            f"no room for {self.size} bytes: {self.pending_bytes} bytes wait to be appended, and the limit "
+            f"is {self.limit_bytes}. Append less at a time, or raise max_pending_bytes"
+        )
+
+
+class AppendWaitError(GazetteError):
+    """An append did not get what it waited for: its turn, a dependency, or the broker's answer."""
+
+    journal: str
+    """Name of the journal; empty where it is more than one."""
+    waited_s: float
+    problem: str
+
+    def _text(self) -> str:
+        service = "" if self.journal else "append service: "
+        return f"{service}waited {self.waited_s:g} s in vain: {self.problem}"
+
+
+class DependencyError(GazetteError):
+    """An operation that an append depends on failed, so the append and all behind it failed."""
+
+    journal: str
+    problem: str
+    """Text of the operation's own error, which is the cause of this one."""
+
+    def _text(self) -> str:
+        return f"an operation the append depends on failed: {self.problem}"
+
+
+class CallError(GazetteError):
+    """Base of the errors of a failed call, except for the statuses that brokers and consumers answer with."""
+
+    endpoint: str
+
+    service = _BROKER
+    """Whom the client called."""
+
+    def _subject(self) -> Iterator[str]:
+        yield f"{self.service} {self.endpoint}"
+
+    def _settings(self, options: str, *variables: str) -> str:
+        """Return where a caller sets something: options of a query, which has brokers only, and variables."""
+        query = f"options {options} of a query; for a command " if self.service == _BROKER else ""
+        *first, last = (f"{self.service.upper()}_{name}" for name in variables)
+        return f"{query}{', '.join(first)} and {last}"
+
+
+class UnavailableError(CallError):
+    """The broker could not be reached, or did not answer within the deadline."""
+
+    problem: str
+
+    retryable: ClassVar[bool] = True
+
+    def _text(self) -> str:
+        address = "brokerAddress" if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
+        return f"unavailable: {self.problem}. Check {address} and the {self.service}"
+
+
+class AuthError(CallError):
+    """The broker refused the caller's token, or the caller gave no token."""
+
+    problem: str
+
+    def _text(self) -> str:
+        return (
+            f"not authorized: {self.problem}. Check the token, or the keys that sign it: "
+            + self._settings(
+                "auth.token, auth.tokenFile and auth.keysSecret", "AUTH_TOKEN", "AUTH_TOKEN_FILE", "AUTH_KEYS"
+            )
+        )
+
+
+class TlsError(CallError):
+    """No secure connection can be made: one side does not trust the other, or does not use TLS."""
+
+    problem: str
+
+    def _text(self) -> str:
+        return (
+            f"no secure connection: {self.problem}. Check the address and the certificates: "
+            + self._settings(
+                "tls.caFile, tls.certFile and tls.keyFile", "TRUSTED_CA_FILE", "CERT_FILE", "CERT_KEY_FILE"
+            )
+        )
+
+
+class BrokerError(CallError):
+    """The broker failed the call with a text and no status (gRPC UNKNOWN and the like)."""
+
+    code: str
+    """Name of the gRPC code."""
+    problem: str
+
+    def _text(self) -> str:
+        text = f"{self.code}: {self.problem}"
+        if self.service == _BROKER or self.code != "UNIMPLEMENTED":
+            return text
+        address = f"{self.service.upper()}_ADDRESS"
+        return f"{text} No {self.service} serves this address; it may be a broker's. Check {address}"
+
+
+class FlowControlError(BrokerError):
+    """An append sent its bytes too slowly and was rolled back: others wait for the journal meanwhile."""
+
+    def _text(self) -> str:
+        return (
+            f"{super()._text()}. Nothing was appended. Have all bytes at hand before the first is written, "
+            "or use an AppendService, which collects them first"
+        )
+
+
+# Statuses that brokers answer with: one class each, named as on the wire
+
+
+class StatusError(GazetteError):
+    """A broker answered with a status other than OK. Each status has its own subclass."""
+
+    status: ClassVar[str] = ""
+    """Name of the status on the wire."""
+    advice: ClassVar[str] = ""
+
+    journal: str
+    detail: str = ""
+
+    def _text(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
+        stop = "" if detail.endswith("?") else "."
+        advice = f"{stop} {self.advice}" if self.advice else ""
+        return f"{self.status}{detail}{advice}"
+
+
+class JournalNotFoundError(StatusError):
+    """No such journal, or the caller's token does not cover it."""
+
+    status = "JOURNAL_NOT_FOUND"
+    advice = "Check the name; a token that does not cover the journal gets the same answer"
+
+
+class NoJournalPrimaryBrokerError(StatusError):
+    """The journal has no primary at the moment."""
+
+    status = "NO_JOURNAL_PRIMARY_BROKER"
+    retryable = True
+
+
+class NotJournalPrimaryBrokerError(StatusError):
+    """The called broker is not the journal's primary and may not proxy."""
+
+    status = "NOT_JOURNAL_PRIMARY_BROKER"
+    retryable = True
+
+
+class InsufficientJournalBrokersError(StatusError):
+    """The journal has fewer brokers than its replication requires."""
+
+    status = "INSUFFICIENT_JOURNAL_BROKERS"
+    retryable = True
+
+
+class NotJournalBrokerError(StatusError):
+    """The called broker does not hold the journal and may not proxy."""
+
+    status = "NOT_JOURNAL_BROKER"
+    retryable = True
+
+
+class WrongRouteError(StatusError):
+    """Brokers disagree about the journal's route."""
+
+    status = "WRONG_ROUTE"
+    retryable = True
+
+
+class ProposalMismatchError(StatusError):
+    """Brokers disagree about the journal's current fragment."""
+
+    status = "PROPOSAL_MISMATCH"
+    retryable = True
+
+
+class OffsetNotYetAvailableError(StatusError):
+    """Nothing can be read at the offset yet."""
+
+    status = "OFFSET_NOT_YET_AVAILABLE"
+
+    offset: int = 0
+    write_head: int = 0
+
+    def _text(self) -> str:
+        return f"offset {self.offset} cannot be read yet; the write head is {self.write_head}"
+
+
+class EtcdTransactionFailedError(StatusError):
+    """A spec changed since it was read; nothing was applied."""
+
+    status = "ETCD_TRANSACTION_FAILED"
+    advice = "List the journals again and repeat with their present revisions"
+
+
+class NotAllowedError(StatusError):
+    """The journal's flags forbid the call."""
+
+    status = "NOT_ALLOWED"
+
+
+class WrongAppendOffsetError(StatusError):
+    """The append named an offset that is not the write head."""
+
+    status = "WRONG_APPEND_OFFSET"
+
+
+class IndexHasGreaterOffsetError(StatusError):
+    """The store holds bytes past the brokers' write head."""
+
+    status = "INDEX_HAS_GREATER_OFFSET"
+    advice = "Use `gazctl journals reset-head` once the brokers' bytes are known to be lost"
+
+
+class RegisterMismatchError(StatusError):
+    """The journal's registers do not match the append's selector: another writer has taken over."""
+
+    status = "REGISTER_MISMATCH"
+
+
+class SuspendedError(StatusError):
+    """The journal is suspended."""
+
+    status = "SUSPENDED"
+
+
+class FragmentStoreUnhealthyError(StatusError):
+    """The journal's first fragment store fails its health check."""
+
+    status = "FRAGMENT_STORE_UNHEALTHY"
+
+
+def status_errors() -> dict[str, type[StatusError]]:
+    """Return the error class of each status name."""
+    return {cls.status: cls for cls in StatusError.__subclasses__()}
+
+
+# Statuses that consumers answer with
+
+
+class ShardStatusError(GazetteError):
+    """A consumer answered with a status other than OK. Each status has its own subclass."""
+
+    status: ClassVar[str] = ""
+    """Name of the status on the wire."""
+    advice: ClassVar[str] = ""
+
+    shard: str
+    """Id of the shard, or of several, separated by commas."""
+
+    def _text(self) -> str:
+        return f"{self.status}. {self.advice}" if self.advice else self.status
+
+
+class ShardNotFoundError(ShardStatusError):
+    """No such shard, or the caller's token does not cover it."""
+
+    status = "SHARD_NOT_FOUND"
+    advice = "Check the id; a token that does not cover the shard gets the same answer"
+
+
+class NoShardPrimaryError(ShardStatusError):
+    """The shard has no primary at the moment, or is disabled."""
+
+    status = "NO_SHARD_PRIMARY"
+    retryable = True
+
+
+class NotShardPrimaryError(ShardStatusError):
+    """The called consumer is not the shard's primary and did not pass the call on."""
+
+    status = "NOT_SHARD_PRIMARY"
+    retryable = True
+
+
+class ShardTransactionFailedError(ShardStatusError):
+    """A spec, or an assignment, changed since it was read; nothing was applied."""
+
+    status = "ETCD_TRANSACTION_FAILED"
+    advice = "List the shards again and repeat with their present revisions"
+
+
+class ShardStoppedError(ShardStatusError):
+    """The shard failed, or its assignment ended, before the call was answered."""
+
+    status = "SHARD_STOPPED"
+    advice = "`gazette-spark shards list` shows why; after `unassign` it starts again"
+
+
+def shard_status_errors() -> dict[str, type[ShardStatusError]]:
+    """Return the error class of each status name."""
+    return {cls.status: cls for cls in ShardStatusError.__subclasses__()}
+
+
+# Journals: positions, and bytes that are deleted, reset, corrupt, or missing from the requested place
+
+
+class OffsetError(GazetteError, ValueError):
+    """A query position is malformed, goes back, or is outside its journal."""
+
+    problem: str
+    journal: str = ""
+    offset: int | None = None
+
+    def _text(self) -> str:
+        return f"{self.problem} (offset {self.offset})" if self.offset is not None else self.problem
+
+
+class DataLossError(GazetteError):
+    """The journal now begins past an offset that has to be read, or has a hole there."""
+
+    journal: str
+    wanted: int
+    """Offset that has to be read next."""
+    available: int
+    """Smallest offset at or past ``wanted`` the journal can still serve."""
+
+    def _text(self) -> str:
+        return (
+            f"cannot read offset {self.wanted}, the next byte left is at {self.available}; "
+            f"{self.available - self.wanted} bytes are gone. Restore the fragments, or set "
+            "failOnDataLoss=false to skip the gap"
+        )
+
+
+class OffsetBeyondHeadError(GazetteError):
+    """A recorded offset is past the write head of its journal, as its brokers report it.
+
+    To continue would read other bytes under offsets that were already read.
+    """
+
+    journal: str
+    wanted: int
+    write_head: int
+    doubt: str = ""
+    """Why no broker could confirm the write head; empty if the journal's primary did."""
+
+    def _text(self) -> str:
+        return (
+            f"offset {self.wanted} was already read, but the journal now ends at {self.write_head}. "
+            f"{_low_end_explained(self.doubt)} If the journal was deleted and created again, the guide "
+            "'Recover' says how its table goes on"
+        )
+
+
+def _low_end_explained(doubt: str) -> str:
+    """Return the sentences about a journal that ends before an offset already read, the same in all errors.
+
+    Args:
+        doubt: Why the end could not be confirmed; empty if it was.
+    """
+    if doubt:
+        return (
+            f"This is not confirmed: {doubt}. A failover of brokers can cause it: a new replica reports too "
+            "low an end until it has listed the stores. Wait until the brokers are healthy, and start again: "
+            "no position was changed. If it stays so, bytes are lost: restore the journal's fragments."
+        )
+    return (
+        "The journal's primary confirms it. Either the journal was deleted and created again, or all of its "
+        "replicas failed, in a failover of brokers, before bytes were stored; offsets may be used again for "
+        "other bytes. Restore the journal's fragments, then start again: no position was changed."
+    )
+
+
+class JournalRecreatedError(GazetteError):
+    """A journal was deleted and created again, and its offsets may stand for other bytes than were read.
+
+    Bytes of the old journal that were not stored yet are lost.
+    """
+
+    journal: str
+    wanted: int
+    """Offset up to which its bytes were read."""
+    create_revision: int
+    """Etcd's revision at which the journal was created; 0 if unknown."""
+    revision: int
+    """Etcd's revision at which it was created before, or seen last; 0 if unknown."""
+    compared: tuple[int, int] | None = None
+    """Range of bytes that are not those that were read; None if no bytes could be compared."""
+    table: str = ""
+    """Table whose ledger recorded the journal, if the sink found the difference."""
+
+    def _text(self) -> str:
+        revisions = ""
+        if self.create_revision and 0 < self.revision != self.create_revision:
+            revisions = f" at revision {self.create_revision}, after revision {self.revision} had another one"
+        what = f"it was deleted and created again{revisions}"
+        adopt = f"DeltaSink.adopt(JournalOffsets({{{self.journal!r}: 0}}), recreated=True, options=…)"
+        if self.compared:
+            begin, end = self.compared
+            return (
+                f"{what}. Its bytes [{begin}, {end}) are not those that were read, so its offsets stand for "
+                "other records now. Give the new journal another table or app id; or continue this table "
+                f"with it by {adopt}, and start with a new checkpoint and DeltaSink.resume(reader)"
+            )
+        return (
+            f"{what}, and the bytes that were read up to offset {self.wanted} cannot be compared: they are "
+            "not recorded here, or the journal no longer has them. Start with a new checkpoint and "
+            "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that finds "
+            "nothing to compare either, give the new journal another table or app id, or continue this table "
+            f"with it by {adopt}"
+        )
+
+
+class OtherJournalsError(GazetteError, ValueError):
+    """A query checkpoint's position is of other journals than its source selects now.
+
+    To continue would read the selected journals from their first bytes, again if another source read them.
+    """
+
+    option: str
+    """Option that selects the source's journals."""
+    left: tuple[str, ...]
+    """Journals of the position that exist and are not selected any more."""
+    selected: tuple[str, ...]
+    """Journals that are selected; none of them is in the position."""
+
+    def _text(self) -> str:
+        selected, left = (
+            _listed([repr(journal) for journal in journals], ", ", _SHOWN_JOURNALS)
+            for journals in (self.selected, self.left)
+        )
+        return (
+            f"option {self.option!r}: it selects {selected}, and this source's position in the query "
+            f"checkpoint is of {left}. Spark matches sources and positions by their order in the query: keep "
+            "the order of the sources, and put none in front. To read other journals, start with a new "
+            "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals "
+            "of both"
+        )
+
+
+class CorruptFragmentError(GazetteError):
+    """A fragment's bytes do not match its name: length, codec or SHA-1."""
+
+    journal: str
+    begin: int
+    end: int
+    problem: str
+    source: str = ""
+    """Source of the bytes: a file path, or a URL without its query."""
+
+    def _text(self) -> str:
+        source = f" ({self.source})" if self.source else ""
+        return (
+            f"fragment [{self.begin}, {self.end}){source} is corrupt: {self.problem}. Restore the fragment "
+            "file from a replica or a backup"
+        )
+
+
+class FragmentTooShortError(CorruptFragmentError):
+    """A fragment's content ends before the end offset in the fragment's name."""
+
+
+class FragmentTooLongError(CorruptFragmentError):
+    """A fragment's content goes on past the end offset in its name; no byte past that offset was returned."""
+
+
+class DirectReadError(GazetteError):
+    """A fragment's file or URL cannot be opened or fetched; its broker may still serve it."""
+
+    source: str
+    """A file path, or a URL without its query."""
+    problem: str
+    expired: bool = False
+    """The store refused the URL's signature: a fresh URL may work."""
+    passing: bool = False
+    """The store may answer in a moment: it is busy, or the connection broke."""
+    refused: bool = False
+    """This client does not open such URLs; it made no connection."""
+    missing: bool = False
+    """There is no such file."""
+
+    def _subject(self) -> Iterator[str]:
+        yield f"fragment {self.source}"
+
+
+class FragmentConflictError(GazetteError):
+    """Stored fragments hold different bytes for the same offsets: the journal lost bytes and went on.
+
+    The client cannot tell which of these bytes are the journal's.
+    """
+
+    journal: str
+    begin: int
+    end: int
+    sources: tuple[str, ...]
+    """The files."""
+    problem: str
+
+    def _text(self) -> str:
+        return (
+            f"fragments overlap at [{self.begin}, {self.end}) and do not agree, {self.problem}: "
+            f"{', '.join(self.sources)}. Move the wrong one out of the store"
+        )
+
+
+class FragmentStoreError(GazetteError):
+    """A fragment store cannot be listed, or has content that this client does not read."""
+
+    store: str
+    """URL of the store, without parts that may be secret, or a path in the store."""
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"fragment store {self.store}"
+
+
+class OffsetJumpError(GazetteError):
+    """The journal has no bytes at the reader's offset; its next ones are further on.
+
+    The reader continues there when it is read again.
+    """
+
+    journal: str
+    wanted: int
+    offset: int
+    """Offset of the next byte."""
+
+    def _text(self) -> str:
+        return (
+            f"no bytes are left at offset {self.wanted}; the next are at {self.offset}. Read on to continue "
+            "there"
+        )
+
+
+class SeekRequiresNewReaderError(GazetteError):
+    """A reader of one stream, or of one fragment, cannot get to an offset: open a new one there.
+
+    The reader's position does not change.
+    """
+
+    journal: str
+    offset: int
+    """The reader's offset."""
+    wanted: int
+
+    def _text(self) -> str:
+        return f"a reader at offset {self.offset} cannot seek to {self.wanted}; open a new one there"
+
+
+# Records, rows and messages
+
+
+class RecordError(GazetteError):
+    """A record cannot be read: malformed under ``mode=FAILFAST``, or larger than allowed."""
+
+    journal: str
+    offset: int
+    """Offset of the record's first byte."""
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"journal {self.journal!r}, record at offset {self.offset}"
+
+
+class RowError(GazetteError, ValueError):
+    """A row cannot be written: it would not be read again as it is, or nothing gives its journal."""
+
+    partition: int
+    """Number of the Spark partition."""
+    row: int
+    """The row's index in that partition, from 0."""
+    problem: str
+    advice: str
+
+    def _text(self) -> str:
+        return (
+            f"row {self.row} of Spark partition {self.partition} cannot be written: {self.problem}. "
+            f"{self.advice}"
+        )
+
+
+class EmptyListingError(GazetteError):
+    """No journal exists to which a message could be mapped."""
+
+    problem: str = "empty ListResponse"
+
+    def _text(self) -> str:
+        return f"{self.problem}: no journal to map a message to. Check the selector of the listing"
+
+
+class MessageError(GazetteError, ValueError):
+    """A message cannot be framed, its UUID cannot be read or set, or its content type has no framing."""
+
+    problem: str
+
+
+class SequencerError(GazetteError, ValueError):
+    """A sequencer is used out of order, or a replay brought messages that are not of its range."""
+
+    journal: str
+    offset: int
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"journal {self.journal!r}, offset {self.offset}"
+
+
+class TransactionError(GazetteError):
+    """A batch cannot be committed in its transaction journal; its rows are in their journals, uncommitted."""
+
+    journal: str
+    """The transaction journal."""
+    problem: str
+    advice: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"transaction journal {self.journal!r}"
+
+    def _text(self) -> str:
+        return f"{self.problem}. {self.advice}"
+
+
+# The Delta sink
+
+
+class SinkError(GazetteError):
+    """Base of the Delta sink's errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """How one source of a batch (a journal or another source) disagrees with the table's record."""
+
+    source: str
+    """Journal name, or e.g. ``source 1`` for one that is not Gazette's."""
+    recorded: int | str | None
+    """End of the table's rows, None for a source that is new to the table."""
+    begin: int | str | None
+    end: int | str | None
+    journal: str = ""
+    """The journal's name alone, empty for another source."""
+
+    def __str__(self) -> str:
+        recorded = (
+            "the table knows nothing of it" if self.recorded is None else f"the table ends at {self.recorded}"
+        )
+        return f"{self.source}: {recorded}, the batch is [{self.begin}, {self.end})"
+
+
+class BatchMismatchError(SinkError):
+    """A batch does not continue the table; nothing was written. See the two subclasses."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    mismatches: tuple[Mismatch, ...]
+
+    advice: str = (
+        "The query checkpoint does not belong to this state of the table. Start the query with a new "
+        "checkpoint directory and DeltaSink.resume(reader), or startingOffsets from "
+        "DeltaSink.resume_offsets()"
+    )
+
+    def _text(self) -> str:
+        return f"{self.problem}: {_listed(self.mismatches, '; ')}. {self.advice}"
+
+
+class GapError(BatchMismatchError):
+    """The batch begins past the end of the table: to write it would leave bytes out permanently."""
+
+    problem = "the batch begins past what the table holds"
+
+    @property
+    def missing(self) -> dict[str, list[tuple[int, int]]]:
+        """Bytes that would be left out, by journal, as ``DeltaSink(accept_gaps=…)`` takes them."""
+        return {
+            mismatch.journal: [(mismatch.recorded, mismatch.begin)]
+            for mismatch in self.mismatches
+            if mismatch.journal and isinstance(mismatch.recorded, int) and isinstance(mismatch.begin, int)
+        }
+
+    def _text(self) -> str:
+        text = super()._text()
+        if not (missing := self.missing):
+            return text
+        shown = dict(list(missing.items())[:_SHOWN_ITEMS])
+        return f"{text}. To leave these bytes out for ever, and have the ledger say so: accept_gaps={shown}"
+
+
+class OverlapError(BatchMismatchError):
+    """The batch holds bytes the table has already, or cannot have in order: writing it would double rows."""
+
+    problem = "the batch overlaps what the table holds"
+
+
+class BatchError(SinkError):
+    """Base of the errors about one batch, of which nothing was written to the table."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    problem: str
+
+
+class TrimError(BatchError):
+    """A batch is partly in the table, and its rows there cannot be identified; nothing was written."""
+
+    def _text(self) -> str:
+        return (
+            f"part of it is in the table, and it cannot be trimmed: {self.problem}. Or start the query with "
+            "a new checkpoint directory and DeltaSink.resume(reader): then no batch overlaps the table"
+        )
+
+
+class UpsertError(BatchError):
+    """A batch's rows cannot be merged by their key; nothing was written."""
+
+    def _text(self) -> str:
+        return f"its rows cannot be merged by key: {self.problem}"
+
+
+class BadRowError(BatchError):
+    """A row of a batch cannot be written; nothing of the batch was written to the table."""
+
+
+class NoSpaceError(BatchError):
+    """A batch found no space on a disk: that of the table, of the query checkpoint, or Spark's scratch."""
+
+    def _text(self) -> str:
+        return (
+            f"no space is left: {self.problem}. Free space there, and start the query again with the same "
+            "checkpoint: the batch is written then, or skipped if the table has it"
+        )
+
+
+class DeadLetterError(SinkError):
+    """Rows cannot be split into rows that fit a table and dead letters; nothing was written."""
+
+    table: str
+    app_id: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"no dead letters: {self.problem}"
+
+
+class FencedError(SinkError):
+    """Another writer with the same app id has written to the table; this one must stop."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    """Batch of the writer that stops. It is in the table only if the winner's entry follows it."""
+    winner_query_id: str
+    winner_batch_id: int
+    winner_time: str
+    winner_table_version: int
+
+    def _text(self) -> str:
+        return (
+            f"fenced by query {self.winner_query_id}, which wrote its batch {self.winner_batch_id} as table "
+            f"version {self.winner_table_version} at {self.winner_time}. Stop one of the two queries; each "
+            "needs its own app id or its own table"
+        )
+
+
+class LedgerLostError(SinkError):
+    """Delta has transactions of the app id, but the table's history no longer has their offsets."""
+
+    table: str
+    app_id: str
+
+    def _text(self) -> str:
+        return (
+            "rows were written before, but the table's history holds no entry that says up to which offsets: "
+            "the history was cleaned up, the table is a copy, or something else writes with the transaction "
+            f"id 'gazette_spark/{self.app_id}'. Nothing was written. Find where the rows of each journal end "
+            "(gazette-spark offsets show TABLE --from-data) and have the ledger begin there: "
+            "DeltaSink.adopt(JournalOffsets.from_json(…)). Then start with a new checkpoint and "
+            "DeltaSink.resume(reader), and keep delta.logRetentionDuration longer than the longest pause"
+        )
+
+
+class LedgerFormatError(SinkError):
+    """A ledger entry in the table's history cannot be read."""
+
+    app_id: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"a ledger entry in the table's history cannot be read: {self.problem}"
+
+
+class RestoredError(SinkError):
+    """The table was restored in a way the sink cannot follow."""
+
+    table: str
+    app_id: str
+    problem: str
+    advice: str
+
+    def _text(self) -> str:
+        return f"{self.problem}. {self.advice}"
+
+
+class QueryCheckpointError(SinkError):
+    """The query checkpoint does not have the batch's offsets."""
+
+    path: str
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"query checkpoint {self.path}"
+
+
+class TableRefusedError(SinkError):
+    """Exactly-once cannot be guaranteed on the table, or in its location."""
+
+    table: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProblem:
+    """Reason why one column, or a field of one, cannot be written to a table."""
+
+    column: str
+    """After the names of the structs it is in; ``element``, ``key``, ``value``: of arrays and maps."""
+    problem: str
+    advice: str
+    table_type: str | None = None
+    """None where the table does not have it."""
+    batch_type: str | None = None
+    """None where the batch does not have it."""
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} {self.problem}; {self.advice}"
+
+
+class SchemaMismatchError(SinkError):
+    """The columns of a batch do not fit the table; nothing was written."""
+
+    table: str
+    app_id: str
+    batch_id: int | None
+    """None before the first batch."""
+    problems: tuple[ColumnProblem, ...]
+
+    def _subject(self) -> Iterator[str]:
+        yield from super()._subject()
+        if self.batch_id is None:
+            yield "at its start"
+
+    def _text(self) -> str:
+        more = len(self.problems) - _SHOWN_ITEMS
+        shown = ". ".join(str(problem) for problem in self.problems[:_SHOWN_ITEMS])
+        rest = f". And {more} more columns" if more > 0 else ""
+        return f"its columns do not fit the table, nothing was written: {shown}{rest}"
+
+
+# Replicated logs
+
+
+class InvalidVersionError(GazetteError):
+    """A checkpoint was requested at another version than the log has. Nothing was appended."""
+
+    journal: str
+    asked: int
+    """Version that the caller took the log to have."""
+    found: int
+    """Version that the log has; 0: nobody has made a checkpoint, or its brokers lost the registers."""
+
+    def _text(self) -> str:
+        return (
+            f"the log is at version {self.found}, not {self.asked}: no checkpoint was made. Another "
+            "checkpoint came before, or the version is of another snapshot: read the log to its end first. "
+            "If all brokers of the journal were lost with its registers, "
+            f"take_over(version={self.asked}) sets the version again"
+        )
+
+
+class LogFencedError(GazetteError):
+    """Another writer has taken the log over; this one must stop.
+
+    The outcome of entries that it has not acknowledged is unknown: only the log shows it.
+    """
+
+    journal: str
+    author: str
+    """The writer that appends now; empty: nobody, the journal's brokers lost its registers."""
+
+    def _text(self) -> str:
+        if not self.author:
+            return (
+                "its registers do not name this writer any more: all its brokers were lost. Entries may be "
+                "missing, and no writer is fenced. Make sure that one primary is left, and let it make a "
+                "new Writer"
+            )
+        return (
+            f"writer {self.author} has taken the log over. Stop being primary; to become primary again, "
+            "make a new Writer, take the log over, and read it to its end"
+        )
+
+
+class PendingEntryError(AppendWaitError, TimeoutError):
+    """An entry was not acknowledged in time; it may be in the log, now or later. Read the log to learn."""
+
+
+class CheckpointStateError(GazetteError, ValueError):
+    """The steps of a checkpoint are called out of their order, or by a thread that would wait for itself."""
+
+    journal: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"{self.problem}. `with writer.checkpointing(version)` keeps the order"
+
+
+class NoMoreMessageError(GazetteError):
+    """The log ends here: all entries that were acknowledged before the call have been fetched."""
+
+    journal: str
+    offset: int
+    """The journal's write head."""
+
+    def _text(self) -> str:
+        return f"the log ends at offset {self.offset}"
+
+
+class FetchTimeoutError(GazetteError, TimeoutError):
+    """No entry came in time. The next fetch continues at the same offset."""
+
+    journal: str
+    offset: int
+    waited_s: float
+
+    def _text(self) -> str:
+        return f"no entry at offset {self.offset} within {self.waited_s:g} s"
+
+
+class FetchCancelledError(GazetteError):
+    """A fetch was cancelled. The next one continues at the same offset."""
+
+    journal: str
+    offset: int
+
+    def _text(self) -> str:
+        return f"the fetch at offset {self.offset} was cancelled"
+
+
+class LogDataLossError(DataLossError):
+    """Entries of a replicated log are gone: the journal begins past them, has a hole, or ends before them."""
+
+    doubt: str = ""
+    """Why no broker could confirm an end that is too low; empty if the journal's primary did."""
+
+    def _text(self) -> str:
+        if self.available < self.wanted:
+            return (
+                f"the log was read up to offset {self.wanted}, but it ends at {self.available}. "
+                f"{_low_end_explained(self.doubt)} Or start this replica from a copy of the primary's state"
+            )
+        return (
+            f"entries at offset {self.wanted} are gone, the next byte left is at {self.available}. Restore "
+            "the fragments, or load a snapshot and continue at its offset with set_offset"
+        )
+
+
+# Consumer applications, their shards and recovery logs
+
+
+class ShardFailedError(GazetteError):
+    """A shard cannot continue; the cause is the error this one was raised from."""
+
+    shard: str
+    step: str
+    """What failed: a method of the application or store, or a step of the host."""
+    cause: str
+
+    def _text(self) -> str:
+        return (
+            f"{self.step}: {self.cause}. The shard is FAILED and its offsets are kept; when the cause is "
+            "removed, unassign the shard or apply its spec again to start it"
+        )
+
+
+class SourceLossError(GazetteError):
+    """A source of a shard ends before the offset that the shard has read: it lost bytes, or was made again.
+
+    To wait there would be to leave out what is appended up to that offset.
+    """
+
+    journal: str
+    read_through: int
+    """Next byte that the shard reads."""
+    write_head: int
+    doubt: str = ""
+    """Why no broker could confirm the write head; empty if the journal's primary did."""
+
+    def _text(self) -> str:
+        return (
+            f"the shard has read up to offset {self.read_through}, but the journal ends at "
+            f"{self.write_head}. {_low_end_explained(self.doubt)} If the journal was created again, apply "
+            "the spec under another id, which begins at the sources' min_offset with new state"
+        )
+
+
+class TransactionOrderError(GazetteError):
+    """A step of a consumer transaction is called when the transaction is not at that step."""
+
+    problem: str
+
+
+class RecoveryLogLossError(GazetteError):
+    """Operations that are needed to rebuild a shard's files are not in its recovery log."""
+
+    journal: str
+    offset: int
+    """Offset at which they should be, or behind which they are gone."""
+    problem: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"recovery log {self.journal!r}, offset {self.offset}"
+
+    def _text(self) -> str:
+        return (
+            f"{self.problem}. Data is lost: restore the journal's fragments, or start from hints of a "
+            "backup. To begin again without state, delete the journal and the shard's hints, and create the "
+            "journal again"
+        )
+
+
+class RecorderFencedError(GazetteError):
+    """Another host has taken the recovery log over; this one must stop. Nothing of the call is recorded."""
+
+    journal: str
+
+    def _subject(self) -> Iterator[str]:
+        yield f"recovery log {self.journal!r}"
+
+    def _text(self) -> str:
+        return (
+            "another recorder has taken it over, so the shard's primary is elsewhere now. This host's files "
+            "are out of date: stop the shard here, and play the log again to become primary"
+        )
+
+
+class StoreFencedError(GazetteError):
+    """Another store of the same shard has restored its checkpoint; this one cannot commit any more."""
+
+    store: str
+    shard: str
+
+    def _text(self) -> str:
+        return (
+            f"another host restored the shard since store {self.store} was opened, so the shard's primary is "
+            "elsewhere now. The transaction was rolled back"
+        )
+
+
+class StoreFormatError(GazetteError, ValueError):
+    """A store's file does not hold what the store writes."""
+
+    path: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"store file {self.path}: {self.problem}. Restore the file, or begin with an empty store"
