@@ -1,4 +1,4 @@
-"""``gazette-spark demo``: the main job on one machine, with crashes, and the proof that nothing is lost."""
+"""``gazette-spark demo`` and ``quickstart``: a stream into a Delta table on one machine, killed or not."""
 
 from __future__ import annotations
 
@@ -7,31 +7,63 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import click
 
 from gazette_spark.cli.doctor import find_java, no_java
-from gazette_spark.cli.main import typed_broker
-from gazette_spark.errors import GazetteError
+from gazette_spark.cli.main import Integer, typed_broker
+from gazette_spark.cli.server_options import end_signals
+from gazette_spark.errors import GazetteError, ProtocolError
+from gazette_spark.protocol.durations import parse_duration
 from gazette_spark.spark_start import starting_spark
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gazette_spark.demo.run import Report
+    from gazette_spark.demo.run import DemoOptions, Report, Wait
+
+PLAIN_INTERVAL_S = 5.0
+"""Time between two lines of progress when the output is not a terminal."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
-keep_option = click.option(
-    "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    metavar="DIR",
-    help="Keep broker, table, checkpoint and logs in DIR, which must be empty or new.",
-)
+def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorated]:
+    """Add the options that both commands have, with these defaults."""
+
+    def decorate(command: Decorated) -> Decorated:
+        rate_option = click.option(
+            "--rate",
+            type=click.FloatRange(min=1),
+            default=rate,
+            show_default=True,
+            help="Events per second, over all journals.",
+        )
+        kill_option = click.option(
+            "--kill",
+            "kills",
+            type=Integer(min=0),
+            default=kills,
+            show_default=True,
+            metavar="TIMES",
+            help="Number of times to kill the query with SIGKILL in mid-flight and start it again.",
+        )
+        keep_option = click.option(
+            "--keep",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=None,
+            metavar="DIR",
+            help="Keep broker, table, checkpoint and logs in DIR, which must be empty or new.",
+        )
+        return rate_option(kill_option(keep_option(command)))
+
+    return decorate
 
 
 @click.command()
@@ -40,14 +72,7 @@ keep_option = click.option(
     type=click.FloatRange(min=1),
     default=40.0,
     show_default=True,
-    help="Time that the writers append. The two kills may prolong it.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=10),
-    default=10_000.0,
-    show_default=True,
-    help="Events per second, over all journals.",
+    help="Time that the writers append. The kills may prolong it.",
 )
 @click.option(
     "--broker",
@@ -56,36 +81,87 @@ keep_option = click.option(
     callback=lambda ctx, _parameter, value: value or typed_broker(ctx),
     help="Use this broker instead of an embedded one.",
 )
-@keep_option
-def demo(seconds: float, rate: float, broker: str | None, keep: Path | None) -> None:
+@_stream_options(rate=10_000.0, kills=2)
+def demo(seconds: float, broker: str | None, rate: float, kills: int, keep: Path | None) -> None:
     """Stream journals into a Delta table, with crashes, and prove it exact.
 
     Four writers append shop events to four journals while a Spark query streams them into a Delta
     table. The query is killed with SIGKILL in mid-flight twice and started again. Then every appended
     event is looked up in the table. Exit code 1 if one is lost or doubled.
     """
-    check_needs()
-    # An exception lets everything be closed and removed, which the signal's own way would not.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _check_requirements()
     from rich.console import Console
 
-    from gazette_spark.cli.screen import make_screen
-    from gazette_spark.demo.child import QueryDiedError
-    from gazette_spark.demo.run import DemoOptions, run_demo
+    from gazette_spark.demo.run import DemoOptions
+
+    # The signal's default action would not close and remove anything. An exception does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def wait(timeout_s: float) -> bool:
+        time.sleep(timeout_s)
+        return False
 
     console = Console()
-    with work_directory(keep) as directory, make_screen(console) as screen:
-        screen.say(starting_spark())
-        try:
-            report = run_demo(DemoOptions(seconds, rate, broker), directory, screen)
-        except QueryDiedError as error:
-            click.echo(error.log_tail, err=True)
-            raise
-        show_report(report, console)
+    report = _run(DemoOptions(seconds, rate, kills, broker), keep, console, wait)
+    if report is not None:
+        _show_report(report, console)
         report.proof.check()
+        console.print(
+            "[bold green]exactly once[/]: every appended event is in the table, and nothing else is"
+        )
 
 
-def check_needs(*, lag: bool = False) -> None:
+def _duration_s(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:
+    if text is None:
+        return float("inf")
+    try:
+        return parse_duration(text).ToNanoseconds() / 1e9
+    except ProtocolError as error:
+        raise click.BadParameter(error.problem) from None
+
+
+@click.command()
+@click.option(
+    "--for",
+    "seconds",
+    metavar="DURATION",
+    callback=_duration_s,
+    help="End after this time, such as 30s or 2m.",
+)
+@_stream_options(rate=200.0, kills=0)
+def quickstart(seconds: float, rate: float, kills: int, keep: Path | None) -> None:
+    """Stream journals into a Delta table and watch its lag in a browser.
+
+    The command starts a broker, four journals, their writers, a Spark query and the lag page, and prints the
+    page's address. Ctrl-C, or --for, stops the writers. The table gets the rest, and `verify` compares it
+    with the journals. The exit code is that of `verify`.
+    """
+    _check_requirements(lag=True)
+    import logging
+
+    from rich.console import Console
+
+    from gazette_spark.demo.run import DemoOptions
+
+    # Until the table exists, the lag page logs that it cannot read it. That is no news for the terminal.
+    logging.getLogger("gazette_spark").addHandler(logging.NullHandler())
+    ends = end_signals()
+
+    def wait(timeout_s: float) -> bool:
+        try:
+            ends.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+    options = DemoOptions(seconds, rate, kills, has_lag_page=True)
+    report = _run(options, keep, Console(stderr=True), wait)
+    if report is not None:
+        report.proof.check()
+        raise click.exceptions.Exit(report.verify_exit_code)
+
+
+def _check_requirements(*, lag: bool = False) -> None:
     """Report missing requirements before anything is started; with ``lag`` those of its page, too."""
     from importlib.util import find_spec
 
@@ -97,8 +173,20 @@ def check_needs(*, lag: bool = False) -> None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 
 
+def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) -> Report | None:
+    from gazette_spark.demo.run import QueryDiedError, run_demo
+
+    with _work_directory(keep) as directory, _ConsoleScreen(console) as screen:
+        screen.say(starting_spark())
+        try:
+            return run_demo(options, directory, screen, wait)
+        except QueryDiedError as error:
+            click.echo(error.log_tail, err=True)
+            raise
+
+
 @contextmanager
-def work_directory(keep: Path | None) -> Iterator[Path]:
+def _work_directory(keep: Path | None) -> Iterator[Path]:
     """Give an empty directory: the user's, or one that is removed unless it holds a failure's evidence."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
@@ -123,22 +211,54 @@ def work_directory(keep: Path | None) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def show_report(report: Report, console: Console) -> None:
-    """Print the demo's result."""
+class _ConsoleScreen:
+    """Lines with the elapsed time, and the current state: a status line on a terminal, a line elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("") if console.is_terminal else None
+        self._began = time.monotonic()
+        self._shown = 0.0
+
+    def say(self, text: str) -> None:
+        """Show one line, at once even in a pipe."""
+        elapsed_s = time.monotonic() - self._began
+        self._console.print(f"{elapsed_s:5.1f} s  {text}", highlight=False, soft_wrap=True)
+
+    def show(self, phase: str, appended_rows: int, table_rows: int) -> None:
+        """Change the status line; without a terminal, show a line if the last one is old enough."""
+        text = f"{phase}: {appended_rows:,} rows appended, {table_rows:,} in the table"
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._shown >= PLAIN_INTERVAL_S:
+            self._shown = time.monotonic()
+            self.say(text)
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _show_report(report: Report, console: Console) -> None:
     from rich.table import Table
 
-    proof, times = report.proof, report.times
+    proof = report.proof
     lines = {
         "rows appended": f"{proof.appended:,}",
         "rows in the table": f"{proof.in_table:,}",
         "lost": f"{proof.lost:,}",
         "duplicated": f"{proof.duplicated:,}",
         "foreign or altered": f"{proof.foreign + proof.altered:,}",
-        "kills of the query": f"{times.kills:,}",
-        "commits of the table": f"{times.table_commits:,}",
+        "kills of the query": f"{report.kills:,}",
+        "commits of the table": f"{report.table_commits:,}",
         "bytes appended": f"{report.appended_bytes:,}",
-        "bytes/s appended": f"{report.appended_bytes / times.writing_s:,.0f}",
-        "bytes/s into the table": f"{report.appended_bytes / times.drained_s:,.0f} (kills included)",
+        "bytes/s appended": f"{report.appended_bytes / report.writing_s:,.0f}",
+        "bytes/s into the table": f"{report.appended_bytes / report.drained_s:,.0f} (kills included)",
     }
     totals = Table(show_header=False, box=None, pad_edge=False)
     for name, value in lines.items():
@@ -146,12 +266,5 @@ def show_report(report: Report, console: Console) -> None:
     ledger = Table("journal", "read through", title="the ledger's last entry", title_justify="left", box=None)
     for journal, offset in report.ledger.items():
         ledger.add_row(journal, f"{offset:,}")
-    console.print()
-    console.print(totals)
-    console.print()
-    console.print(ledger)
-    console.print()
-    if proof.exact:
-        console.print(
-            "[bold green]exactly once[/]: every appended event is in the table, and nothing else is"
-        )
+    for part in ("", totals, "", ledger, ""):
+        console.print(part)

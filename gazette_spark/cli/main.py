@@ -20,7 +20,7 @@ from gazette_spark.version import VERSION
 
 COMMANDS = {
     "quickstart": (
-        "gazette_spark.cli.quickstart:quickstart",
+        "gazette_spark.cli.demo:quickstart",
         "Stream journals into a Delta table and watch its lag.",
     ),
     "demo": ("gazette_spark.cli.demo:demo", "Kill a stream in mid-flight, and prove its table exact."),

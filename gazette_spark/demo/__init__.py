@@ -1,12 +1,7 @@
-"""The demo: journals stream into a Delta table while the query is killed, and nothing is lost.
+"""The demo: journals stream into a Delta table while the query is killed, and no event is lost or doubled.
 
-- ``events``   believable JSON events, and the record of appended ones
-- ``writers``  threads that append events at a steady rate
-- ``query``    the process that gets killed: Spark, the source and the sink, as a user would write them
-- ``child``    starts that process, kills it with all its children, shows its log
-- ``watch``    the query's state from the table and the checkpoint on disk, read without Spark
-- ``plan``     decides from there when to kill, when to stop writing, when to give up
-- ``proof``    compares every appended event with the table
-- ``scenario`` looks, decides, acts
-- ``run``      sets everything up and reports
+- ``run``    the program: sets everything up, decides when to kill the query and when to stop, reports
+- ``query``  the process that is killed: Spark, the source and the sink, as a user would write them
+- ``events`` JSON events of a web shop, and the threads that append them
+- ``proof``  compares every appended event with the table
 """

@@ -1,23 +1,29 @@
-"""Events of a small web shop, as the lines a service would append to a journal.
+"""Events of a small web shop, and the threads that append them to journals as a service would.
 
-An event's id is a "snowflake": milliseconds, writer, counter. It needs all 63 bits, so a reader that
-takes a detour through floating point is caught by the proof.
+An event's id is a "snowflake": milliseconds, writer, counter. It needs all 63 bits, so the proof notices a
+reader that converts it to floating point on the way.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from gazette_spark.client import Client
+from gazette_spark.errors import GazetteError, WrongAppendOffsetError
+
 Int64s = npt.NDArray[np.int64]
 
 JOURNALS = ("orders", "payments", "page-views", "telemetry")
-"""Last parts of the journals' names; each has its writer and its kinds of events."""
+"""Last parts of the journals' names. Every journal has one writer, and its own kinds of events."""
 
 SCHEMA = (
     "id BIGINT, ts TIMESTAMP, user STRING, kind STRING, amount DOUBLE, country STRING, "
@@ -33,6 +39,9 @@ WRITER_SHIFT, TIME_SHIFT = 17, 22
 
 MAX_PER_APPEND = 1 << WRITER_SHIFT
 
+APPEND_INTERVAL_S = 0.1
+APPEND_TIMEOUT_S = 60.0
+
 _KINDS: tuple[Sequence[str], ...] = (
     ("order_placed", "order_changed", "order_cancelled", "order_shipped"),
     ("authorized", "captured", "refunded", "declined"),
@@ -46,7 +55,7 @@ _TAGS = ('"mobile"', '"returning"', '"campaign-äöü"', '"quote \\" and \\\\ sl
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Content of one append, and the columns the proof compares."""
+    """Content of one append, and the columns that the proof compares."""
 
     content: bytes
     """JSON lines."""
@@ -56,7 +65,7 @@ class EventBatch:
 
 
 def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventBatch:
-    """Make ``count`` events of one writer at one millisecond, which it must not use twice."""
+    """Make ``count`` events of one writer at one millisecond. A writer must not use a millisecond twice."""
     if not 0 < count <= MAX_PER_APPEND:
         raise ValueError(f"{count} events do not fit one append; at most {MAX_PER_APPEND} do")
     first = (unix_ms - EPOCH_MS) << TIME_SHIFT | writer << WRITER_SHIFT
@@ -81,6 +90,104 @@ def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventB
     return EventBatch("".join(lines).encode(), ids, cents)
 
 
-def due(rate: float, elapsed_s: float, sent: int) -> int:
-    """Return how many events are due now, so that the mean rate holds even after a hold-up."""
+def count_due(rate: float, elapsed_s: float, sent: int) -> int:
+    """Return how many events to append now, so that the mean rate holds even after a delay."""
     return min(max(int(rate * elapsed_s) - sent, 0), MAX_PER_APPEND)
+
+
+@dataclass(slots=True)
+class Appended:
+    """Acknowledged events of one writer. Only its thread writes here."""
+
+    journal: str
+    rows: int = 0
+    write_head: int = 0
+    """Write head after the last acknowledged append."""
+    batches: list[EventBatch] = field(default_factory=list)
+    """The batches without their content."""
+
+
+class Writers:
+    """Appends to ``journals`` at ``rate`` events a second in all, from ``start`` until ``stop``.
+
+    A context manager; leaving it stops the threads. ``error`` is the first failure of any of them.
+    """
+
+    def __init__(self, client: Client, journals: list[str], rate: float) -> None:
+        self.appended = [Appended(journal) for journal in journals]
+        self.error: GazetteError | None = None
+        self._client = client
+        self._rate_per_journal = rate / len(journals)
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, appended), name=f"writer-{number}", daemon=True)
+            for number, appended in enumerate(self.appended)
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Events acknowledged so far."""
+        return sum(appended.rows for appended in self.appended)
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """Write head of each journal after its last acknowledged append."""
+        return {appended.journal: appended.write_head for appended in self.appended}
+
+    def columns(self) -> tuple[Int64s, Int64s]:
+        """Return ids and cents of all acknowledged events. Call it after ``stop``."""
+        batches = [batch for appended in self.appended for batch in appended.batches]
+        none = np.empty(0, np.int64)
+        ids = np.concatenate([none, *(batch.ids for batch in batches)])
+        return ids, np.concatenate([none, *(batch.cents for batch in batches)])
+
+    def start(self) -> None:
+        """Start appending."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let each writer finish its current append, and wait for that."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(APPEND_TIMEOUT_S + 10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _run(self, number: int, appended: Appended) -> None:
+        random = Random(number)  # noqa: S311 - made-up shop events
+        began, last_ms = time.monotonic(), 0
+        try:
+            while not self._stopping.wait(APPEND_INTERVAL_S):
+                count = count_due(self._rate_per_journal, time.monotonic() - began, appended.rows)
+                if count == 0:
+                    continue
+                last_ms = max(time.time_ns() // 1_000_000, last_ms + 1)
+                batch = make_events(random, number, last_ms, count)
+                appended.write_head = self._append_once(appended.journal, batch.content, appended.write_head)
+                appended.batches.append(EventBatch(b"", batch.ids, batch.cents))
+                appended.rows += count
+        except GazetteError as error:
+            self.error = self.error or error
+            self._stopping.set()
+
+    def _append_once(self, journal: str, content: bytes, head: int) -> int:
+        """Append ``content`` at ``head`` and nowhere else; return the new write head.
+
+        The client repeats an append whose response was lost. With an explicit offset the repetition fails
+        instead of doubling the events. If the write head is then where the first try would have left it, the
+        first try succeeded. (Offset 0 means "anywhere" on the wire, which is safe for the first append
+        because the journals are new and have one writer.)
+        """
+        end = head + len(content)
+        try:
+            return self._client.append(journal, content, offset=head, timeout_s=APPEND_TIMEOUT_S).end
+        except WrongAppendOffsetError:
+            if self._client.write_head(journal) == end:
+                return end
+            raise

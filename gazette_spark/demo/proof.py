@@ -10,22 +10,6 @@ from gazette_spark.demo.events import Int64s
 from gazette_spark.errors import GazetteError
 
 
-@dataclass(eq=False)
-class InexactError(GazetteError):
-    """The table differs from the appended events."""
-
-    lost: int
-    duplicated: int
-    foreign: int
-    altered: int
-
-    def __str__(self) -> str:
-        return (
-            f"the table is not what was appended: {self.lost} events lost, {self.duplicated} duplicated, "
-            f"{self.foreign} never appended, {self.altered} altered"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Proof:
     """Difference of two multisets of events. All but the first two are 0 if the table is exact."""
@@ -41,15 +25,24 @@ class Proof:
     altered: int
     """In the table under its id, with another amount."""
 
-    @property
-    def exact(self) -> bool:
-        """Whether every appended event is in the table once, and nothing else is."""
-        return not (self.lost or self.duplicated or self.foreign or self.altered)
-
     def check(self) -> None:
-        """Raise unless the table is exact."""
-        if not self.exact:
-            raise InexactError(self.lost, self.duplicated, self.foreign, self.altered)
+        """Raise InexactError unless the table holds every appended event once, and nothing else."""
+        if self.lost or self.duplicated or self.foreign or self.altered:
+            raise InexactError(self)
+
+
+@dataclass(eq=False)
+class InexactError(GazetteError):
+    """The table differs from the appended events."""
+
+    proof: Proof
+
+    def __str__(self) -> str:
+        proof = self.proof
+        return (
+            f"the table is not what was appended: {proof.lost} events lost, {proof.duplicated} duplicated, "
+            f"{proof.foreign} never appended, {proof.altered} altered"
+        )
 
 
 def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) -> Proof:
@@ -67,12 +60,12 @@ def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) 
     surplus = np.bincount(table_place, minlength=len(universe)) - appended
     amount = np.zeros(len(universe), np.int64)
     amount[place] = cents
-    known = appended[table_place] > 0
+    was_appended = appended[table_place] > 0
     return Proof(
         appended=len(ids),
         in_table=len(table_ids),
         lost=int(-surplus[surplus < 0].sum()),
         duplicated=int(surplus[(surplus > 0) & (appended > 0)].sum()),
         foreign=int(surplus[appended == 0].sum()),
-        altered=int(np.count_nonzero(known & (amount[table_place] != table_cents))),
+        altered=int(np.count_nonzero(was_appended & (amount[table_place] != table_cents))),
     )

@@ -1,34 +1,57 @@
-"""Runs the demo: sets up a broker, journals, writers and the query, then reports what it showed."""
+"""Runs broker, journals, writers and a query, kills the query, and compares the table with what was appended.
+
+Two commands share this program. ``gazette-spark demo`` writes for some seconds and kills the query twice.
+``gazette-spark quickstart`` serves the lag page and runs until the user ends it; then ``verify`` compares the
+table with the journals once more.
+
+:func:`decide` is the script:
+
+======== ======================================================= =============
+state    leaves it, or stays in it, when                         by the step
+======== ======================================================= =============
+starting the table exists                                        START_WRITING
+writing  a kill is due, and the query is in mid-flight           KILL
+writing  the user wants the end; or the time is up, and all      STOP_WRITING
+         kills are done or the backlog lasts for the others
+draining a kill is missing, and the query is in mid-flight       KILL
+draining the ledger is at every write head                       FINISH
+======== ======================================================= =============
+
+A query is in mid-flight if its present run has committed rows and has planned a batch that is not finished.
+A kill while it starts would prove little.
+"""
 
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
-
-import pyarrow as pa
+from typing import Protocol
 
 from gazette_spark.client import Client
-from gazette_spark.demo.child import QueryProcess
-from gazette_spark.demo.events import JOURNALS, Int64s
-from gazette_spark.demo.plan import Plan
+from gazette_spark.demo.events import JOURNALS, Writers
 from gazette_spark.demo.proof import Proof, compare
-from gazette_spark.demo.scenario import Scenario, ScenarioTimes, Screen
-from gazette_spark.demo.settings import APP_ID, Settings
-from gazette_spark.demo.writers import Writers
+from gazette_spark.errors import GazetteError
+from gazette_spark.ledger.positions import now_ms
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.table_watch import ledger_heads
+from gazette_spark.spark_start import log_tail
+from gazette_spark.testing.crash import CrashChild
+from gazette_spark.testing.table_watch import TableWatch, batch_in_flight, ledger_heads
 
-FINISH_S = 180.0
-"""Time for the query to stop and to read the whole table."""
+APP_ID = "gazette-spark-demo"
+"""The name under which the query writes to the table."""
 
-KILLS = 2
-"""Number of kills of the query."""
+MAX_BYTES_PER_TRIGGER = 8 << 20
+"""Keeps batches small, so that a backlog takes several of them and a kill has something to interrupt."""
 
 FRAGMENT_LENGTH = 4 << 20
 """Small, so that a short run persists several fragments of each journal and reads them back."""
@@ -36,8 +59,38 @@ FRAGMENT_LENGTH = 4 << 20
 CODECS = ("SNAPPY", "GZIP", "ZSTANDARD", "NONE")
 """One codec for each journal."""
 
-MAX_BYTES_PER_TRIGGER = 8 << 20
-"""Keeps batches small, so that a backlog takes several and a kill has something to interrupt."""
+BATCHES_PER_KILL = 3
+"""A run that is killed commits one batch and dies in the next one; the third is a reserve."""
+
+KILLS_WITHIN_S = 60.0
+"""Kills come within the first half of the writing time, or of this time if it is shorter."""
+
+POLL_S = 0.05
+"""Time between two looks at the table and the query checkpoint."""
+
+STALL_S = 240.0
+"""A running query that commits nothing for this long has failed."""
+
+START_STALL_S = 420.0
+"""The same limit for the first start, when Spark may have to download Delta's jars."""
+
+FINISH_S = 180.0
+"""Time for the query to stop and to read the whole table."""
+
+QUERY = Path(__file__).with_name("query.py")
+
+Wait = Callable[[float], bool]
+"""Waits for some seconds. Returns True, and at once, when the user wants the end."""
+
+
+class Screen(Protocol):
+    """Output of the demo's progress."""
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+
+    def show(self, phase: str, appended_rows: int, table_rows: int) -> None:
+        """Show the current state; called often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +98,15 @@ class DemoOptions:
     """The user's options."""
 
     seconds: float
+    """Writing time; infinite if only the user ends it."""
     rate: float
+    """Events a second over all journals."""
+    kills: int
     broker: str | None = None
     """Address of a deployed broker; None starts an embedded one."""
+    has_lag_page: bool = False
+    """Serve the lag page, and run ``verify`` at the end."""
+    query: Path = QUERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,92 +114,280 @@ class Report:
     """Result of the demo."""
 
     proof: Proof
-    times: ScenarioTimes
+    kills: int
+    table_commits: int
     appended_bytes: int
+    writing_s: float
+    drained_s: float
+    """Seconds from the first append until the last byte was in the table, kills and restarts included."""
     ledger: dict[str, int]
     """Offset of each journal in the last entry of the table's ledger."""
+    verify_exit_code: int = 0
 
 
-def run_demo(options: DemoOptions, directory: Path, screen: Screen) -> Report:
-    """Run the demo in an empty ``directory``.
+@dataclass(eq=False)
+class QueryDiedError(GazetteError):
+    """The query's process ended, or stopped making progress, without a request to stop."""
+
+    problem: str
+    log_tail: str = ""
+    """Last lines of the process's log."""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class Step(Enum):
+    """Next step of the demo."""
+
+    WAIT = auto()
+    START_WRITING = auto()
+    KILL = auto()
+    STOP_WRITING = auto()
+    FINISH = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Script of the demo."""
+
+    seconds: float
+    """Seconds that the writers append; longer if the kills take longer."""
+    pauses_s: tuple[float, ...]
+    """One entry for each kill: time between the first commit of a run and its kill, so that kills hit a batch
+    at different moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Observation at one moment. Times are seconds since an event, None if it has not happened."""
+
+    table_exists: bool = False
+    writing_s: float | None = None
+    """Since the writers began."""
+    committed_s: float | None = None
+    """Since this run of the query committed its first rows."""
+    in_flight: bool = False
+    """A batch is planned and not finished."""
+    kills: int = 0
+    """Kills so far."""
+    backlog_batches: float = 0.0
+    """Appended events that are not in the table, in batches of full size."""
+    user_ends: bool = False
+    """The user wants the end; the remaining kills are skipped."""
+    stopped: bool = False
+    """The writers have ended."""
+    drained: bool = False
+    """The ledger's offsets are the write heads."""
+
+
+def decide(seen: Observation, plan: Plan) -> Step:
+    """Return the next step."""
+    if seen.writing_s is None:
+        return Step.START_WRITING if seen.table_exists else Step.WAIT
+    missing = 0 if seen.user_ends else len(plan.pauses_s) - seen.kills
+    if missing and seen.in_flight and seen.committed_s is not None:
+        due_s = min(plan.seconds, KILLS_WITHIN_S) * (seen.kills + 1) / (2 * len(plan.pauses_s))
+        # Once the writers have stopped, a pause might outlast the backlog.
+        pause_s = 0.0 if seen.stopped else plan.pauses_s[seen.kills]
+        if seen.writing_s >= due_s and seen.committed_s >= pause_s:
+            return Step.KILL
+    if seen.stopped:
+        return Step.FINISH if seen.drained else Step.WAIT
+    is_over = seen.writing_s >= plan.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
+    return Step.STOP_WRITING if is_over or seen.user_ends else Step.WAIT
+
+
+def run_demo(options: DemoOptions, directory: Path, screen: Screen, wait: Wait) -> Report | None:
+    """Run the demo in an empty ``directory``; None if the user ended it before the table's first commit.
 
     Raises:
-        GazetteError: the broker failed, or the query did by itself (``QueryDiedError``).
+        GazetteError: the broker failed, or the query ended by itself (``QueryDiedError``).
     """
     with ExitStack() as stack:
-        endpoint, fragment_root = stack.enter_context(open_broker(options.broker, directory))
+        endpoint, fragment_root = options.broker, ""
+        if endpoint is None:
+            from gazette_spark.broker.embedded import EmbeddedBroker
+
+            (directory / "broker").mkdir()
+            broker = stack.enter_context(EmbeddedBroker(directory / "broker"))
+            endpoint, fragment_root = broker.endpoint, str(directory / "broker")
         client = stack.enter_context(Client(endpoint))
         journals = stack.enter_context(new_journals(client, deployed=options.broker is not None))
-        screen.say(f"broker {endpoint}: four new journals, {journals[0]} and its siblings")
-        settings = Settings(endpoint, journals, fragment_root, str(directory), MAX_BYTES_PER_TRIGGER)
-        settings.save(directory / "settings.json")
+        screen.say(f"broker   {endpoint}, with {', '.join(journals)}")
+        if options.has_lag_page:
+            page = stack.enter_context(lag_page(client, directory / "table"))
+            screen.say(f"lag page {page}")
         writers = stack.enter_context(Writers(client, journals, options.rate))
-        command = [sys.executable, "-m", "gazette_spark.demo.query", str(directory / "settings.json")]
-        child = stack.enter_context(QueryProcess(command, directory / "query.log"))
-        plan = Plan(options.seconds, tuple(random.uniform(0, 2) for _ in range(KILLS)))  # noqa: S311
-        times = Scenario(plan, options.rate, settings, writers=writers, child=child, screen=screen).run()
-        screen.say("comparing every event with the table")
-        child.finish(FINISH_S)
-        return make_report(settings, writers, times)
+        arguments = [str(directory), endpoint, fragment_root, *journals]
+
+        def start_query() -> CrashChild:
+            child = CrashChild(options.query, arguments, log=directory / "query.log")
+            return stack.enter_context(child)
+
+        report = stream(options, directory, writers, start_query, screen=screen, wait=wait)
+        if report is not None and options.has_lag_page:
+            command = ["verify", str(directory / "table"), "--broker", endpoint]
+            screen.say(f"$ gazette-spark {' '.join(command)}")
+            python = [sys.executable, "-m", "gazette_spark.cli"]
+            code = subprocess.run([*python, *command], check=False).returncode
+            report = replace(report, verify_exit_code=code)
+        return report
 
 
-def make_report(settings: Settings, writers: Writers, times: ScenarioTimes) -> Report:
-    """Compare the appended events with the query process's summary of the table."""
-    table = pa.ipc.open_file(str(settings.rows)).read_all()
-
-    def column(name: str) -> Int64s:
-        values: Int64s = table[name].to_numpy()
-        return values
-
+def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
+    options: DemoOptions,
+    directory: Path,
+    writers: Writers,
+    start_query: Callable[[], CrashChild],
+    *,
+    screen: Screen,
+    wait: Wait,
+) -> Report | None:
+    """Run the query and the writers by the script of :func:`decide`; compare the table in the end."""
+    plan = Plan(options.seconds, tuple(random.uniform(0, 2) for _ in range(options.kills)))  # noqa: S311
+    log, watch = directory / "query.log", TableWatch(directory / "table")
+    query, table = start_query(), watch.state
+    seen = Observation()
+    last_news = time.monotonic()
+    writing_since = committed_since = None
+    writing_s, data_commits_before = 0.0, 0
+    while True:
+        # Everything that the decision depends on, from the outside: the table's log and the query checkpoint
+        # are logs of files that appear whole, so a look is right at any moment, even just after a kill.
+        now = time.monotonic()
+        before, table = table, watch.look()
+        if table != before:
+            last_news = now
+        if committed_since is None and table.data_commits > data_commits_before:
+            committed_since = now
+        heads = ledger_heads(table.metadata, APP_ID)
+        backlog_bytes = sum(writers.heads.values()) - sum(heads.values())
+        seen = replace(
+            seen,
+            table_exists=table.commits > 0,
+            writing_s=None if writing_since is None else now - writing_since,
+            committed_s=None if committed_since is None else now - committed_since,
+            in_flight=batch_in_flight(directory / "checkpoint") is not None,
+            backlog_batches=backlog_bytes / MAX_BYTES_PER_TRIGGER,
+            drained=seen.stopped and heads == writers.heads,
+        )
+        phase = "draining" if seen.stopped else "writing"
+        if committed_since is None:
+            phase = "restarting" if seen.kills else "starting"
+        screen.show(phase, writers.rows, table.rows)
+        match decide(seen, plan):
+            case Step.START_WRITING:
+                writers.start()
+                writing_since = time.monotonic()
+                screen.say(f"the query is up; four writers append {options.rate:,.0f} events a second")
+            case Step.KILL:
+                query.kill()
+                batch, table = batch_in_flight(directory / "checkpoint"), watch.look()
+                seen = replace(seen, kills=seen.kills + 1)
+                where = "between two batches" if batch is None else f"in the middle of batch {batch}"
+                screen.say(
+                    f"kill {seen.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
+                    "starting it again"
+                )
+                data_commits_before, committed_since, last_news = table.data_commits, None, time.monotonic()
+                query = start_query()
+            case Step.STOP_WRITING:
+                writers.stop()
+                writing_s = seen.writing_s or 0.0
+                seen = replace(seen, stopped=True)
+                screen.say(f"{writers.rows:,} events appended; the query catches up")
+            case Step.FINISH:
+                break
+        # A query that fails, or shows nothing new for a while, ends the demo with the end of its log.
+        if not query.alive:
+            code = query.wait(1)
+            problem = f"the query's process ended by itself with exit code {code}"
+            raise QueryDiedError(problem, log_tail(log))
+        if writers.error is not None:
+            raise writers.error
+        limit_s = STALL_S if seen.table_exists else START_STALL_S
+        if time.monotonic() - last_news > limit_s:
+            raise QueryDiedError(f"the query committed nothing for {limit_s:g} s", log_tail(log))
+        if wait(POLL_S):
+            if writing_since is None:
+                screen.say("ended before the table's first commit: there is nothing to verify")
+                return None
+            seen = replace(seen, user_ends=True)
+    screen.say("comparing every event with the table")
     return Report(
-        proof=compare(*writers.columns(), column("id"), column("cents")),
-        times=times,
-        appended_bytes=writers.size_bytes,
-        ledger=ledger_heads(settings.ledger.read_text(), APP_ID),
+        proof=prove(directory, query, writers),
+        kills=seen.kills,
+        table_commits=table.commits,
+        appended_bytes=sum(writers.heads.values()),
+        writing_s=writing_s,
+        drained_s=seen.writing_s or 0.0,
+        ledger=heads,
     )
 
 
-@contextmanager
-def open_broker(address: str | None, directory: Path) -> Iterator[tuple[str, str]]:
-    """Give a broker's endpoint, and the directory of its ``file://`` stores if that is known."""
-    if address is not None:
-        yield address, ""
-        return
-    from gazette_spark.broker.embedded import EmbeddedBroker
+def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
+    """Let the query stop and read the table, and compare every event with what was appended.
 
-    root = directory / "broker"
-    root.mkdir()
-    with EmbeddedBroker(root) as broker:
-        yield broker.endpoint, str(root)
+    The comparison does not trust the ledger: it looks up each event by its id and amount.
+    """
+    from pyarrow import feather
+
+    (directory / "finish").touch()
+    try:
+        code = query.wait(FINISH_S)
+    except TimeoutError:
+        problem = f"the query's process did not end within {FINISH_S:g} s"
+        raise QueryDiedError(problem, log_tail(directory / "query.log")) from None
+    if code != 0:
+        problem = f"the query's process failed with exit code {code}"
+        raise QueryDiedError(problem, log_tail(directory / "query.log"))
+    rows = feather.read_table(directory / "rows.arrow")
+    return compare(*writers.columns(), rows["id"].to_numpy(), rows["cents"].to_numpy())
 
 
 @contextmanager
 def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
-    """Create the journals; on a deployed broker under a fresh name, and remove them at the end.
+    """Create the journals; on a deployed broker under a unique prefix, and delete them at the end.
 
     There they have no store, as we cannot know one: their bytes stay with the brokers.
     """
     prefix = f"gazette-spark-demo-{uuid.uuid4().hex[:8]}/" if deployed else "shop/"
     stores = () if deployed else ("file:///",)
-    specs = [
-        journal_spec(prefix + name, codec=codec, length=FRAGMENT_LENGTH, stores=stores)
-        for name, codec in zip(JOURNALS, CODECS, strict=True)
-    ]
-    client.create_journals(*specs)
-    names = [spec.name for spec in specs]
+    names = [prefix + name for name in JOURNALS]
+    client.create_journals(
+        *(
+            journal_spec(name, codec=codec, length=FRAGMENT_LENGTH, stores=stores)
+            for name, codec in zip(names, CODECS, strict=True)
+        )
+    )
     try:
         yield names
     finally:
         if deployed:
-            delete_journals(client, names)
+            journals = client.journals_named(names).values()
+            client.apply(
+                [
+                    pb.ApplyRequest.Change(delete=journal.spec.name, expect_mod_revision=journal.mod_revision)
+                    for journal in journals
+                ]
+            )
 
 
-def delete_journals(client: Client, names: list[str]) -> None:
-    """Delete journals at their present revisions."""
-    found = [client.get_journal(name) for name in names]
-    client.apply(
-        [
-            pb.ApplyRequest.Change(delete=each.spec.name, expect_mod_revision=each.mod_revision)
-            for each in found
-        ]
-    )
+@contextmanager
+def lag_page(client: Client, table: Path) -> Iterator[str]:
+    """Serve the lag page of a table on any free port, and give its address."""
+    from gazette_spark.lag.api import Api
+    from gazette_spark.lag.evaluate import Evaluator
+    from gazette_spark.lag.feeds import Feed, HeadFeed, TableFeed
+    from gazette_spark.lag.history import History, HistoryOptions
+    from gazette_spark.lag.monitor import Monitor
+    from gazette_spark.lag.rules import Thresholds
+    from gazette_spark.lag.server import LagService
+
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    api = Api(monitor, now_ms, socket.gethostname(), {"cluster": {}})
+    feeds: list[Feed] = [HeadFeed(client), TableFeed(str(table))]
+    with LagService(api, feeds, listen="127.0.0.1:0", interval_s=2) as service:
+        yield service.address

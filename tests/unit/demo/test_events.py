@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from gazette_spark.demo.events import MAX_PER_APPEND, due, make_events
+from gazette_spark.demo.events import MAX_PER_APPEND, count_due, make_events
 
 NOW_MS = 1_780_000_000_123
 
@@ -60,4 +60,4 @@ def test_a_count_that_does_not_fit_is_refused(count: int) -> None:
 )
 def test_the_rate_holds_on_average(elapsed_s: float, sent: int, expected: int) -> None:
     """Events that are due make up for those that were late."""
-    assert due(100.0, elapsed_s, sent) == expected
+    assert count_due(100.0, elapsed_s, sent) == expected

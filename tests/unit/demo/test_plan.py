@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.demo.plan import Observation, Plan, Step, decide
+from gazette_spark.demo.run import Observation, Plan, Step, decide
 
 SCRIPT = Plan(seconds=40.0, pauses_s=(0.5, 1.0))
 WRITING = Observation(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=True)
@@ -50,6 +50,10 @@ WRITING = Observation(table_exists=True, writing_s=12.0, committed_s=0.6, in_fli
             Step.WAIT,
             id="started again while catching up",
         ),
+        pytest.param(replace(WRITING, user_ends=True), Step.STOP_WRITING, id="the user ends it"),
+        pytest.param(
+            replace(WRITING, user_ends=True, stopped=True, drained=True), Step.FINISH, id="all kills skipped"
+        ),
         pytest.param(replace(WRITING, kills=2, stopped=True), Step.WAIT, id="catching up"),
         pytest.param(replace(WRITING, kills=2, stopped=True, drained=True), Step.FINISH, id="all there"),
     ],
@@ -63,3 +67,12 @@ def test_a_script_without_kills_only_writes() -> None:
     """The number of kills is the number of pauses."""
     assert decide(replace(WRITING, writing_s=1.0), Plan(40.0, ())) is Step.WAIT
     assert decide(replace(WRITING, writing_s=40.0), Plan(40.0, ())) is Step.STOP_WRITING
+
+
+def test_a_script_without_an_end_kills_within_half_a_minute() -> None:
+    """Kills are spread over the first half of a minute if only the user ends the script."""
+    endless = Plan(float("inf"), (0.5, 0.5))
+    assert decide(replace(WRITING, writing_s=14.9), endless) is Step.WAIT
+    assert decide(replace(WRITING, writing_s=15.0), endless) is Step.KILL
+    assert decide(replace(WRITING, kills=1, writing_s=30.0), endless) is Step.KILL
+    assert decide(replace(WRITING, kills=2, writing_s=1e9), endless) is Step.WAIT
