@@ -13,8 +13,7 @@ import click
 from gazette_spark.cli.lag_service import serve, show
 from gazette_spark.cli.main import broker_here
 from gazette_spark.errors import InputError
-from gazette_spark.lag.recorded import parse_recording
-from gazette_spark.lag.report import group_json
+from gazette_spark.lag.burrow_json import group_json, parse_recording
 from gazette_spark.lag.rules import evaluate_group
 
 bad_only_option = click.option(

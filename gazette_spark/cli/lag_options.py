@@ -10,7 +10,7 @@ import click
 from gazette_spark.cli.journal_options import security_options
 from gazette_spark.cli.main import Integer, broker_option, one_line
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.alarms import Alarms
+from gazette_spark.lag.group_lag import Alarms
 from gazette_spark.lag.history import HistoryOptions
 from gazette_spark.lag.rules import Thresholds
 

@@ -38,9 +38,6 @@ STALE_AFTER_S, STALE_ROUNDS = 60, 3
 UNREADABLE = 3
 """Exit code of ``lag show`` where something could not be read, so that a verdict is missing or stale."""
 
-UNKNOWN = "UNKNOWN"
-"""Verdict of ``lag show`` where one look cannot tell."""
-
 
 @click.command()
 @feed_options
@@ -168,8 +165,13 @@ def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -
     The exit code is that of the worst group: 0 OK or UNKNOWN, 1 WARN or an alarm, 2 ERR; 3 if there is no
     group, or something could not be read. Alarms and read failures are on stderr.
     """
-    from gazette_spark.lag.detail import group_detail, leave_open
-    from gazette_spark.lag.one_look import undecided
+    from gazette_spark.lag.detail import (
+        UNKNOWN,
+        ambiguous_journals,
+        group_detail,
+        mark_unknown,
+        worst_first,
+    )
 
     bounds = alarms(options)
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
@@ -181,8 +183,9 @@ def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -
     for name in monitor.groups():
         if wanted in (None, name):
             lag = monitor.lag(name, now_ms)
-            doubtful = frozenset() if for_s else undecided(monitor, name, lag, now_ms, options["allowed_lag"])
-            details.append(leave_open(group_detail(name, lag, now_ms, bounds), doubtful))
+            detail = group_detail(name, lag, bounds, worst_first(lag.journals))
+            ambiguous = () if for_s else ambiguous_journals(monitor, name, lag, options["allowed_lag"])
+            details.append(mark_unknown(detail, ambiguous))
     if output_format == "json":
         click.echo(json.dumps(details, indent=2, ensure_ascii=False))
     else:
@@ -224,97 +227,36 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    rows = [row for detail in details for row in _rows(detail)]
-    # A column in which nothing is known is left out.
-    kept = [at for at, _ in enumerate(HEADINGS) if at < 4 or any(row[at] != "-" for row in rows)]
+    from gazette_spark.lag.detail import UNKNOWN
+    from gazette_spark.lag.metrics import Kind, Level, columns
+
+    # Speeds are left to the page: a terminal has no room for them.
+    metrics = [metric for metric in columns(Level.JOURNAL) if metric.kind is not Kind.SPEED]
+    rows = []
+    for detail in details:
+        unlisted = detail["unlisted"] or ([] if detail["journals"] else ["-"])
+        rows += [[detail["group"], name, UNKNOWN, *["-" for _ in metrics]] for name in unlisted]
+        for journal in detail["journals"]:
+            verdict = UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"]
+            cells = [metric.cell(journal) for metric in metrics]
+            rows.append([detail["group"], journal["journal"], verdict, *cells])
+    # A column in which nothing is known is left out, except the lag.
+    headings = ["GROUP", "JOURNAL", "VERDICT", *[metric.column.upper() for metric in metrics]]
+    shown = [at for at in range(len(headings)) if at < 4 or any(row[at] != "-" for row in rows)]
     table = Table(box=None, pad_edge=False)
-    for at in kept:
+    for at in shown:
         is_number = at >= 3
         table.add_column(
-            HEADINGS[at],
-            overflow="fold",
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
+            headings[at], overflow="fold", justify="right" if is_number else "left", no_wrap=is_number
         )
     for row in rows:
-        cells = [Text(cell) for cell in row]
-        cells[2].stylize(STYLES.get(row[2], "red"))
-        table.add_row(*(cells[at] for at in kept))
+        styles = {2: STYLES.get(row[2], "red")}
+        table.add_row(*(Text(row[at], styles.get(at, "")) for at in shown))
     # Output for scripts is never wrapped.
     Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
 
 
-HEADINGS = (
-    "GROUP",
-    "JOURNAL",
-    "VERDICT",
-    "LAG",
-    "RECORDS",
-    "OLDEST UNREAD",
-    "CAUGHT UP IN",
-    "LOSS IN",
-    "OPEN",
-    "OPEN FOR",
-)
-
-
-def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield the cells of each journal of a group."""
-    for name in detail["unlisted"] or ([] if detail["journals"] else ["-"]):
-        yield [detail["group"], name, UNKNOWN, *["-"] * 7]
-    for journal in detail["journals"]:
-        yield [
-            detail["group"],
-            journal["journal"],
-            UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"],
-            "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
-            f"{journal['lag_records']:,}"
-            if journal["lag_bytes"] and journal["lag_records"] is not None
-            else "-",
-            age_text(**journal["lag_age"]),
-            duration_text(journal["catch_up_ms"] or None),
-            duration_text(journal["loss_in_ms"]),
-            *_open_cells(journal["open_transactions"]),
-        ]
-
-
-def _open_cells(opened: dict[str, Any] | None) -> tuple[str, str]:
-    """Return how many transactions are open, and the age of the one that begins first."""
-    if opened is None:
-        return "-", "-"
-    count, oldest = opened["count"], opened["oldest"]
-    return "unknown" if count is None else f"{count:,}", age_text(**oldest["age"]) if oldest else "-"
-
-
-STYLES = {"OK": "green", "WARN": "yellow", UNKNOWN: ""}
-
-
-def age_text(least_ms: int | None, most_ms: int | None) -> str:
-    """Return the bounds of an age; a bound of 0 says nothing.
-
-    >>> age_text(0, 0), age_text(0, None), age_text(65_000, None), age_text(65_000, 90_000), age_text(0, 9000)
-    ('-', '-', '>65s', '65s-90s', '<9s')
-    """
-    least, most = duration_text(least_ms or None), duration_text(most_ms or None)
-    if most in (least, "-"):
-        return least if least == most else f">{least}"
-    return f"<{most}" if least == "-" else f"{least}-{most}"
-
-
-def duration_text(milliseconds: int | None) -> str:
-    """Return a time in its largest fitting unit.
-
-    >>> duration_text(1500), duration_text(600_000), duration_text(7_300_000), duration_text(None)
-    ('2s', '10m', '2.0h', '-')
-    """
-    if milliseconds is None:
-        return "-"
-    seconds = milliseconds / 1000
-    if seconds < 120:
-        return f"{seconds:.0f}s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f}m"
-    return f"{seconds / 3600:.1f}h"
+STYLES = {"OK": "green", "WARN": "yellow", "UNKNOWN": ""}
 
 
 def _client(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a context manager of a client
@@ -322,8 +264,7 @@ def _client(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a context manager
 
 
 def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int | None = None) -> Monitor:
-    from gazette_spark.lag.evaluate import Evaluator
-    from gazette_spark.lag.history import History
+    from gazette_spark.lag.history import Evaluator, History
     from gazette_spark.lag.monitor import Monitor
 
     kept, thresholds = rules(options)
@@ -335,7 +276,7 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
 @contextmanager
 def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
     """Give the feeds of consumers, whose clients are closed at the end."""
-    from gazette_spark.lag.shard_feed import ShardFeed
+    from gazette_spark.lag.feeds import ShardFeed
 
     connect = make_connect(options["broker"], options["timeout_s"])
     with ExitStack() as stack:
@@ -346,8 +287,7 @@ def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
 
 
 def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
-    from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, TableFeed
-    from gazette_spark.lag.record_counts import RecordFeed
+    from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, RecordFeed, TableFeed
 
     if options["topics"] and options["selector"]:
         raise click.UsageError("give --selector or --topic")
@@ -377,7 +317,7 @@ def _state_feeds(given: Sequence[str]) -> Iterator[Feed]:
     if not given:
         return
     from gazette_spark._planning.states import OpenTransactions, StateFiles
-    from gazette_spark.lag.state_feed import StateFeed
+    from gazette_spark.lag.feeds import StateFeed
 
     for each in given:
         group, location = named(each)

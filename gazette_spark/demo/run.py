@@ -280,7 +280,8 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
             case Step.START_WRITING:
                 writers.start()
                 writing_since = time.monotonic()
-                screen.say(f"the query is up; four writers append {options.rate:,.0f} events a second")
+                hint = "; Ctrl-C ends it" if options.has_lag_page else ""
+                screen.say(f"the query is up; four writers append {options.rate:,.0f} events a second{hint}")
             case Step.KILL:
                 query.kill()
                 batch, table = batch_in_flight(directory / "checkpoint"), watch.look()
@@ -378,9 +379,8 @@ def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
 def lag_page(client: Client, table: Path) -> Iterator[str]:
     """Serve the lag page of a table on any free port, and give its address."""
     from gazette_spark.lag.api import Api
-    from gazette_spark.lag.evaluate import Evaluator
     from gazette_spark.lag.feeds import Feed, HeadFeed, TableFeed
-    from gazette_spark.lag.history import History, HistoryOptions
+    from gazette_spark.lag.history import Evaluator, History, HistoryOptions
     from gazette_spark.lag.monitor import Monitor
     from gazette_spark.lag.rules import Thresholds
     from gazette_spark.lag.server import LagService

@@ -1,8 +1,9 @@
 """The lag of a query, and whether it is getting worse: Burrow's verdicts, which need no thresholds.
 
-``rules`` judges windows of commits, ``history`` keeps them, ``evaluate`` judges on request, ``report`` shows
-verdicts as Burrow's JSON, and ``recorded`` reads windows back, so that an incident can be judged again. All
-of it is pure: the clock is an argument, and nothing here reads a journal, a table or a file.
+``feeds`` read brokers, tables and checkpoints and report to the ``monitor``. ``history`` keeps windows of
+commits, ``rules`` judges them one by one and ``columns`` all at once, ``estimates`` adds ages and forecasts.
+``metrics`` is the table of everything that is shown, ``api`` answers requests, ``server`` runs it all. The
+decisions are pure: the clock is an argument, and only feeds, senders and the server do anything.
 
 The words *cluster*, *group*, *topic* and *partition* are Burrow's, for its JSON has them: a cluster of
 brokers, a query, a prefix or selector of journals, and one journal.
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING
 from gazette_spark._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from gazette_spark.lag.evaluate import Evaluator as Evaluator
     from gazette_spark.lag.feeds import CheckpointFeed as CheckpointFeed
     from gazette_spark.lag.feeds import HeadFeed as HeadFeed
     from gazette_spark.lag.feeds import TableFeed as TableFeed
     from gazette_spark.lag.feeds import poll_all as poll_all
+    from gazette_spark.lag.history import Evaluator as Evaluator
     from gazette_spark.lag.history import History as History
     from gazette_spark.lag.history import HistoryOptions as HistoryOptions
     from gazette_spark.lag.monitor import Monitor as Monitor
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "evaluate": ("Evaluator",),
         "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
-        "history": ("History", "HistoryOptions"),
+        "history": ("Evaluator", "History", "HistoryOptions"),
         "monitor": ("Monitor",),
         "..ledger.positions": ("GroupCommit", "now_ms"),
         "..query_progress": ("QueryLag", "query_lag"),

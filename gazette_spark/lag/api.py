@@ -30,10 +30,11 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from gazette_spark.errors import InputError, JsonError
 from gazette_spark.lag import metrics
-from gazette_spark.lag.alarms import NO_ALARMS, Alarms
-from gazette_spark.lag.detail import feed_json, group_detail, group_summary, transaction_json, worst_first
-from gazette_spark.lag.monitor import FeedState, JournalLag, Monitor
-from gazette_spark.lag.report import group_json, topics_json
+from gazette_spark.lag.burrow_json import group_json, topics_json
+from gazette_spark.lag.detail import feed_json, group_detail, group_summary, worst_first
+from gazette_spark.lag.group_lag import NO_ALARMS, Alarms, JournalLag
+from gazette_spark.lag.metrics import Kind, Level, columns, transaction_json
+from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Status
 from gazette_spark.strict_json import parse_json
 
@@ -144,8 +145,12 @@ class Api:
 
     @cached_property
     def page(self) -> bytes:
-        """The status page: one file that needs no other."""
-        return resources.files("gazette_spark.lag").joinpath("page.html").read_bytes()
+        """The status page: one file that needs no other, with the columns of the table of metrics."""
+        page = resources.files("gazette_spark.lag").joinpath("page.html").read_text()
+        for name, level in (("GROUP_METRICS", Level.JUDGED), ("JOURNAL_METRICS", Level.JOURNAL)):
+            shown = [metric.for_page() for metric in columns(level) if metric.kind is not Kind.OPEN_FOR]
+            page = page.replace(f"const {name} = [];", f"const {name} = {json.dumps(shown)};")
+        return page.encode()
 
     def check_cluster(self, cluster: str) -> None:
         """Raise if there is no cluster of that name."""
@@ -228,12 +233,8 @@ def _consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAn
     api.check_cluster(names[0])
     with api.monitor.lock:
         groups = api.monitor.history.fetch_consumers(names[0]) or []
-    unread = [group for feed in api.monitor.feeds() if feed.failure for group in _groups_of(feed)]
+    unread = [group for feed in api.monitor.feeds() for group in feed.unread_groups]
     return api.ok(request, "consumer list returned", consumers=list(dict.fromkeys([*groups, *unread])))
-
-
-def _groups_of(feed: FeedState) -> tuple[str, ...]:
-    return () if feed.of_heads else feed.groups or (feed.name,)
 
 
 def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
@@ -315,10 +316,6 @@ def _config_section(api: Api, names: tuple[str, ...], request: HttpRequest) -> H
 
 def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     now_ms = api.clock()
-    found = [
-        group_summary(name, api.monitor.lag(name, now_ms), now_ms, api.alarms)
-        for name in api.monitor.groups()
-    ]
     monitor = api.monitor
     return api.ok(
         request,
@@ -330,7 +327,7 @@ def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
         failure=monitor.heads_failure,
         stale=monitor.round_failure(now_ms),
         feeds=[feed_json(feed) for feed in monitor.feeds()],
-        groups=found,
+        groups=[group_summary(name, monitor.lag(name, now_ms), api.alarms) for name in monitor.groups()],
     )
 
 
@@ -340,20 +337,25 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
     now_ms = api.clock()
     lag = api.monitor.lag(names[0], now_ms)
     try:
-        matched, shown = Selection.parse(request.query).of(worst_first(lag.journals))
+        matched, shown = JournalFilter.parse(request.query).of(worst_first(lag.journals))
     except InputError as error:
         return api.error(400, str(error), request)
-    courses = api.monitor.journal_courses(names[0], [each.journal for each in shown])
-    detail = group_detail(names[0], lag, now_ms, api.alarms, shown)
+    histories = api.monitor.journal_lag_histories(names[0], [journal.journal for journal in shown])
+    detail = group_detail(names[0], lag, api.alarms, shown)
     for journal in detail["journals"]:
-        journal["course"] = courses.get(journal["journal"], [])
-    opened = [transaction_json(each, now_ms) for each in api.monitor.figures(names[0]).transactions]
-    more = {"matched": matched, "course": api.monitor.course(names[0]), "open_transactions": opened}
+        journal["lag_history"] = histories.get(journal["journal"], [])
+    more = {
+        "matched": matched,
+        "lag_history": api.monitor.lag_history(names[0]),
+        "open_transactions": [
+            transaction_json(opened, opened.age(now_ms)) for opened in lag.totals.transactions
+        ],
+    }
     return api.ok(request, "group returned", group=detail | more)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class JournalFilter:
     """The journals of a group that a request asks for: all of them without a query."""
 
     text: str = ""
@@ -363,7 +365,7 @@ class Selection:
     limit: int | None = None
 
     @classmethod
-    def parse(cls, query: str) -> Selection:
+    def parse(cls, query: str) -> JournalFilter:
         """Read ``match=TEXT&ok=no&limit=N``.
 
         Raises:
@@ -371,22 +373,22 @@ class Selection:
         """
         expected = "expected match=TEXT, ok=yes or ok=no, and limit=NUMBER"
         try:
-            given = dict(parse_qsl(query, max_num_fields=8))
+            fields = dict(parse_qsl(query, max_num_fields=8))
         except ValueError:
             raise InputError(expected) from None
-        limit, ok = given.get("limit", ""), given.get("ok", "yes")
+        limit, ok = fields.get("limit", ""), fields.get("ok", "yes")
         if (limit and not limit.isdecimal()) or len(limit) > 9 or ok not in ("yes", "no"):
             raise InputError(expected)
-        return cls(given.get("match", "").lower(), ok == "yes", int(limit) if limit else None)
+        return cls(fields.get("match", "").lower(), ok == "yes", int(limit) if limit else None)
 
     def of(self, journals: Sequence[JournalLag]) -> tuple[int, Sequence[JournalLag]]:
         """Return how many journals match, and those within the limit."""
-        found = [
-            each
-            for each in journals
-            if (self.ok or each.status.status != Status.OK) and self.text in each.journal.lower()
+        matching = [
+            journal
+            for journal in journals
+            if (self.ok or journal.status.status != Status.OK) and self.text in journal.journal.lower()
         ]
-        return len(found), found[: self.limit]
+        return len(matching), matching[: self.limit]
 
 
 def _path(text: str) -> tuple[str, ...]:

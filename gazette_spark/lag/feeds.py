@@ -1,4 +1,4 @@
-"""The sources of a monitor's observations: brokers, Delta tables, query checkpoints.
+"""The sources of a monitor's observations: brokers, tables, query checkpoints, consumers, a query's progress.
 
 A feed reads, and reports to its :class:`~gazette_spark.lag.monitor.Monitor`. A feed that cannot read reports
 its failure there. Earlier observations stay, marked stale, and the next round tries again. No JVM is needed,
@@ -9,28 +9,35 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
-from gazette_spark.lag.monitor import JournalStore, Monitor
+from gazette_spark.lag.group_lag import JournalStore, Unread
+from gazette_spark.lag.monitor import Monitor
 from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table
 from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
 from gazette_spark.ledger.positions import (
     GroupCommit,
     checkpoint_commit,
     finished_batches,
+    now_ms,
     reaches_back,
     table_commits,
 )
 from gazette_spark.ledger.query_checkpoint import parse_offsets
 from gazette_spark.locations import local_path
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, values_of
+from gazette_spark.query_progress import QueryLag, journal_transactions
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
+    from gazette_spark.protocol import consumer_pb2 as pc
     from gazette_spark.protocol import protocol_pb2 as pb
 
 log = logging.getLogger("gazette_spark.lag")
@@ -40,6 +47,15 @@ BEFORE_KNOWN = 16
 
 STORES_EVERY_MS = 60_000
 """Interval of listing the stored fragments of journals that are not read to the end."""
+
+LINES = frozenset({"", CONTENT_TYPE_NDJSON, "application/json", "text/plain"})
+"""Content types of journals whose records are lines; those without one are read as lines, too."""
+
+STATE_READERS = 8
+"""Files that are read at the same time: one in a bucket takes 20 ms."""
+
+SHARD_GROUP = "shard"
+"""Begin of the names of a consumer's groups, unless the consumer has a name."""
 
 _USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
 """What stands before a host; in Azure's schemes that is the container's name."""
@@ -80,7 +96,7 @@ class HeadFeed:
         return f"write heads of {named}" if named else "write heads"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Ask for all write heads; for stored fragments where a group is behind."""
+        """Ask for all write heads, and for stored fragments where a group is behind."""
         listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
         # A head that went back is most often that of a replica that has just joined the journal. Taken as it
@@ -259,6 +275,252 @@ class CheckpointFeed:
         ends = self._directory / "offsets" / str(batch_id)
         committed_ms = (self._directory / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
         return checkpoint_commit(batch_id, parse_offsets(ends.read_text(), str(ends)), committed_ms)
+
+
+class RecordFeed:
+    """Counts the unread records of journals whose records are lines.
+
+    Args:
+        client: client for the reads; the caller closes it.
+        limit_bytes: maximum bytes read in a round; records beyond it are not counted.
+    """
+
+    groups: tuple[str, ...] = ()
+
+    def __init__(self, client: Client, limit_bytes: int) -> None:
+        self._client = client
+        self._limit_bytes = limit_bytes
+        self._counted: dict[Unread, int] = {}
+
+    def __repr__(self) -> str:
+        return "records"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Count what changed since the last round, the shortest ranges first."""
+        left = self._limit_bytes
+        counted: dict[Unread, int] = {}
+        for unread in sorted(monitor.unread(now_ms), key=lambda each: each.end - each.begin):
+            size = unread.end - unread.begin
+            if unread in self._counted:
+                counted[unread] = self._counted[unread]
+            elif size <= left:
+                left -= size
+                if (count := self._count(unread)) is not None:
+                    counted[unread] = count
+        self._counted = counted
+        monitor.observe_records(counted)
+
+    def _count(self, unread: Unread) -> int | None:
+        """Return the lines of a range; None if its records are no lines, or it cannot be read."""
+        try:
+            if not has_lines(self._client.get_journal(unread.journal).spec):
+                return None
+            reader = self._client.read(unread.journal, offset=unread.begin, end_offset=unread.end)
+            return sum(chunk.content.count(b"\n") for chunk in reader)
+        except GazetteError:
+            # Why is said where the write heads are asked for; here it is merely not known.
+            return None
+
+
+def has_lines(spec: pb.JournalSpec) -> bool:
+    """Tell whether a journal's records are lines."""
+    return next(iter(values_of(spec.labels, CONTENT_TYPE)), "") in LINES
+
+
+class OpenStates(Protocol):
+    """What is open in each journal of a query, as far as its files were read."""
+
+    def refresh(
+        self, position: JournalOffsets, each: Callable[[Callable[[str], Any], Iterable[str]], dict[str, Any]]
+    ) -> None:
+        """Read the files of journals that moved."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Return what is open, by journal."""
+
+    @property
+    def known(self) -> set[str]:
+        """Journals whose file was there."""
+
+
+class StateFeed:
+    """Reports the open transactions of a group where its commits end, from the files that its tasks leave.
+
+    A task writes the states of a journal's producers where its range ends, before the batch is committed. So
+    the file of a committed offset tells which transactions were open there. A look reads a file for each
+    journal that has moved, and none of the journal itself.
+
+    A journal without a readable file is unknown until one is there; the group's other figures do not depend
+    on it.
+
+    Args:
+        group: the group, which another feed reports.
+        location: the query's ``stateLocation``, to be shown.
+        states: reads it.
+    """
+
+    groups: tuple[str, ...] = ()
+
+    def __init__(self, group: str, location: str, states: OpenStates) -> None:
+        self._group = group
+        self._location = location
+        self._states = states
+
+    def __repr__(self) -> str:
+        return f"open transactions of {self._group} in {masked_url(self._location)}"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Read the files of the offsets that were committed since the last look.
+
+        Raises:
+            InputError: no commit of the group is known.
+        """
+        if monitor.last_order(self._group) < 0:
+            names = ", ".join(monitor.groups()) or "none"
+            raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
+        committed = monitor.committed(self._group, now_ms)
+        self._states.refresh(JournalOffsets(committed), _many)
+        known = self._states.known
+        opened = journal_transactions(self._states.to_dict())
+        monitor.observe_transactions(self._group, opened, known, committed.keys() - known, now_ms)
+
+
+def _many(ask: Callable[[str], Any], journals: Iterable[str]) -> dict[str, Any]:
+    names = list(journals)
+    if len(names) < 2:
+        return {name: ask(name) for name in names}
+    with ThreadPoolExecutor(STATE_READERS) as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
+
+
+class ShardProgress(Protocol):
+    """How far a shard has come."""
+
+    @property
+    def read_through(self) -> Mapping[str, int]:
+        """By source journal."""
+
+
+class Shards(Protocol):
+    """A consumer's client."""
+
+    endpoint: str
+
+    def list_shards(self) -> Sequence[pc.ListResponse.Shard]:
+        """Return all shards."""
+
+    def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> Mapping[str, ShardProgress]:
+        """Return how far each shard has come; without those that do not run."""
+
+
+class ShardFeed:
+    """A group for each shard, ``shard:ID``, with a step whenever its progress is another than before.
+
+    A shard that FAILED, that nobody runs, or that stands still has no more steps: with bytes left to read it
+    becomes STOP. The time of a step is that of the look that saw it. The caller closes the client.
+
+    Args:
+        client: of the consumer.
+        name: begin of the groups' names, in place of ``shard``.
+    """
+
+    def __init__(self, client: Shards, name: str | None = None) -> None:
+        self.groups: tuple[str, ...] = ()
+        self._client = client
+        self._name = name or SHARD_GROUP
+        self._seen: dict[str, dict[str, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"shards of {masked_url(self._client.endpoint)}"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Ask for all shards, and for the progress of those that run."""
+        listed = {each.spec.id: each for each in self._client.list_shards()}
+        progress = self._client.progress_of(listed.values())
+        for shard_id in self._seen.keys() - listed.keys():
+            del self._seen[shard_id]
+            monitor.forget_group(self._group(shard_id))
+        self.groups = tuple(map(self._group, listed))
+        for shard_id, each in listed.items():
+            found = progress.get(shard_id)
+            self._observe(monitor, each.spec, None if found is None else found.read_through, now_ms)
+
+    def _observe(
+        self, monitor: Monitor, spec: pc.ShardSpec, read_through: Mapping[str, int] | None, now_ms: int
+    ) -> None:
+        steps: list[GroupCommit] = []
+        group, known = self._group(spec.id), self._seen.setdefault(spec.id, {})
+        at = known if read_through is None else reached(spec, read_through)
+        if at != known:
+            self._seen[spec.id] = at
+            order = monitor.last_order(group) + 1
+            if known:
+                steps.append(GroupCommit(order, now_ms, at))
+            else:
+                # What it did before is not known: it counts as level then, and is judged from there on.
+                steps.append(GroupCommit(order, now_ms - 1, at, heads=at))
+        monitor.observe_commits(group, steps, now_ms, source=repr(self))
+
+    def _group(self, shard_id: str) -> str:
+        return f"{self._name}:{shard_id}"
+
+
+def reached(spec: pc.ShardSpec, read_through: Mapping[str, int]) -> dict[str, int]:
+    """Return the next offset that a shard reads in each journal.
+
+    A shard begins at the least offset of its spec. Sources of one journal that differ in their ``;meta``
+    count as the one that is behind.
+    """
+    offsets: dict[str, int] = {}
+    for source in spec.sources:
+        journal = source.journal.partition(";")[0]
+        offset = max(read_through.get(source.journal, 0), source.min_offset)
+        offsets[journal] = min(offset, offsets.get(journal, offset))
+    return offsets
+
+
+class ProgressFeed:
+    """Reports a query's progress to a monitor in the query's own program.
+
+    ::
+
+        listener = LagListener(ProgressFeed(monitor))
+        spark.streams.addListener(listener)
+
+    Each batch reports the write heads that the query saw and the query's position. The group is the query's
+    name, or the id of a query without a name. Between batches the monitor learns nothing, so a query that
+    hangs shows as silent, while its lag does not change. Poll the brokers, too, where that is not enough.
+
+    Args:
+        monitor: monitor to report to.
+        clock: returns the milliseconds since 1970; a batch counts as committed when its progress comes.
+    """
+
+    def __init__(self, monitor: Monitor, clock: Callable[[], int] = now_ms) -> None:
+        self._monitor = monitor
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"ProgressFeed({self._monitor!r})"
+
+    def __call__(self, lag: QueryLag) -> None:
+        """Take the progress of a batch. Of a journal that several sources read, the least offset counts.
+
+        Raises:
+            InputError: another query, or a table, has the same name.
+        """
+        now = self._clock()
+        heads = {each.journal: each.head for each in lag.journals if each.head is not None}
+        reached: dict[str, int] = {}
+        for each in lag.journals:
+            reached[each.journal] = min(each.reached, reached.get(each.journal, each.reached))
+        if heads:
+            self._monitor.observe_heads(heads, now)
+        step = GroupCommit(lag.batch_id, now, reached)
+        group = lag.name or lag.query_id
+        self._monitor.observe_commits(group, [step], now, source=f"the progress of query {lag.query_id}")
+        self._monitor.observe_progress(group, lag.skipped_bytes, lag.malformed, lag.transactions, now)
+        self._monitor.observe_round(now)
 
 
 def masked_url(text: str) -> str:

@@ -20,14 +20,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gazette_spark.errors import InputError, OptionError
-from gazette_spark.lag.columns import WindowColumns, joined_cells
+from gazette_spark.lag.columns import MAX_TIME_MS, WindowColumns, evaluate_columns, joined_cells
 from gazette_spark.lag.rings import BrokerRing, CommitRing, Outcome
-from gazette_spark.lag.rules import OffsetCommit, PartitionWindow
+from gazette_spark.lag.rules import GroupStatus, OffsetCommit, PartitionWindow, Thresholds, evaluate_group
 
 MAX_INT64 = 2**63 - 1
 
 MAX_PARTITIONS = 1_000_000
 """Maximum partitions of a topic. A larger number is a slip, and its answer would have as many lines."""
+
+
+MAX_HELD = 100_000
+"""Verdicts held at most: names that do not exist can be asked for without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +372,52 @@ class History:
         if found.commits is None:
             found.commits = CommitRing(self.options.intervals)
         return found
+
+
+class Evaluator:
+    """Judges the groups of a history.
+
+    Args:
+        history: history to judge. It is shared: hold its lock around each call.
+        thresholds: thresholds of the verdicts.
+        expire_cache_s: seconds that a verdict is cached; 0: no cache.
+
+    Raises:
+        OptionError: ``expire_cache_s`` is negative.
+    """
+
+    def __init__(self, history: History, thresholds: Thresholds, *, expire_cache_s: int = 10) -> None:
+        if expire_cache_s < 0:
+            raise OptionError("expire-cache", str(expire_cache_s), "0 or more seconds")
+        self._history = history
+        self._thresholds = thresholds
+        self._expire_ms = expire_cache_s * 1000
+        self._held: dict[tuple[str, str], tuple[int, GroupStatus]] = {}
+
+    def __repr__(self) -> str:
+        return f"Evaluator({self._history!r}, held={len(self._held)})"
+
+    def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
+        """Return a group's verdict, with all partitions: a cached one, or a new one.
+
+        A cached verdict from the future is replaced: the clock was set back, and the verdict might never
+        expire.
+        """
+        held = self._held.get((cluster, group))
+        if held and 0 <= now_ms - held[0] < self._expire_ms:
+            return held[1]
+        found = self._judge(cluster, group, now_ms)
+        if len(self._held) >= MAX_HELD:
+            self._held.clear()
+        self._held[cluster, group] = (now_ms, found)
+        return found
+
+    def _judge(self, cluster: str, group: str, now_ms: int) -> GroupStatus:
+        columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
+        if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
+            return evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
+        windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
+        return evaluate_group(cluster, group, windows, now_ms, self._thresholds)
 
 
 def windows_of(topics: dict[str, list[PartitionWindow]] | None) -> list[PartitionWindow] | None:

@@ -1,192 +1,368 @@
-"""The monitor as Prometheus metrics: Burrow's names and labels, and ``gazette_lag_`` metrics.
+"""The table of lag metrics, and everything that is derived from it.
 
-As in Burrow, verdicts are their numbers, and a partition's verdict and offset are shown once its window is
-full. Metrics beyond Burrow's begin with ``gazette_lag_``. An unknown value is left out, never 0.
+Each row of :data:`METRICS` has the metric's name for Prometheus, its key in the JSON of ``/gazette/v1``, its
+column on the page and in ``lag show``, how its value is found, and one sentence of help. The names and labels
+of Burrow's own metrics are Burrow's. Other names begin with ``gazette_lag_``. An unknown value is left out of
+Prometheus' text, is null in JSON, and is a dash in a column; it is never 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.monitor import Figures, GroupLag, Monitor
+from gazette_spark.lag.group_lag import GroupLag, JournalLag, OpenSince, OpenTransactionSummary
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.rules import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-GROUP = ("cluster", "consumer_group")
-PARTITION = (*GROUP, "topic", "partition")
-JOURNAL = (*GROUP, "journal")
-TOPIC = ("cluster", "topic", "partition")
 
-GAUGES = {
-    "burrow_kafka_consumer_lag_total": (GROUP, "Sum of a group's lag in bytes"),
-    "burrow_kafka_consumer_status": (GROUP, "Verdict on a group: 0 NOTFOUND, 1 OK, 2 WARN, 3 ERR"),
-    "burrow_kafka_consumer_partition_lag": (PARTITION, "Lag of a group in one journal, in bytes"),
-    "burrow_kafka_consumer_current_offset": (PARTITION, "Newest offset a group committed"),
-    "burrow_kafka_topic_partition_status": (
-        PARTITION,
-        "Verdict on a journal: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND",
-    ),
-    "burrow_kafka_topic_partition_offset": (TOPIC, "Write head of a journal"),
-    "gazette_lag_bytes": (JOURNAL, "Lag of a group in one journal"),
-    "gazette_lag_records": (JOURNAL, "Unread records of a group in one journal, where they were counted"),
-    "gazette_lag_age_seconds": ((*JOURNAL, "bound"), "Age of the oldest byte not read: at least, at most"),
-    "gazette_lag_catch_up_seconds": (JOURNAL, "Until a group is level, at the present speeds"),
-    "gazette_lag_loss_in_seconds": (JOURNAL, "Until unread bytes may be pruned, at the present speed"),
-    "gazette_lag_freshness_seconds": (
-        (*GROUP, "bound"),
-        "Age of the oldest byte a table lacks: at least, at most",
-    ),
-    "gazette_lag_read_bytes_per_second": (GROUP, "How fast a group reads, over the last minutes"),
-    "gazette_lag_append_bytes_per_second": (GROUP, "How fast a group's journals grow, over the last minutes"),
-    "gazette_lag_open_transactions": (JOURNAL, "Transactions that were open where a group's commits end"),
-    "gazette_lag_open_transactions_unknown_journals": (
-        GROUP,
-        "Journals whose open transactions could not be read at the last look",
-    ),
-    "gazette_lag_open_transaction_age_seconds": (JOURNAL, "Age of the oldest of them, at least"),
-    "gazette_lag_open_transaction_bytes": (JOURNAL, "Bytes since its begin, which it needs until it ends"),
-    "gazette_lag_last_commit_age_seconds": (GROUP, "Since a group last committed"),
-    "gazette_lag_feed_up": (
-        GROUP,
-        "Whether a group's commits, and write heads, could be read at the last look; else values are old",
-    ),
-    "gazette_lag_unlisted_journals": (GROUP, "Journals a group has read whose write heads are not known"),
-    "gazette_lag_recreated_journals": (
-        GROUP,
-        "Journals that were deleted and created again since a table read them",
-    ),
-    "gazette_lag_heads_up": (("cluster",), "Whether all write heads could be read at the last look"),
-    "gazette_lag_heads_read_timestamp_seconds": (("cluster",), "When all write heads were read last"),
-    "gazette_lag_feed_read_timestamp_seconds": (("cluster", "feed"), "When a feed was read last"),
-}
-"""Name → labels and help."""
+class Level(Enum):
+    """The thing that a metric measures; the value is the labels that name it for Prometheus."""
 
-COUNTERS = {
-    "gazette_lag_gap_bytes": (
-        (*JOURNAL, "accepted"),
-        "Missing bytes that batches skipped, as a table's ledger says; accepted by an operator or not",
-    ),
-    "gazette_lag_trimmed_bytes": (
-        GROUP,
-        "Bytes of batches whose rows were in the table before, and were dropped, as its ledger says",
-    ),
-    "gazette_lag_skipped_bytes": (GROUP, "Missing bytes that batches skipped, as a query's progress says"),
-    "gazette_lag_malformed_records": (GROUP, "Malformed records, of a query that counts them"),
-}
-"""Name, without its end ``_total``, → labels and help."""
-
-Family = GaugeMetricFamily | CounterMetricFamily
+    CLUSTER = ("cluster",)
+    FEED = ("cluster", "feed")
+    HEAD = ("cluster", "topic", "partition")
+    GROUP = ("cluster", "consumer_group")
+    JUDGED = ("cluster", "consumer_group", "")
+    """A group with a verdict; ``""`` stands for no label."""
+    PARTITION = ("cluster", "consumer_group", "topic", "partition")
+    """A journal of a group, by Burrow's labels."""
+    JOURNAL = ("cluster", "consumer_group", "journal")
+    TRANSACTIONS = ("cluster", "consumer_group", "journal", "")
+    """The open transactions of a journal."""
+    GAPS = ("cluster", "consumer_group", "journal", "accepted")
 
 
-class _Families:
-    def __init__(self) -> None:
-        self._families: dict[str, Family] = {
-            name: GaugeMetricFamily(name, text, labels=labels) for name, (labels, text) in GAUGES.items()
+class Kind(Enum):
+    """The unit of a value, which decides its form everywhere."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    SPEED = "speed"
+    """Bytes per second."""
+    DURATION = "duration"
+    """Milliseconds; seconds for Prometheus."""
+    AGE = "age"
+    """Bounds of an age: two samples with the label ``bound``."""
+    OPEN = "open"
+    """A summary of open transactions: their number."""
+    OPEN_FOR = "open for"
+    """The same summary: the age of the oldest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One measured value.
+
+    Args:
+        level: the thing that is measured.
+        kind: the unit.
+        name: for Prometheus; "" if it is not exported.
+        key: in JSON; "" if it is not there.
+        column: heading on the page and, in upper case, of ``lag show``; "" if it is not shown.
+        value: returns the value, None if it is not known. Its argument depends on the level: the monitor, the
+            state of a feed, a write head, a :class:`GroupLag`, a :class:`JournalLag` (of a partition, too),
+            an :class:`OpenTransactionSummary`, or a number of bytes.
+        help: one sentence, for people.
+        is_counter: it only rises.
+        only_behind: a column shows it only while bytes are unread.
+    """
+
+    level: Level
+    kind: Kind
+    name: str
+    key: str
+    column: str
+    value: Callable[[Any], Any]
+    help: str
+    is_counter: bool = False
+    only_behind: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels for Prometheus."""
+        labels = tuple(label for label in self.level.value if label)
+        return (*labels, "bound") if self.kind is Kind.AGE else labels
+
+    def samples(self, measured: object) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield extra labels and known values for Prometheus."""
+        value = self.value(measured)
+        match value:
+            case None:
+                return
+            case Age(least_ms, most_ms):
+                for bound, milliseconds in (("least", least_ms), ("most", most_ms)):
+                    if milliseconds is not None:
+                        yield (bound,), milliseconds / 1000
+            case _:
+                yield (), value / 1000 if self.kind is Kind.DURATION else float(value)
+
+    def to_json(self, measured: object) -> Any:  # noqa: ANN401 - JSON
+        """Return the value as JSON; null if it is not known."""
+        value = self.value(measured)
+        match value:
+            case Age():
+                return age_json(value)
+            case OpenTransactionSummary(count, oldest, age):
+                return {"count": count, "oldest": oldest and transaction_json(oldest, age)}
+            case float() if self.kind is Kind.SPEED:
+                return round(value, 1)
+            case _:
+                return value
+
+    def for_page(self) -> dict[str, Any]:
+        """Return what the page needs to show the metric."""
+        return {
+            "key": self.key,
+            "column": self.column,
+            "kind": self.kind.value,
+            "help": self.help,
+            "onlyBehind": self.only_behind,
         }
-        for name, (labels, text) in COUNTERS.items():
-            self._families[name] = CounterMetricFamily(name, text, labels=labels)
 
-    def set(self, name: str, value: float | None, *labels: str) -> None:
-        if value is not None:
-            self._families[name].add_metric(labels, value)
+    def cell(self, row: Mapping[str, Any]) -> str:
+        """Return the cell of a column, from the JSON of a journal."""
+        value = row[self.key]
+        if value is None or (self.only_behind and not row["lag_bytes"]):
+            return "-"
+        match self.kind:
+            case Kind.DURATION:
+                return duration_text(value)
+            case Kind.AGE:
+                return age_text(**value)
+            case Kind.OPEN:
+                return "unknown" if value["count"] is None else f"{value['count']:,}"
+            case Kind.OPEN_FOR:
+                return age_text(**value["oldest"]["age"]) if value["oldest"] else "-"
+            case _:
+                return f"{value:,}"
 
-    def __iter__(self) -> Iterator[Family]:
-        return iter(self._families.values())
+
+def _burrow_status(journal: JournalLag) -> int | None:
+    # As in Burrow, a partition's verdict and offset are shown once its window is full.
+    return journal.status.status if journal.status.complete == 1.0 and journal.status.end else None
 
 
-class _MonitorCollector(Collector):
-    def __init__(self, monitor: Monitor, now_ms: int) -> None:
-        self._monitor = monitor
-        self._now_ms = now_ms
+def _burrow_offset(journal: JournalLag) -> int | None:
+    end = journal.status.end
+    return end.offset if journal.status.complete == 1.0 and end else None
 
-    def collect(self) -> Iterator[Family]:
-        gauges = _Families()
-        monitor = self._monitor
-        gauges.set("gazette_lag_heads_up", float(monitor.heads_failure is None), monitor.cluster)
-        read_s = _seconds(monitor.heads_ms)
-        gauges.set("gazette_lag_heads_read_timestamp_seconds", read_s, monitor.cluster)
-        for feed in monitor.feeds():
-            read_s = _seconds(feed.read_ms)
-            gauges.set("gazette_lag_feed_read_timestamp_seconds", read_s, monitor.cluster, feed.name)
-        with monitor.lock:
-            for topic in monitor.history.fetch_topics(monitor.cluster) or ():
-                for at in range(monitor.topics.count(topic)):
-                    head = monitor.history.newest_head(monitor.cluster, topic, at)
-                    gauges.set("burrow_kafka_topic_partition_offset", head, monitor.cluster, topic, str(at))
-        for group in monitor.groups():
-            _add_group(gauges, monitor.cluster, group, monitor.lag(group, self._now_ms), self._now_ms)
-            _add_figures(gauges, (monitor.cluster, group), monitor.figures(group), self._now_ms)
-        yield from gauges
+
+def _unknown_journals(lag: GroupLag) -> int | None:
+    totals = lag.totals
+    return len(totals.open_unknown) if totals.open_counts or totals.open_unknown else None
+
+
+# fmt: off
+METRICS: tuple[Metric, ...] = (
+    Metric(Level.CLUSTER, Kind.COUNT, "gazette_lag_heads_up", "", "",
+           lambda monitor: monitor.heads_failure is None,
+           "Whether all write heads could be read at the last look."),
+    Metric(Level.CLUSTER, Kind.DURATION, "gazette_lag_heads_read_timestamp_seconds", "", "",
+           lambda monitor: monitor.heads_ms, "When all write heads were read last."),
+    Metric(Level.FEED, Kind.DURATION, "gazette_lag_feed_read_timestamp_seconds", "", "",
+           lambda feed: feed.read_ms, "When a feed was read last."),
+    Metric(Level.HEAD, Kind.BYTES, "burrow_kafka_topic_partition_offset", "", "",
+           lambda head: head, "Write head of a journal."),
+    Metric(Level.GROUP, Kind.COUNT, "gazette_lag_feed_up", "", "",
+           lambda lag: lag.failure is None,
+           "Whether commits and write heads could be read at the last look; if not, values are old."),
+    Metric(Level.JUDGED, Kind.COUNT, "burrow_kafka_consumer_status", "", "",
+           lambda lag: lag.verdict.status, "Verdict on a group: 0 NOTFOUND, 1 OK, 2 WARN, 3 ERR."),
+    Metric(Level.JUDGED, Kind.BYTES, "burrow_kafka_consumer_lag_total", "lag_bytes", "",
+           lambda lag: lag.lag_bytes, "Sum of a group's lag in bytes."),
+    Metric(Level.JUDGED, Kind.COUNT, "gazette_lag_unlisted_journals", "unlisted_journals", "",
+           lambda lag: len(lag.unlisted),
+           "Journals that a group has read and whose write heads are not known."),
+    Metric(Level.JUDGED, Kind.COUNT, "gazette_lag_recreated_journals", "recreated_journals", "",
+           lambda lag: len(lag.recreated),
+           "Journals that were deleted and created again since a table read them."),
+    Metric(Level.JUDGED, Kind.SPEED, "gazette_lag_read_bytes_per_second", "read_bytes_per_s", "read",
+           lambda lag: lag.read_bytes_per_s, "How fast a group has read in the last minutes."),
+    Metric(Level.JUDGED, Kind.SPEED, "gazette_lag_append_bytes_per_second", "append_bytes_per_s", "appended",
+           lambda lag: lag.append_bytes_per_s, "How fast a group's journals have grown in the last minutes."),
+    Metric(Level.JUDGED, Kind.AGE, "gazette_lag_freshness_seconds", "freshness", "oldest unread",
+           lambda lag: lag.freshness, "Age of the oldest byte that a table lacks: at least, at most."),
+    Metric(Level.JUDGED, Kind.DURATION, "", "catch_up_ms", "caught up in",
+           lambda lag: lag.catch_up_ms, "Time until a group is level in all journals.",
+           only_behind=True),
+    Metric(Level.JUDGED, Kind.DURATION, "", "loss_in_ms", "loss in",
+           lambda lag: lag.loss_in_ms, "Time until unread bytes of any journal may be pruned."),
+    Metric(Level.JUDGED, Kind.DURATION, "gazette_lag_last_commit_age_seconds", "last_commit_age_ms",
+           "last commit", lambda lag: lag.last_commit_age_ms, "Time since a group's last commit."),
+    Metric(Level.GROUP, Kind.COUNT, "gazette_lag_open_transactions_unknown_journals", "", "",
+           _unknown_journals, "Journals whose open transactions could not be read at the last look."),
+    Metric(Level.GROUP, Kind.BYTES, "gazette_lag_trimmed_bytes_total", "", "",
+           lambda lag: lag.totals.trimmed_bytes or None,
+           "Bytes of batches whose rows were in the table before, and were dropped, as its ledger says.",
+           is_counter=True),
+    Metric(Level.GROUP, Kind.BYTES, "gazette_lag_skipped_bytes_total", "", "",
+           lambda lag: lag.totals.skipped_bytes or None,
+           "Missing bytes that batches skipped, as a query's progress says.",
+           is_counter=True),
+    Metric(Level.GROUP, Kind.COUNT, "gazette_lag_malformed_records_total", "", "",
+           lambda lag: lag.totals.malformed,
+           "Malformed records, of a query that counts them.",
+           is_counter=True),
+    Metric(Level.PARTITION, Kind.BYTES, "burrow_kafka_consumer_partition_lag", "", "",
+           lambda journal: journal.lag_bytes, "Lag of a group in one journal, in bytes."),
+    Metric(Level.PARTITION, Kind.BYTES, "burrow_kafka_consumer_current_offset", "", "",
+           _burrow_offset, "Newest offset that a group committed."),
+    Metric(Level.PARTITION, Kind.COUNT, "burrow_kafka_topic_partition_status", "", "",
+           _burrow_status, "Verdict on a journal: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."),
+    Metric(Level.JOURNAL, Kind.BYTES, "gazette_lag_bytes", "lag_bytes", "lag",
+           lambda journal: journal.lag_bytes, "Bytes between the last committed offset and the write head."),
+    Metric(Level.JOURNAL, Kind.COUNT, "gazette_lag_records", "lag_records", "records",
+           lambda journal: journal.records, "Unread records, where they were counted.",
+           only_behind=True),
+    Metric(Level.JOURNAL, Kind.AGE, "gazette_lag_age_seconds", "lag_age", "oldest unread",
+           lambda journal: journal.age,
+           "Age of the oldest byte that is not committed: bounds, as Gazette stores no time for a byte."),
+    Metric(Level.JOURNAL, Kind.SPEED, "", "read_bytes_per_s", "read",
+           lambda journal: journal.read_bytes_per_s, "How fast the group reads the journal."),
+    Metric(Level.JOURNAL, Kind.SPEED, "", "append_bytes_per_s", "appended",
+           lambda journal: journal.append_bytes_per_s, "How fast the journal grows."),
+    Metric(Level.JOURNAL, Kind.DURATION, "gazette_lag_catch_up_seconds", "catch_up_ms", "caught up in",
+           lambda journal: journal.catch_up_ms,
+           "Time until the lag is 0 at the present speeds; unknown if the group stopped or is slower.",
+           only_behind=True),
+    Metric(Level.JOURNAL, Kind.DURATION, "gazette_lag_loss_in_seconds", "loss_in_ms", "loss in",
+           lambda journal: journal.loss_in_ms,
+           "Time until unread bytes may be pruned, by the journal's retention and at the present speed."),
+    Metric(Level.JOURNAL, Kind.OPEN, "", "open_transactions", "open",
+           lambda journal: journal.opened,
+           "Open transactions where the commits end, age of the first one, and the bytes since its begin."),
+    Metric(Level.JOURNAL, Kind.OPEN_FOR, "", "open_transactions", "open for",
+           lambda journal: journal.opened, "Age of the open transaction that begins first."),
+    Metric(Level.TRANSACTIONS, Kind.COUNT, "gazette_lag_open_transactions", "", "",
+           lambda opened: opened.count, "Transactions that were open where a group's commits end."),
+    Metric(Level.TRANSACTIONS, Kind.DURATION, "gazette_lag_open_transaction_age_seconds", "", "",
+           lambda opened: opened.age and opened.age.least_ms,
+           "Minimum age of the open transaction that begins first."),
+    Metric(Level.TRANSACTIONS, Kind.BYTES, "gazette_lag_open_transaction_bytes", "", "",
+           lambda opened: opened.oldest and opened.oldest.held_bytes,
+           "Bytes since the begin of that transaction, which have to stay until it ends."),
+    Metric(Level.GAPS, Kind.BYTES, "gazette_lag_gap_bytes_total", "", "",
+           lambda gap_bytes: gap_bytes,
+           "Missing bytes that batches skipped, as a table's ledger says; accepted by an operator or not.",
+           is_counter=True),
+)
+# fmt: on
+
+
+def metrics_json(level: Level, measured: object) -> dict[str, Any]:
+    """Return the JSON fields of a group or a journal."""
+    return {
+        metric.key: metric.to_json(measured) for metric in METRICS if metric.key and metric.level is level
+    }
+
+
+def columns(level: Level) -> list[Metric]:
+    """Return the metrics of a group or a journal that have a column."""
+    return [metric for metric in METRICS if metric.column and metric.level is level]
 
 
 def exposition(monitor: Monitor, now_ms: int) -> bytes:
     """Return everything in Prometheus' text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+
+    exported = [metric for metric in METRICS if metric.name]
+    by_level = {level: [metric for metric in exported if metric.level is level] for level in Level}
+    families = {
+        metric.name: (CounterMetricFamily if metric.is_counter else GaugeMetricFamily)(
+            metric.name, metric.help, labels=metric.labels
+        )
+        for metric in exported
+    }
+    for level, measured, labels in _everything(monitor, now_ms):
+        for metric in by_level[level]:
+            for more_labels, value in metric.samples(measured):
+                families[metric.name].add_metric((monitor.cluster, *labels, *more_labels), value)
+
+    class Families(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+            yield from families.values()
+
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_MonitorCollector(monitor, now_ms))
+    registry.register(Families())
     return generate_latest(registry)
 
 
-def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures, now_ms: int) -> None:
-    for journal, opened in figures.opened().items():
-        families.set("gazette_lag_open_transactions", opened.count, *whose, journal)
-        if (oldest := opened.oldest) is None:
-            continue
-        age_s = max(0, now_ms - oldest.since_ms) / 1000
-        families.set("gazette_lag_open_transaction_age_seconds", age_s, *whose, journal)
-        families.set("gazette_lag_open_transaction_bytes", oldest.held_bytes, *whose, journal)
-    if figures.open_counts or figures.open_unknown:
-        unknown = len(figures.open_unknown)
-        families.set("gazette_lag_open_transactions_unknown_journals", unknown, *whose)
-    for journal, total in figures.gap_bytes.items():
-        accepted = figures.accepted_gap_bytes.get(journal, 0)
-        families.set("gazette_lag_gap_bytes", total - accepted, *whose, journal, "no")
-        families.set("gazette_lag_gap_bytes", accepted, *whose, journal, "yes")
-    if figures.trimmed_bytes:
-        families.set("gazette_lag_trimmed_bytes", figures.trimmed_bytes, *whose)
-    if figures.skipped_bytes:
-        families.set("gazette_lag_skipped_bytes", figures.skipped_bytes, *whose)
-    families.set("gazette_lag_malformed_records", figures.malformed, *whose)
+def _everything(monitor: Monitor, now_ms: int) -> Iterator[tuple[Level, object, tuple[str, ...]]]:
+    """Yield everything that is measured, with its labels after the cluster."""
+    yield Level.CLUSTER, monitor, ()
+    for feed in monitor.feeds():
+        yield Level.FEED, feed, (feed.name,)
+    with monitor.lock:
+        heads = [
+            (topic, at, monitor.history.newest_head(monitor.cluster, topic, at))
+            for topic in monitor.history.fetch_topics(monitor.cluster) or ()
+            for at in range(monitor.topics.count(topic))
+        ]
+    for topic, at, head in heads:
+        yield Level.HEAD, head, (topic, str(at))
+    for group in monitor.groups():
+        lag = monitor.lag(group, now_ms)
+        yield Level.GROUP, lag, (group,)
+        if lag.verdict.status != Status.NOTFOUND:
+            yield Level.JUDGED, lag, (group,)
+        for journal in lag.journals:
+            yield Level.PARTITION, journal, (group, journal.status.topic, str(journal.status.partition))
+            yield Level.JOURNAL, journal, (group, journal.journal)
+        for name, opened in lag.totals.open_transactions(now_ms).items():
+            yield Level.TRANSACTIONS, opened, (group, name)
+        for name, gap_bytes in lag.totals.gap_bytes.items():
+            accepted = lag.totals.accepted_gap_bytes.get(name, 0)
+            yield Level.GAPS, gap_bytes - accepted, (group, name, "no")
+            yield Level.GAPS, accepted, (group, name, "yes")
 
 
-def _add_group(gauges: _Families, cluster: str, group: str, lag: GroupLag, now_ms: int) -> None:
-    whose = (cluster, group)
-    gauges.set("gazette_lag_feed_up", float(lag.failure is None), *whose)
-    if lag.verdict.status == 0:
-        return
-    gauges.set("gazette_lag_unlisted_journals", len(lag.unlisted), *whose)
-    gauges.set("gazette_lag_recreated_journals", len(lag.recreated), *whose)
-    gauges.set("burrow_kafka_consumer_lag_total", lag.lag_bytes, *whose)
-    gauges.set("burrow_kafka_consumer_status", lag.verdict.status, *whose)
-    gauges.set("gazette_lag_read_bytes_per_second", lag.read_bytes_per_s, *whose)
-    gauges.set("gazette_lag_append_bytes_per_second", lag.append_bytes_per_s, *whose)
-    if lag.last_commit_ms is not None:
-        age_s = max(0, now_ms - lag.last_commit_ms) / 1000
-        gauges.set("gazette_lag_last_commit_age_seconds", age_s, *whose)
-    _add_age(gauges, "gazette_lag_freshness_seconds", lag.freshness, whose)
-    for journal in lag.journals:
-        status = journal.status
-        place = (*whose, status.topic, str(status.partition))
-        name = (*whose, journal.journal)
-        gauges.set("burrow_kafka_consumer_partition_lag", journal.lag_bytes, *place)
-        gauges.set("gazette_lag_bytes", journal.lag_bytes, *name)
-        gauges.set("gazette_lag_records", journal.records, *name)
-        _add_age(gauges, "gazette_lag_age_seconds", journal.age, name)
-        gauges.set("gazette_lag_catch_up_seconds", _seconds(journal.catch_up_ms), *name)
-        gauges.set("gazette_lag_loss_in_seconds", _seconds(journal.loss_in_ms), *name)
-        if status.complete == 1.0 and status.end is not None:
-            gauges.set("burrow_kafka_topic_partition_status", status.status, *place)
-            gauges.set("burrow_kafka_consumer_current_offset", status.end.offset, *place)
+def age_json(age: Age) -> dict[str, int | None]:
+    """Return the bounds of an age."""
+    return {"least_ms": age.least_ms, "most_ms": age.most_ms}
 
 
-def _add_age(gauges: _Families, name: str, age: Age, labels: tuple[str, ...]) -> None:
-    gauges.set(name, _seconds(age.least_ms), *labels, "least")
-    gauges.set(name, _seconds(age.most_ms), *labels, "most")
+def transaction_json(opened: OpenSince, age: Age | None) -> dict[str, Any]:
+    """Return an open transaction."""
+    return {
+        "journal": opened.journal,
+        "producer": opened.producer,
+        "begin": opened.begin,
+        "held_bytes": opened.held_bytes,
+        "age": age_json(age or Age()),
+    }
 
 
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+def age_text(least_ms: int | None, most_ms: int | None) -> str:
+    """Return the bounds of an age; a bound of 0 says nothing.
+
+    >>> age_text(0, 0), age_text(0, None), age_text(65_000, None), age_text(65_000, 90_000), age_text(0, 9000)
+    ('-', '-', '>65s', '65s-90s', '<9s')
+    """
+    least, most = duration_text(least_ms or None), duration_text(most_ms or None)
+    if most in (least, "-"):
+        return least if least == most else f">{least}"
+    return f"<{most}" if least == "-" else f"{least}-{most}"
+
+
+def duration_text(milliseconds: int | None) -> str:
+    """Return a time in its largest fitting unit.
+
+    >>> duration_text(1500), duration_text(600_000), duration_text(7_300_000), duration_text(None)
+    ('2s', '10m', '2.0h', '-')
+    """
+    if milliseconds is None:
+        return "-"
+    seconds = milliseconds / 1000
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f}m"
+    return f"{seconds / 3600:.1f}h"

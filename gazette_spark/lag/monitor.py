@@ -16,19 +16,28 @@ from typing import NamedTuple
 
 from gazette_spark.errors import InputError
 from gazette_spark.lag.estimates import (
-    Age,
+    HOUR_MS,
     HeadTimeline,
-    StoredFragment,
+    LagSeries,
+    Speed,
     catch_up_ms,
     lag_age,
     loss_in_ms,
+    past_lags,
     read_bytes_per_s,
 )
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History
-from gazette_spark.lag.rules import GroupStatus, PartitionStatus, Status, is_silent
-from gazette_spark.lag.series import HOUR_MS, LagSeries, Speed, past_lags
-from gazette_spark.lag.topics import Topics
+from gazette_spark.lag.group_lag import (
+    FeedState,
+    GroupLag,
+    GroupTotals,
+    JournalLag,
+    JournalStore,
+    OpenSince,
+    OpenTransactionSummary,
+    Unread,
+)
+from gazette_spark.lag.history import Evaluator, History
+from gazette_spark.lag.rules import PartitionStatus, Status, is_silent
 from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.offsets import Fingerprint
 from gazette_spark.query_progress import JournalTransactions
@@ -45,167 +54,64 @@ A running monitor knows when bytes came, by the heads it saw. One that has just 
 NO_HEADS = "no write head was asked for yet"
 
 
-@dataclass(frozen=True, slots=True)
-class JournalStore:
-    """Stored fragments of a journal, and their retention."""
+class Topics:
+    """Journals as Burrow's topics and partitions. Not safe for threads.
 
-    fragments: Sequence[StoredFragment] = ()
-    retention_ms: int | None = None
-    """Fragments older than this may be pruned; None: no retention limit."""
+    A topic is a prefix of journals, or a selector that was given a name; a partition is one journal of it.
+    Burrow numbers partitions and journals have names, so journals are numbered as they are first seen: those
+    seen together by name, later ones after them. A number is never given to another journal while the monitor
+    runs.
+    """
 
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[str, int]] = {}
+        self._journals: dict[str, list[str]] = {}
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Bytes of a journal that a group has not committed: ``[begin, end)``."""
+    def __repr__(self) -> str:
+        return f"Topics(topics={len(self._journals)}, journals={len(self._places)})"
 
-    journal: str
-    begin: int
-    end: int
+    def add(self, journals: Iterable[str], topic: str | None = None) -> None:
+        """Number journals that have no number yet.
 
+        Args:
+            journals: in any order.
+            topic: topic of the journals; if None, each belongs to the topic of its prefix.
+        """
+        for journal in sorted(set(journals) - self._places.keys()):
+            where = prefix_of(journal) if topic is None else topic
+            numbered = self._journals.setdefault(where, [])
+            self._places[journal] = (where, len(numbered))
+            numbered.append(journal)
 
-@dataclass(frozen=True, slots=True)
-class JournalLag:
-    """Lag of a group in one journal."""
+    def place(self, journal: str) -> tuple[str, int]:
+        """Return the topic and the number of a journal; a new one gets both."""
+        if journal not in self._places:
+            self.add([journal])
+        return self._places[journal]
 
-    journal: str
-    status: PartitionStatus
-    head: int | None
-    age: Age
-    """Age of the oldest unread byte."""
-    read_bytes_per_s: float | None
-    append_bytes_per_s: float | None
-    catch_up_ms: int | None
-    loss_in_ms: int | None
-    records: int | None
-    """Unread records, if they were counted."""
-    opened: OpenInJournal | None = None
-    """Its open transactions; None if nobody looks for them."""
+    def journal(self, topic: str, partition: int) -> str:
+        """Return the journal of a number."""
+        return self._journals[topic][partition]
 
-    @property
-    def lag_bytes(self) -> int | None:
-        """Bytes left to read; None if the group has no commit of the journal, or its head is not known."""
-        return None if self.status.end is None or self.head is None else self.status.current_lag
+    def count(self, topic: str) -> int:
+        """Return how many journals a topic has had."""
+        return len(self._journals.get(topic, ()))
 
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """Lag of a group, with Burrow's verdict."""
-
-    verdict: GroupStatus
-    journals: Sequence[JournalLag]
-    last_commit_ms: int | None
-    """Time of the group's last commit, by the committer's clock."""
-    failure: str | None
-    """Reason why commits or write heads cannot be read; reported values are the last known ones."""
-    unlisted: Sequence[str] = ()
-    """Journals that the group has read, and whose write heads are not known: they were deleted, no selector
-    matches them, or nothing could be listed yet."""
-    read_bytes_per_s: float | None = None
-    """Speed of the last minutes, as the monitor saw it."""
-    append_bytes_per_s: float | None = None
-    """Growth of its journals in the last minutes."""
-    recreated: Sequence[str] = ()
-    """Journals that were deleted and created again since the group's table read them. Unless they have the
-    same bytes, which its next batch finds out, their lag is the difference of two journals' offsets."""
-
-    @property
-    def lag_bytes(self) -> int | None:
-        """Bytes left to read, in the journals whose heads are known; None if there is no such journal."""
-        known = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
-        return sum(known) if known else None
-
-    @property
-    def freshness(self) -> Age:
-        """Age of the oldest byte that the table does not have: over all journals."""
-        ages = [journal.age for journal in self.journals if journal.status.end is not None]
-        least = [age.least_ms for age in ages if age.least_ms is not None]
-        most = [age.most_ms for age in ages]
-        known = [each for each in most if each is not None]
-        return Age(max(least, default=None), max(known) if known and len(known) == len(most) else None)
+    def names(self) -> list[str]:
+        """Return the topics, in the order they were first seen."""
+        return list(self._journals)
 
 
-@dataclass(frozen=True, slots=True)
-class FeedState:
-    """When a feed was read last, and why it cannot be read now."""
+def prefix_of(journal: str) -> str:
+    """Return a journal's prefix, or the whole name of a journal without a prefix.
 
-    name: str
-    groups: tuple[str, ...]
-    """The groups it is of; none of one of write heads, and of one that was never read."""
-    of_heads: bool
-    read_ms: int | None = None
-    """Start of the last round in which it was read; None if that never was."""
-    failure: str | None = None
-    """Reason why it could not be read in the last round."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSince:
-    """An open transaction, as the progress of a query tells."""
-
-    journal: str
-    producer: str
-    begin: int
-    held_bytes: int
-    """Bytes from its begin to where the query was: they have to stay until it ends."""
-    since_ms: int
-    """A time at which it was open, the earliest that is known: of a message, or of a progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenInJournal:
-    """The open transactions of a journal where a group's commits end."""
-
-    count: int | None
-    """None: it is not known."""
-    oldest: OpenSince | None = None
-    """The one that begins first; None if none is open, or it is not known."""
-
-
-@dataclass(slots=True)
-class Figures:
-    """What a group's batches left out, in all steps the monitor was told of, and what is open."""
-
-    gap_bytes: dict[str, int] = field(default_factory=dict)
-    """Missing bytes that were skipped, by journal; those that an operator accepted included."""
-    accepted_gap_bytes: dict[str, int] = field(default_factory=dict)
-    trimmed_bytes: int = 0
-    """Bytes of batches whose rows a table had already."""
-    skipped_bytes: int = 0
-    """Missing bytes in the progress of a query."""
-    malformed: int | None = None
-    """Malformed records; None if the query does not count them."""
-    transactions: list[OpenSince] = field(default_factory=list)
-    """The oldest open transactions of each journal, by journal and begin."""
-    open_counts: dict[str, int] = field(default_factory=dict)
-    """The number of open transactions, by journal; 0 where a look found none."""
-    open_unknown: frozenset[str] = frozenset()
-    """Journals whose open transactions somebody looks for, and could not find out."""
-
-    def opened(self) -> dict[str, OpenInJournal]:
-        """Return the open transactions of each journal in which somebody looks for them."""
-        oldest = {each.journal: each for each in reversed(self.transactions)}
-        found = {name: OpenInJournal(count, oldest.get(name)) for name, count in self.open_counts.items()}
-        return found | dict.fromkeys(self.open_unknown, OpenInJournal(None))
-
-
-def _open_since(
-    transactions: Iterable[JournalTransactions], before: Iterable[OpenSince], now_ms: int
-) -> list[OpenSince]:
-    """Return open transactions by journal and begin, with the earliest time known of each."""
-    since = {(each.journal, each.producer, each.begin): each.since_ms for each in before}
-    found: dict[tuple[str, str, int], OpenSince] = {}
-    for each in transactions:
-        for one in each.oldest:
-            key = (each.journal, one.producer, one.begin)
-            since_ms = min(now_ms, one.newest_ms, since.get(key, now_ms))
-            found[key] = OpenSince(*key, held_bytes=each.at - one.begin, since_ms=since_ms)
-    return sorted(found.values(), key=lambda each: (each.journal, each.begin))
-
-
-def _observe_open(figures: Figures, transactions: Iterable[JournalTransactions], now_ms: int) -> None:
-    transactions = list(transactions)
-    figures.transactions = _open_since(transactions, figures.transactions, now_ms)
-    figures.open_counts = {each.journal: each.count for each in transactions}
+    >>> prefix_of("shop/orders/part-000")
+    'shop/orders/'
+    >>> prefix_of("orders")
+    'orders'
+    """
+    directory, slash, _ = journal.rpartition("/")
+    return directory + slash or journal
 
 
 class _Step(NamedTuple):
@@ -221,7 +127,7 @@ class _Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupState:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
@@ -230,7 +136,7 @@ class _Group:
     speed: Speed = field(default_factory=Speed)
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
     """The last steps in journals without a known write head: history takes none of those."""
-    figures: Figures = field(default_factory=Figures)
+    totals: GroupTotals = field(default_factory=GroupTotals)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
@@ -258,7 +164,7 @@ class Monitor:
         self._created: dict[str, int] = {}
         self._stores: dict[str, JournalStore] = {}
         self._records: Mapping[Unread, int] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _GroupState] = {}
         self._feeds: dict[str, FeedState] = {}
         self._heads_ms: int | None = None
         self._looked_ms: int | None = None
@@ -270,7 +176,7 @@ class Monitor:
     @property
     def heads_failure(self) -> str | None:
         """Reason why write heads cannot be read at the moment; None if they can."""
-        failures = [each.failure for each in self._feeds.values() if each.of_heads and each.failure]
+        failures = [feed.failure for feed in self._feeds.values() if feed.of_heads and feed.failure]
         if failures:
             return "; ".join(dict.fromkeys(failures))
         return NO_HEADS if self._heads_ms is None else None
@@ -278,9 +184,9 @@ class Monitor:
     @property
     def heads_ms(self) -> int | None:
         """When all write heads were read last; None if they never were."""
-        feeds = [each.read_ms for each in self._feeds.values() if each.of_heads]
-        known = [each for each in feeds if each is not None]
-        return self._heads_ms if not feeds else min(known) if len(known) == len(feeds) else None
+        feeds = [feed.read_ms for feed in self._feeds.values() if feed.of_heads]
+        times = [read_ms for read_ms in feeds if read_ms is not None]
+        return self._heads_ms if not feeds else min(times) if len(times) == len(feeds) else None
 
     @property
     def looked_ms(self) -> int | None:
@@ -332,7 +238,7 @@ class Monitor:
             heads: by journal.
             now_ms: the time.
             topic: topic of new journals; if None, each belongs to the topic of its prefix.
-            created: Etcd's revision of their creation, where it is known.
+            created: Etcd's revision of their creation, where it is state.
         """
         with self.lock:
             self._heads_ms = now_ms
@@ -346,9 +252,9 @@ class Monitor:
                 )
                 self._timelines.setdefault(journal, HeadTimeline()).add(head, now_ms)
             self._heads.update(heads)
-            for name, known in self._groups.items():
-                for journal in known.waiting.keys() & heads.keys():
-                    steps = known.waiting.pop(journal)
+            for name, state in self._groups.items():
+                for journal in state.waiting.keys() & heads.keys():
+                    steps = state.waiting.pop(journal)
                     for step in steps:
                         self._record(name, journal, step, now_ms, newest=step is steps[-1], watched=False)
 
@@ -369,8 +275,8 @@ class Monitor:
         """
         with self.lock:
             for journal in gone:
-                for known in (self._heads, self._created, self._timelines, self._stores):
-                    known.pop(journal, None)
+                for by_journal in (self._heads, self._created, self._timelines, self._stores):
+                    by_journal.pop(journal, None)
                 place = self.topics.place(journal)
                 for name, group in self._groups.items():
                     group.series.pop(journal, None)
@@ -401,19 +307,19 @@ class Monitor:
             InputError: the group is known from another ``source``: two of one name would be mixed up.
         """
         # The charts of many journals take seconds to fill, and requests wait for the lock.
-        new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _Group()
+        new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _GroupState()
         with self.lock:
-            known = self._groups.setdefault(group, new)
-            if known.source != source:
+            state = self._groups.setdefault(group, new)
+            if state.source != source:
                 raise InputError(
-                    f"group {group!r} is both that of {known.source} and of {source}; "
+                    f"group {group!r} is both that of {state.source} and of {source}; "
                     "give one of them another name, as in NAME=LOCATION"
                 )
-            watched = known.order >= 0
+            watched = state.order >= 0
             slots = self.history.options.intervals
             # Without merging of near commits, earlier ones would only pass through the ring.
-            kept = commits if self.history.options.min_distance_s else commits[-slots:]
-            for commit in kept:
+            recorded = commits if self.history.options.min_distance_s else commits[-slots:]
+            for commit in recorded:
                 newest = commit is commits[-1]
                 for journal, offset in commit.read_through.items():
                     head = commit.heads.get(journal)
@@ -421,18 +327,18 @@ class Monitor:
                     if journal in self._heads:
                         self._record(group, journal, step, now_ms, newest=newest, watched=watched)
                     else:
-                        waiting = known.waiting.setdefault(journal, [])
+                        waiting = state.waiting.setdefault(journal, [])
                         waiting.append(step)
                         del waiting[:-slots]
             if commits:
-                known.order = max(known.order, commits[-1].order)
-                known.last_commit_ms = commits[-1].timestamp_ms
-                known.fingerprints = commits[-1].fingerprints or known.fingerprints
+                state.order = max(state.order, commits[-1].order)
+                state.last_commit_ms = commits[-1].timestamp_ms
+                state.fingerprints = commits[-1].fingerprints or state.fingerprints
             for commit in commits:
-                known.figures.trimmed_bytes += commit.trimmed_bytes
+                state.totals.trimmed_bytes += commit.trimmed_bytes
                 for gaps, total in (
-                    (commit.gaps, known.figures.gap_bytes),
-                    (commit.accepted_gaps, known.figures.accepted_gap_bytes),
+                    (commit.gaps, state.totals.gap_bytes),
+                    (commit.accepted_gaps, state.totals.accepted_gap_bytes),
                 ):
                     for gap in gaps:
                         total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
@@ -445,20 +351,20 @@ class Monitor:
         transactions: Iterable[JournalTransactions] = (),
         now_ms: int = 0,
     ) -> None:
-        """Add the figures of a batch to those of a known group; open transactions replace those of before."""
+        """Add what a batch left out to the totals of a known group, and replace its open transactions."""
         with self.lock:
-            figures = self._groups[group].figures
-            figures.skipped_bytes += skipped_bytes
+            totals = self._groups[group].totals
+            totals.skipped_bytes += skipped_bytes
             if malformed is not None:
-                figures.malformed = (figures.malformed or 0) + malformed
-            _observe_open(figures, transactions, now_ms)
+                totals.malformed = (totals.malformed or 0) + malformed
+            _replace_open_transactions(totals, transactions, now_ms)
 
     def observe_transactions(
         self,
         group: str,
         transactions: Iterable[JournalTransactions],
-        known: Collection[str],
-        unknown: Collection[str],
+        readable: Collection[str],
+        unreadable: Collection[str],
         now_ms: int,
     ) -> None:
         """Replace the open transactions of a known group.
@@ -466,15 +372,15 @@ class Monitor:
         Args:
             group: the group.
             transactions: of the journals that have any.
-            known: journals of which it is known what is open; those without a transaction have none.
-            unknown: journals of which it is not.
+            readable: journals whose open transactions could be read; those without a transaction have none.
+            unreadable: journals whose open transactions could not be read.
             now_ms: the time.
         """
         with self.lock:
-            figures = self._groups[group].figures
-            _observe_open(figures, transactions, now_ms)
-            figures.open_counts = dict.fromkeys(known, 0) | figures.open_counts
-            figures.open_unknown = frozenset(unknown)
+            totals = self._groups[group].totals
+            _replace_open_transactions(totals, transactions, now_ms)
+            totals.open_counts = dict.fromkeys(readable, 0) | totals.open_counts
+            totals.open_unknown = frozenset(unreadable)
 
     def _record(
         self, group: str, journal: str, step: _Step, now_ms: int, *, newest: bool, watched: bool
@@ -503,12 +409,12 @@ class Monitor:
     def _failure(self, group: str, now_ms: int) -> str | None:
         """Return why a group's values are not up to date; None if they are."""
         feeds = self._feeds.values()
-        found = [each.failure for each in feeds if each.failure and group in (each.groups or (each.name,))]
+        failures = [feed.failure for feed in feeds if feed.failure and group in (feed.groups or (feed.name,))]
         if (heads := self.heads_failure) is not None:
-            found.append(f"write heads: {heads}")
+            failures.append(f"write heads: {heads}")
         if (late := self.round_failure(now_ms)) is not None:
-            found.append(late)
-        return "; ".join(dict.fromkeys(found)) or None
+            failures.append(late)
+        return "; ".join(dict.fromkeys(failures)) or None
 
     def failure(self, group: str, now_ms: int) -> str | None:
         """Return why a group's values are not up to date; None if they are."""
@@ -528,7 +434,7 @@ class Monitor:
             return self._groups[group].order if group in self._groups else -1
 
     def committed(self, group: str, now_ms: int) -> dict[str, int]:
-        """Return the newest committed offset of a group in each journal whose write head is known."""
+        """Return the newest committed offset of a group in each journal whose write head is state."""
         with self.lock:
             return {journal: offset for journal, offset, _ in self._positions(group, now_ms)}
 
@@ -545,31 +451,17 @@ class Monitor:
     def groups(self) -> list[str]:
         """Return the names of the groups, those included of which nothing could be read yet."""
         with self.lock:
-            unread = (
-                group
-                for feed in self._feeds.values()
-                if feed.failure and not feed.of_heads
-                for group in feed.groups or (feed.name,)
-            )
+            unread = (group for feed in self._feeds.values() for group in feed.unread_groups)
             return list(dict.fromkeys([*self._groups, *unread]))
 
-    def figures(self, group: str) -> Figures:
-        """Return what a group's batches left out."""
-        with self.lock:
-            known = self._groups.get(group, _Group()).figures
-            return replace(
-                known,
-                gap_bytes=dict(known.gap_bytes),
-                accepted_gap_bytes=dict(known.accepted_gap_bytes),
-            )
-
-    def course(self, group: str) -> list[tuple[int, int | None]]:
+    def lag_history(self, group: str) -> list[tuple[int, int | None]]:
         """Return a group's lag over the last day: points as (milliseconds since 1970, bytes)."""
         with self.lock:
-            known = self._groups.get(group)
-            return known.total.points() if known else []
+            return self._groups[group].total.points() if group in self._groups else []
 
-    def journal_courses(self, group: str, journals: Iterable[str]) -> dict[str, list[tuple[int, int | None]]]:
+    def journal_lag_histories(
+        self, group: str, journals: Iterable[str]
+    ) -> dict[str, list[tuple[int, int | None]]]:
         """Return the lag of some journals over the last hour."""
         with self.lock:
             series = self._groups[group].series if group in self._groups else {}
@@ -580,49 +472,60 @@ class Monitor:
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
             failure = self._failure(group, now_ms)
-            known = self._groups.get(group, _Group())
-            opened = known.figures.opened()
-            journals = [
-                self._journal_lag(status, now_ms, opened, stale=failure is not None)
-                for status in verdict.partitions
-                if status.client_id
-            ]
-            speeds = known.speed.bytes_per_s() if failure is None else (None, None)
-            recreated = [
-                name
-                for name, each in sorted(known.fingerprints.items())
-                if each.end
-                and 0 not in (self._created.get(name, 0), each.create_revision)
-                and self._created[name] != each.create_revision
-            ]
+            state = self._groups.get(group, _GroupState())
+            # A copy: the lock is released before anybody reads it.
+            totals = replace(
+                state.totals,
+                gap_bytes=dict(state.totals.gap_bytes),
+                accepted_gap_bytes=dict(state.totals.accepted_gap_bytes),
+            )
+            opened = totals.open_transactions(now_ms)
+            speeds = state.speed.bytes_per_s() if failure is None else (None, None)
             return GroupLag(
                 verdict,
-                journals,
-                known.last_commit_ms,
+                [
+                    self._journal_lag(status, now_ms, opened, stale=failure is not None)
+                    for status in verdict.partitions
+                    if status.client_id
+                ],
+                totals,
+                now_ms,
+                state.last_commit_ms,
                 failure,
-                sorted(known.waiting),
+                sorted(state.waiting),
                 *speeds,
-                recreated=recreated,
+                recreated=[
+                    journal
+                    for journal, fingerprint in sorted(state.fingerprints.items())
+                    if fingerprint.end
+                    and 0 not in (self._created.get(journal, 0), fingerprint.create_revision)
+                    and self._created[journal] != fingerprint.create_revision
+                ],
             )
 
     def _journal_lag(
-        self, status: PartitionStatus, now_ms: int, opened: Mapping[str, OpenInJournal], *, stale: bool
+        self,
+        status: PartitionStatus,
+        now_ms: int,
+        opened: Mapping[str, OpenTransactionSummary],
+        *,
+        stale: bool,
     ) -> JournalLag:
         journal = self.topics.journal(status.topic, status.partition)
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
-            return JournalLag(journal, status, head, Age(), None, None, None, None, None, opened.get(journal))
+            return JournalLag(journal, status, head, opened=opened.get(journal))
+        # The speed of the window is that of a query that goes on. It says nothing about one that has stopped.
         speed = read_bytes_per_s((status.start, status.end))
         if stale or status.status > Status.ERR or is_silent((status.start, status.end), now_ms):
-            # It is the speed of a query that went on, and no word on one that may have stopped.
             speed = None
         offset = status.end.offset
         timeline = self._timelines.get(journal, HeadTimeline())
         store = self._stores.get(journal, JournalStore())
         growth = timeline.bytes_per_s(status.start.timestamp_ms)
-        lost = None
+        loss_ms = None
         if store.retention_ms is not None:
-            lost = loss_in_ms(offset, store.fragments, store.retention_ms, speed, now_ms)
+            loss_ms = loss_in_ms(offset, store.fragments, store.retention_ms, speed, now_ms)
         return JournalLag(
             journal,
             status,
@@ -631,24 +534,24 @@ class Monitor:
             speed,
             growth,
             catch_up_ms(status.current_lag, speed, growth),
-            lost,
+            loss_ms,
             0 if offset >= head else self._records.get(Unread(journal, offset, head)),
             opened.get(journal),
         )
 
     def _follow(self, name: str, now_ms: int) -> None:
         """Add a point to a group's charts; an unknown one if its values are not up to date."""
-        known = self._groups[name]
+        state = self._groups[name]
         positions = list(self._positions(name, now_ms))
         if not positions or self._failure(name, now_ms) is not None:
-            for series in (known.total, *known.series.values()):
+            for series in (state.total, *state.series.values()):
                 series.add(now_ms, None)
             return
         for journal, offset, head in positions:
-            known.series.setdefault(journal, LagSeries()).add(now_ms, max(0, head - offset))
-        known.total.add(now_ms, sum(max(0, head - offset) for _, offset, head in positions))
-        read, head = sum(each[1] for each in positions), sum(each[2] for each in positions)
-        known.speed.add(now_ms, len(positions), read, head)
+            state.series.setdefault(journal, LagSeries()).add(now_ms, max(0, head - offset))
+        state.total.add(now_ms, sum(max(0, head - offset) for _, offset, head in positions))
+        read, head = sum(offset for _, offset, _ in positions), sum(head for _, _, head in positions)
+        state.speed.add(now_ms, len(positions), read, head)
 
     def _positions(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int]]:
         """Yield the journals of a group whose write heads are known: name, newest commit, write head."""
@@ -658,12 +561,28 @@ class Monitor:
                 yield journal, offset, head
 
 
-def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _Group:
+def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _GroupState:
     """Return a group that has just been found; its charts are filled from what its commits recorded."""
-    group = _Group(source)
+    group = _GroupState(source)
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
         group.total.add(time_ms, max(0, sum(heads.values()) - sum(map(before.__getitem__, heads))))
         if time_ms > now_ms - HOUR_MS:
             for journal, head in heads.items():
                 group.series.setdefault(journal, LagSeries()).add(time_ms, max(0, head - before[journal]))
     return group
+
+
+def _replace_open_transactions(
+    totals: GroupTotals, transactions: Iterable[JournalTransactions], now_ms: int
+) -> None:
+    """Replace open transactions; one that was open before keeps the earliest time known of it."""
+    before = {(opened.journal, opened.producer, opened.begin): opened for opened in totals.transactions}
+    after: dict[tuple[str, str, int], OpenSince] = {}
+    totals.open_counts = {}
+    for journal in transactions:
+        totals.open_counts[journal.journal] = journal.count
+        for opened in journal.oldest:
+            key = (journal.journal, opened.producer, opened.begin)
+            earliest_ms = min(now_ms, opened.newest_ms, before[key].since_ms if key in before else now_ms)
+            after[key] = OpenSince(*key, held_bytes=journal.at - opened.begin, since_ms=earliest_ms)
+    totals.transactions = sorted(after.values(), key=lambda opened: (opened.journal, opened.begin))

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.report import group_json
+from gazette_spark.lag.burrow_json import group_json
 from gazette_spark.lag.rules import GroupStatus, Status
 
 log = logging.getLogger("gazette_spark.lag")

@@ -14,7 +14,7 @@ import pytest
 from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, Monitor, Thresholds
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.estimates import StoredFragment
-from gazette_spark.lag.monitor import JournalStore
+from gazette_spark.lag.group_lag import JournalStore
 from gazette_spark.lag.server import LagService
 from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 from tests.browser import Browser

@@ -313,10 +313,10 @@ def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) ->
     """The page has a verdict, a lag and a chart; a group's name that is HTML stays text."""
     embedded_orders.commit(40, "<img src=x onerror=alert(1)>")
     with served(embedded_orders, "--table", str(tmp_path / "lost")) as address:
-        course = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"
+        detail = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"
         wait_until(
             "the chart has points",
-            lambda: len(httpx.get(course).json()["group"]["journals"][0]["course"]) > 1,
+            lambda: len(httpx.get(detail).json()["group"]["journals"][0]["lag_history"]) > 1,
         )
         page = browse(address, tmp_path / "profile")
     assert page.charts == [embedded_orders.journal]

@@ -31,8 +31,8 @@ from gazette_spark.consumer.stores.delta import document_of
 from gazette_spark.consumer.stores.json_file import parse_state_file
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.errors import GazetteError
-from gazette_spark.lag.api import Selection
-from gazette_spark.lag.recorded import parse_recording
+from gazette_spark.lag.api import JournalFilter
+from gazette_spark.lag.burrow_json import parse_recording
 from gazette_spark.ledger.entry import parse_entry
 from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_planned_ms, parse_query_id
@@ -251,7 +251,7 @@ DECODERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         lambda text: read_request("/a/b", text.encode("ascii", "replace").decode()),
         ["offset=5&block=true"],
     ),
-    "lag page": (Selection.parse, ["match=a&ok=no&limit=5"]),
+    "lag page": (JournalFilter.parse, ["match=a&ok=no&limit=5"]),
 }
 
 HOSTILE = (

@@ -10,10 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gazette_spark.lag.burrow_json import group_json, parse_recording, shortest
 from gazette_spark.lag.columns import WindowColumns, evaluate_columns
 from gazette_spark.lag.history import History, HistoryOptions, windows_of
-from gazette_spark.lag.recorded import parse_recording
-from gazette_spark.lag.report import group_json, shortest
 from gazette_spark.lag.rules import (
     OffsetCommit,
     PartitionWindow,

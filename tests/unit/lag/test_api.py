@@ -11,8 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.entry import SkippedGap
@@ -344,7 +343,7 @@ def test_config_is_shown_by_section(api: Api) -> None:
 
 
 def test_a_group_in_detail(api: Api) -> None:
-    """Names, ages, estimates and the course of the lag; null for what is not known."""
+    """Names, ages, estimates and the history of the lag; null for what is not known."""
     (summary,) = fields(api, "/gazette/v1/groups")["groups"]
     assert (summary["group"], summary["status"], summary["lag_bytes"]) == (GROUP, "ERR", 600)
     assert (summary["journals"], summary["last_commit_age_ms"], summary["stale"]) == (2, 1000, None)
@@ -354,11 +353,11 @@ def test_a_group_in_detail(api: Api) -> None:
         600,
         {"least_ms": 0, "most_ms": None},
     )
-    assert behind["course"] == []
+    assert behind["lag_history"] == []
     api.monitor.observe_round(NOW_MS)
     detail = fields(api, group_path(GROUP))["group"]
     behind, _ = detail["journals"]
-    assert behind["course"] == detail["course"] == [[NOW_MS, 600]]
+    assert behind["lag_history"] == detail["lag_history"] == [[NOW_MS, 600]]
     assert (detail["verdicts"], detail["matched"]) == ({"STOP": 1, "OK": 1}, 2)
     assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
 

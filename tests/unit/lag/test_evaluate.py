@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag import evaluate
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.report import group_json
+from gazette_spark.lag import history as history_module
+from gazette_spark.lag.burrow_json import group_json
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.rules import Thresholds
 
 NOW_MS = 1_000_000_000
@@ -89,7 +88,7 @@ def test_what_is_shown_does_not_change_what_is_held(history: History) -> None:
 
 def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts have a limit, past which all are judged again."""
-    monkeypatch.setattr(evaluate, "MAX_HELD", 3)
+    monkeypatch.setattr(history_module, "MAX_HELD", 3)
     evaluator = Evaluator(history, Thresholds())
     for at in range(10):
         words(evaluator, f"group-{at}", 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import InputError
-from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import HeadFeed, poll_all
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
 from tests.oracles.brokers import FakeClient, FakeJournal

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from gazette_spark.errors import InputError, OptionError
-from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age, StoredFragment
-from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
+from gazette_spark.lag.group_lag import Alarms, JournalStore, Unread
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
+from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.ledger.positions import GroupCommit
@@ -77,9 +76,9 @@ def test_the_course_has_the_highest_lag_of_a_step(monitor: Monitor) -> None:
         monitor.observe_heads({"shop/a": head}, begin_ms + 10_000 * at)
         monitor.observe_commits("orders", [], begin_ms + 10_000 * at)
         monitor.observe_round(begin_ms + 10_000 * at)
-    assert monitor.course("orders") == [(begin_ms + 50_000, 900), (begin_ms + 60_000, 760)]
+    assert monitor.lag_history("orders") == [(begin_ms + 50_000, 900), (begin_ms + 60_000, 760)]
     of_journal = [(10_000, 900), (30_000, 800), (50_000, 850), (60_000, 760)]
-    assert monitor.journal_courses("orders", ["shop/a", "shop/b"]) == {
+    assert monitor.journal_lag_histories("orders", ["shop/a", "shop/b"]) == {
         "shop/a": [(begin_ms + at, lag) for at, lag in of_journal]
     }
 
@@ -92,7 +91,9 @@ def test_the_course_is_unknown_while_nothing_could_be_read(monitor: Monitor) -> 
     for at in (60_000, 120_000, 180_000):
         monitor.observe_round(NOW_MS + at)
     hole = [(NOW_MS, 600), (NOW_MS + 60_000, None), (NOW_MS + 180_000, None)]
-    assert monitor.course("orders") == monitor.journal_courses("orders", ["shop/a"])["shop/a"] == hole
+    assert (
+        monitor.lag_history("orders") == monitor.journal_lag_histories("orders", ["shop/a"])["shop/a"] == hole
+    )
 
 
 def test_a_monitor_that_starts_knows_the_lag_of_the_last_day() -> None:
@@ -107,10 +108,10 @@ def test_a_monitor_that_starts_knows_the_lag_of_the_last_day() -> None:
     monitor.observe_round(NOW_MS)
     expected = [(-7_200_000, 150), (-7_140_000, 150), (-7_139_999, None), (-3_000_000, 150)]
     expected += [(-2_940_000, 150), (-2_939_999, None), (0, 500)]
-    assert [(at - NOW_MS, lag) for at, lag in monitor.course("orders")] == expected
-    assert [(at - NOW_MS, lag) for at, lag in monitor.journal_courses("orders", ["shop/a"])["shop/a"]] == (
-        expected[3:]
-    )
+    assert [(at - NOW_MS, lag) for at, lag in monitor.lag_history("orders")] == expected
+    assert [
+        (at - NOW_MS, lag) for at, lag in monitor.journal_lag_histories("orders", ["shop/a"])["shop/a"]
+    ] == (expected[3:])
 
 
 def test_the_age_after_a_start_is_bounded_by_the_last_batch(monitor: Monitor) -> None:

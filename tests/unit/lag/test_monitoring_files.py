@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gazette_spark.lag.metrics import COUNTERS, GAUGES
+from gazette_spark.lag.metrics import METRICS
 
 MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 
-LABELS = {name: labels for name, (labels, _) in GAUGES.items()} | {
-    f"{name}_total": labels for name, (labels, _) in COUNTERS.items()
-}
+LABELS = {metric.name: metric.labels for metric in METRICS if metric.name}
 
 METRIC = re.compile(r"\b((?:gazette|burrow)_[a-z_]+)(?:\{([^}]*)\})?")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import InputError
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.feeds import ProgressFeed
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.progress import ProgressFeed
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.query_progress import ProgressLag, QueryLag
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gazette_spark.errors import InputError, OptionError
-from gazette_spark.lag.recorded import parse_recording
+from gazette_spark.lag.burrow_json import parse_recording
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Thresholds
 
 RECORDING: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import doctest
 import json
 
-from gazette_spark.lag import report
-from gazette_spark.lag.report import commit_json, group_json, topics_json
+from gazette_spark.lag import burrow_json
+from gazette_spark.lag.burrow_json import commit_json, group_json, topics_json
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Thresholds, evaluate_group
 
 T0_MS = 1_000_000_000
@@ -72,6 +72,6 @@ def test_stored_windows_have_a_hyphen_where_burrow_has_one() -> None:
 
 def test_the_examples_are_true() -> None:
     """Every example of the module gives what stands below it."""
-    results = doctest.testmod(report)
+    results = doctest.testmod(burrow_json)
     assert results.attempted
     assert not results.failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.lag.series import HOLE_MS, LagSeries, Speed
+from gazette_spark.lag.estimates import HOLE_MS, LagSeries, Speed
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])

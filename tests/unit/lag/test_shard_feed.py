@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import UnavailableError
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.feeds import poll_all
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.feeds import ShardFeed, poll_all, reached
+from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Status, Thresholds
-from gazette_spark.lag.shard_feed import ShardFeed, reached
 from gazette_spark.protocol import consumer_pb2 as pc
 
 START_MS = 1_700_000_000_000

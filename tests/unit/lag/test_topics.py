@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gazette_spark.lag.topics import Topics, prefix_of
+from gazette_spark.lag.monitor import Topics, prefix_of
 
 
 def test_journals_seen_together_are_numbered_by_name() -> None:

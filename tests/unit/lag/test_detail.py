@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.lag.detail import leave_open
-from gazette_spark.lag.one_look import is_decided
+from gazette_spark.lag.detail import is_decided, mark_unknown
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Status
 
 NOW_MS = 1_700_000_000_000
@@ -58,9 +57,9 @@ def test_a_group_is_as_bad_as_what_is_known(statuses: list[str], of_group: str) 
     """An open verdict is better than a bad one, and worse than OK."""
     journals = [{"journal": str(at), "status": each.strip("?")} for at, each in enumerate(statuses)]
     worst = min(max(Status[each.strip("?")] for each in statuses), Status.ERR).name
-    undecided = {str(at) for at, each in enumerate(statuses) if each.endswith("?")}
-    found = leave_open({"status": worst, "journals": journals}, undecided)
-    assert found["status"] == of_group
-    assert [each["status"] for each in found["journals"]] == [
+    ambiguous = {str(at) for at, each in enumerate(statuses) if each.endswith("?")}
+    detail = mark_unknown({"status": worst, "journals": journals}, ambiguous)
+    assert detail["status"] == of_group
+    assert [each["status"] for each in detail["journals"]] == [
         "UNKNOWN" if each.endswith("?") else each for each in statuses
     ]

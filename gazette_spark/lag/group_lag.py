@@ -1,0 +1,239 @@
+"""The lag of a group as the monitor reports it: verdict, bytes, ages, forecasts, transactions, alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.estimates import Age, StoredFragment
+from gazette_spark.lag.rules import GroupStatus, PartitionStatus
+
+UNKNOWN_AGE = Age()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStore:
+    """Stored fragments of a journal, and their retention."""
+
+    fragments: Sequence[StoredFragment] = ()
+    retention_ms: int | None = None
+    """Fragments older than this may be pruned; None: no retention limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Bytes of a journal that a group has not committed: ``[begin, end)``."""
+
+    journal: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """When a feed was read last, and why it cannot be read now."""
+
+    name: str
+    groups: tuple[str, ...]
+    """The groups that it reports; none for a feed of write heads, and for one that was never read."""
+    of_heads: bool
+    read_ms: int | None = None
+    """Start of the last round in which it was read; None if that never was."""
+    failure: str | None = None
+    """Reason why it could not be read in the last round."""
+
+    @property
+    def unread_groups(self) -> tuple[str, ...]:
+        """Groups that cannot be read; the feed's own name if it was never read, none if it can be read."""
+        return () if self.of_heads or not self.failure else self.groups or (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSince:
+    """An open transaction that the progress of a query reported."""
+
+    journal: str
+    producer: str
+    begin: int
+    held_bytes: int
+    """Bytes from its begin to where the query was: they have to stay until it ends."""
+    since_ms: int
+    """Earliest known time at which it was open: of a message, or of a progress."""
+
+    def age(self, now_ms: int) -> Age:
+        """Return its age, of which only a lower bound is known."""
+        return Age(max(0, now_ms - self.since_ms), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionSummary:
+    """The open transactions of a journal where a group's commits end."""
+
+    count: int | None
+    """None: it is not known."""
+    oldest: OpenSince | None = None
+    """The one that begins first; None if none is open, or it is not known."""
+    age: Age | None = None
+    """Age of the oldest one."""
+
+
+@dataclass(slots=True)
+class GroupTotals:
+    """What all observed batches of a group left out, and its open transactions."""
+
+    gap_bytes: dict[str, int] = field(default_factory=dict)
+    """Missing bytes that were skipped, by journal, including those that an operator accepted."""
+    accepted_gap_bytes: dict[str, int] = field(default_factory=dict)
+    trimmed_bytes: int = 0
+    """Bytes of batches whose rows were in the table before."""
+    skipped_bytes: int = 0
+    """Missing bytes in the progress of a query."""
+    malformed: int | None = None
+    """Malformed records; None if the query does not count them."""
+    transactions: list[OpenSince] = field(default_factory=list)
+    """The oldest open transactions of each journal, by journal and begin."""
+    open_counts: dict[str, int] = field(default_factory=dict)
+    """The number of open transactions, by journal; 0 where a look found none."""
+    open_unknown: frozenset[str] = frozenset()
+    """Journals whose open transactions are looked for, and could not be read."""
+
+    def open_transactions(self, now_ms: int) -> dict[str, OpenTransactionSummary]:
+        """Return the open transactions of each journal in which they are looked for."""
+        oldest = {transaction.journal: transaction for transaction in reversed(self.transactions)}
+        summaries = dict.fromkeys(self.open_unknown, OpenTransactionSummary(None))
+        for journal, count in self.open_counts.items():
+            if journal not in summaries:
+                first = oldest.get(journal)
+                age = None if first is None else first.age(now_ms)
+                summaries[journal] = OpenTransactionSummary(count, first, age)
+        return summaries
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLag:
+    """Lag of a group in one journal."""
+
+    journal: str
+    status: PartitionStatus
+    head: int | None
+    age: Age = UNKNOWN_AGE
+    """Age of the oldest unread byte."""
+    read_bytes_per_s: float | None = None
+    append_bytes_per_s: float | None = None
+    catch_up_ms: int | None = None
+    loss_in_ms: int | None = None
+    records: int | None = None
+    """Unread records, if they were counted."""
+    opened: OpenTransactionSummary | None = None
+    """Its open transactions; None if nobody looks for them."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes left to read; None if the group has no commit of the journal, or its head is not known."""
+        return None if self.status.end is None or self.head is None else self.status.current_lag
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """Lag of a group, with Burrow's verdict."""
+
+    verdict: GroupStatus
+    journals: Sequence[JournalLag]
+    totals: GroupTotals
+    now_ms: int
+    """The time of all ages."""
+    last_commit_ms: int | None = None
+    """Time of the group's last commit, by the committer's clock."""
+    failure: str | None = None
+    """Reason why commits or write heads cannot be read; reported values are the last known ones."""
+    unlisted: Sequence[str] = ()
+    """Journals that the group has read and whose write heads are not known: they were deleted, no selector
+    matches them, or nothing could be listed yet."""
+    read_bytes_per_s: float | None = None
+    """Speed of the last minutes, as the monitor saw it."""
+    append_bytes_per_s: float | None = None
+    """Growth of its journals in the last minutes."""
+    recreated: Sequence[str] = ()
+    """Journals that were deleted and created again since the group's table read them. Unless they have the
+    same bytes, which its next batch finds out, their lag is the difference of two journals' offsets."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes left to read, in the journals whose heads are known; None if there is no such journal."""
+        lags = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
+        return sum(lags) if lags else None
+
+    @property
+    def freshness(self) -> Age:
+        """Age of the oldest byte that the table does not have, over all journals."""
+        ages = [journal.age for journal in self.journals if journal.status.end is not None]
+        least = [age.least_ms for age in ages if age.least_ms is not None]
+        return Age(max(least, default=None), _largest([age.most_ms for age in ages]))
+
+    @property
+    def last_commit_age_ms(self) -> int | None:
+        """Time since the group's last commit."""
+        return None if self.last_commit_ms is None else max(0, self.now_ms - self.last_commit_ms)
+
+    @property
+    def catch_up_ms(self) -> int | None:
+        """Time until the group is level in all journals; None if it is unknown in any."""
+        return _largest([journal.catch_up_ms for journal in self.journals])
+
+    @property
+    def loss_in_ms(self) -> int | None:
+        """Time until unread bytes of any journal may be pruned."""
+        losses = [journal.loss_in_ms for journal in self.journals]
+        return min((loss_ms for loss_ms in losses if loss_ms is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """Thresholds beside the verdicts, for a service level with a number; None for a missing threshold.
+
+    Burrow's verdicts need no threshold and are enough for most users. An alarm is raised only where a number
+    is certain to be beyond its threshold: an age counts by its lower bound.
+
+    Raises:
+        OptionError: one is negative.
+    """
+
+    max_lag_bytes: int | None = None
+    """Over all journals."""
+    max_age_ms: int | None = None
+    """Maximum age of the oldest byte that the table lacks."""
+    min_loss_in_ms: int | None = None
+    """Minimum time until unread bytes may be pruned."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is not None and value < 0:
+                raise OptionError(option.name, str(value), "0 or more")
+
+    def raised(self, lag: GroupLag) -> list[str]:
+        """Return the numbers beyond their thresholds, a line each: name, value, threshold."""
+        lines = []
+        lag_bytes, age_ms = lag.lag_bytes, lag.freshness.least_ms
+        if self.max_lag_bytes is not None and lag_bytes is not None and lag_bytes > self.max_lag_bytes:
+            lines.append(f"lag_bytes={lag_bytes} above {self.max_lag_bytes}")
+        if self.max_age_ms is not None and age_ms is not None and age_ms > self.max_age_ms:
+            lines.append(f"age_ms={age_ms} above {self.max_age_ms}")
+        if self.min_loss_in_ms is not None:
+            lines += [
+                f"loss_in_ms={journal.loss_in_ms} below {self.min_loss_in_ms} journal={journal.journal}"
+                for journal in lag.journals
+                if journal.loss_in_ms is not None and journal.loss_in_ms < self.min_loss_in_ms
+            ]
+        return lines
+
+
+NO_ALARMS = Alarms()
+"""No thresholds."""
+
+
+def _largest(values: Sequence[int | None]) -> int | None:
+    """Return the largest value; None if one is unknown, or there is none."""
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None
