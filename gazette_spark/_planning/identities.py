@@ -106,6 +106,15 @@ class JournalIdentities:
         self._known |= new
         self._untested |= new.keys()
 
+    def go_on_from(self, planned: Mapping[str, Fingerprint]) -> None:
+        """Take the fingerprints of a batch that runs again, but for journals that are known further ahead."""
+        for journal, fingerprint in planned.items():
+            recorded = self._known.get(journal)
+            if recorded is None or recorded.end < fingerprint.end:
+                self._known[journal] = fingerprint
+                self._read.pop(journal, None)  # Those bytes are before another offset.
+                self._untested.discard(journal)
+
     def compare_first(
         self, reached: Mapping[str, int], created: Mapping[str, int], heads: Mapping[str, int]
     ) -> None:

@@ -446,12 +446,15 @@ class Planner:
         """Compare the journals of a batch that another run planned, and that runs again."""
         names = [journal for journal, _, _ in changed(start, end)]
         planned = {name: end.fingerprints[name] for name in names if name in end.fingerprints}
-        if self._identities.has_all(planned):
-            return  # This run planned it.
-        again = JournalIdentities(self._view)
-        again.take(planned)
-        ends = {name: end.read_through[name] for name in planned}
-        again.compare_first(ends, self._selection.created, self._view.check_heads(ends))
+        if not self._identities.has_all(planned):  # Else this run planned it.
+            replayed = JournalIdentities(self._view)
+            replayed.take(planned)
+            ends = {name: end.read_through[name] for name in planned}
+            replayed.compare_first(ends, self._selection.created, self._view.check_heads(ends))
+        # The next batch continues this one. Without its fingerprints, a journal that was created again over
+        # its own bytes could not be compared there, and would be refused.
+        self._identities.go_on_from(planned)
+        self._identities.take(start.fingerprints)
 
     def _split(self, ranges: Sequence[OffsetRange], framings: Mapping[str, Framing]) -> list[Piece]:
         at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition

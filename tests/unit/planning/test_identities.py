@@ -116,6 +116,25 @@ def test_a_planned_batch_that_runs_again_compares_its_bytes() -> None:
         again.pieces(at(a=15), end)
 
 
+@pytest.mark.parametrize("resumed_at", [None, 900], ids=["no_resume", "resumed_at_the_begin"])
+def test_the_batch_after_one_that_runs_again_compares_with_its_bytes(resumed_at: int | None) -> None:
+    """The journal was created again over its own bytes while the query was down with a planned batch."""
+    start = replace(at(a=900), revision=3, fingerprints={A: fingerprint(OLD, 900)})
+    planner, client = planner_of({A: FakeJournal(OLD[:1200])})
+    end = planner.next(start)
+    assert end.fingerprints[A].end == 1200
+    client.journals[A] = FakeJournal(OLD, create_revision=7)
+    options = {}
+    if resumed_at:
+        options["resumeOffsets"] = JournalOffsets({A: 900}, fingerprints=start.fingerprints).to_json()
+    again, _ = planner_of(client.journals, **options)
+    again.pieces(start, end)
+    renewed = again.next(end)
+    assert renewed.read_through == {A: 1200}
+    assert renewed.fingerprints == {A: replace(end.fingerprints[A], create_revision=7)}
+    assert again.next(renewed).read_through == {A: 1500}
+
+
 def test_same_bytes_under_another_creation_go_on_after_one_position_that_says_so() -> None:
     """The next position has the compared range under the new creation, and reads nothing of the journal."""
     planner, client = planner_of({A: FakeJournal(OLD), "log/b": FakeJournal(lines(1))})
