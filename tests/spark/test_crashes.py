@@ -85,7 +85,7 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
     ),
     "committed": (
         Step("lose states", records=6, fraction=0.3),
-        Step("run", records=6),
+        Step("recreate", records=6, fraction=0.5),
         Step("stale checkpoint", records=6, fraction=0.2),
         Step("lose checkpoint", records=6, fraction=0.4),
     ),
@@ -125,7 +125,8 @@ def test_crashes_lose_and_double_nothing(
 ) -> None:
     """At each point the query died, and everything is there in the end."""
     root = tmp_path / DIRECTORY[kind]
-    scenario = Scenario(quiet, root, sink=kind, broker=embedded_broker.endpoint)
+    store = embedded_broker.file_root
+    scenario = Scenario(quiet, root, sink=kind, broker=embedded_broker.endpoint, store=store)
     counts = scenario.counts
     alone = (SINK_CRASHES,) if kind in ALONE else ()
     for step in (*crashes(kind), *alone, *AFTERWARDS[kind]):

@@ -174,6 +174,7 @@ def main(arguments: Sequence[str]) -> int:
             record = run_schedule(
                 spark, root / f"seed-{seed}", seed, settings, children=children, broker=handle
             )
+            records.append(record)
             _tell(record, given.log)
             if not given.directory and not record["failure"]:
                 shutil.rmtree(root / f"seed-{seed}")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from gazette_spark import Client, LedgerEntry
 from gazette_spark._planning.states import StateFiles
 from gazette_spark.client import journal_spec
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
+from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.upkeep import reset_head, suspend_journal
+from tests.waiting import wait_until
 
 RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING, _ack_offset BIGINT"
 """Columns of committed messages."""
@@ -118,8 +123,54 @@ class MessageJournals(FileJournalSet):
         """Make an empty journal."""
         super().create(name)
         with Client(self._endpoint, timeout_s=30) as client:
-            labels = {"content-type": "application/x-ndjson"}
-            client.create_journals(journal_spec(self.full_name(name), labels=labels, length=FRAGMENT_BYTES))
+            client.create_journals(self._spec(name))
+
+    def _spec(self, name: str) -> pb.JournalSpec:
+        labels = {"content-type": "application/x-ndjson"}
+        return journal_spec(self.full_name(name), labels=labels, length=FRAGMENT_BYTES)
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Create every journal again, with other records; afterwards again, over the stored fragments.
+
+        A replacement has the same record boundaries up to the end of the original, and is a little longer, so
+        that no offset shows that it is another journal.
+        """
+        assert self._store is not None
+        with Client(self._endpoint, timeout_s=30) as client:
+            for name in self.names():
+                suspend_journal(client, self.full_name(name))  # Stores what the broker holds.
+                self._delete(client, name)
+                original = self._store / self.full_name(name)
+                if original.exists():
+                    original.rename(self._set_aside(name))
+                client.create_journals(self._spec(name))
+                content = _other_numbers((self._files / name).read_bytes())
+                lines = content.splitlines(keepends=True)
+                client.append(self.full_name(name), content + b"".join(lines[-3:]))
+            yield
+            for name in self.names():
+                self._delete(client, name)
+                replacement = self._store / self.full_name(name)
+                if replacement.exists():
+                    replacement.rename(self._set_aside(name).with_suffix(f".{uuid.uuid4().hex[:8]}"))
+                if (original := self._set_aside(name)).exists():
+                    original.rename(self._store / self.full_name(name))
+                client.apply([pb.ApplyRequest.Change(upsert=self._spec(name))])
+                self._reach_end(client, name)
+
+    def _set_aside(self, name: str) -> Path:
+        assert self._store is not None
+        return (self._store / self.full_name(name)).with_name(f"{name}-original")
+
+    def _delete(self, client: Client, name: str) -> None:
+        client.apply([pb.ApplyRequest.Change(delete=self.full_name(name), expect_mod_revision=-1)])
+
+    def _reach_end(self, client: Client, name: str) -> None:
+        """Wait until a journal over stored fragments takes appends at their end."""
+        journal, end = self.full_name(name), (self._files / name).stat().st_size
+        wait_until("the stored fragments", lambda: client.write_head(journal) == end)
+        wait_until("the head to be reset", lambda: reset_head(client, journal) == end)
 
     def full_name(self, name: str) -> str:
         """Return the journal's name."""
@@ -179,6 +230,12 @@ class MessageJournals(FileJournalSet):
             begin = (self._files / name).stat().st_size
             client.append(self.full_name(name), content, offset=begin)
         super()._write(name, content)
+
+
+def _other_numbers(content: bytes) -> bytes:
+    """Return messages of the same lengths, with the same UUIDs, whose numbers differ."""
+    other = bytes.maketrans(b"0123456789", b"9876543210")
+    return re.sub(rb'(?<="n":\[)\d+', lambda number: number[0].translate(other), content)
 
 
 class MessageWriter:

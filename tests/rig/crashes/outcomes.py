@@ -6,7 +6,9 @@ import re
 
 from gazette_spark.errors import GazetteError
 
-REFUSALS = ("FencedError", "OverlapError", "GapError", "RestoredError", "LedgerLostError")
+RECREATED = "JournalRecreatedError"
+
+REFUSALS = ("FencedError", "OverlapError", "GapError", "RestoredError", "LedgerLostError", RECREATED)
 """Errors with which the sink ends a query that must not go on."""
 
 _REFUSED = re.compile(r"\b(" + "|".join(REFUSALS) + r"):")
@@ -18,8 +20,6 @@ CRASHED = "crashed"
 
 class UnexpectedEndError(GazetteError):
     """A query ended in a way that no step of the schedule accounts for."""
-
-    problem: str
 
 
 def refusal(error: str) -> str | None:

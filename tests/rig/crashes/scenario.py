@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark import DeltaSink, LedgerEntry
-from gazette_spark.errors import GazetteError, SinkError
+from gazette_spark.errors import GazetteError, JournalRecreatedError, SinkError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.ledger.decision import BOUND_ADVICE
 from gazette_spark.ledger.query_checkpoint import parse_query_id
@@ -43,7 +43,7 @@ from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.journals import FileJournalSet, MessageJournals
 from tests.rig.crashes.oracles import check
-from tests.rig.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
+from tests.rig.crashes.outcomes import CRASHED, ENDED, RECREATED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
 from tests.rig.crashes.sinks import SINKS
@@ -285,11 +285,11 @@ class Scenario:
                 raise UnexpectedEndError("a backfill died that was not told to")
         self._new_checkpoint()
 
-    def _fill(self, step: Step) -> bool:
-        """Run a backfill; return whether it died."""
+    def _fill(self, step: Step, *, stored: bool = True) -> bool:
+        """Run a backfill, from what is stored where the step says so; return whether it died."""
         sink = self._kind.sink(APP_ID, str(self.table))
         self.direct = not self.direct
-        options, schema = self._batch_options(step), self._journals.schema
+        options, schema = self._batch_options(step, stored=stored), self._journals.schema
         try:
             fill(self.spark, sink, options, schema, self._crash_file, direct=self.direct)
         except Exception as error:
@@ -312,9 +312,9 @@ class Scenario:
             self.counts.points[f"{step.point}, backfill"] += 1
         self._new_checkpoint()
 
-    def _batch_options(self, step: Step) -> dict[str, str]:
+    def _batch_options(self, step: Step, *, stored: bool = True) -> dict[str, str]:
         assert isinstance(self._journals, MessageJournals)
-        return self._journals.batch_options(stored=round(step.fraction * 100) % 2 == 0)
+        return self._journals.batch_options(stored=stored and round(step.fraction * 100) % 2 == 0)
 
     def _lose_checkpoint(self, step: Step) -> None:
         if self._kind.bound:
@@ -356,6 +356,35 @@ class Scenario:
                 return
             raise
         raise UnexpectedEndError("a query without states went on where the table ends")
+
+    def _recreate(self, step: Step) -> None:
+        """Have the journals deleted and created again with other records, then with their own.
+
+        No query may take the other records for the table's: neither one that goes on from a checkpoint, nor a
+        new one, nor a backfill. Over the stored fragments, which have the same bytes, every query goes on.
+        """
+        assert isinstance(self._journals, MessageJournals)
+        newest = self._newest()
+        is_read = newest is not None and any(newest.read_through.values())
+        with self._journals.replaced():
+            if is_read and self._run_replaced(step) != RECREATED:
+                raise UnexpectedEndError(f"other records were taken for the table's: {self._error}")
+        self.counts.points["a journal was created again"] += is_read
+        self._accept(self._run_main())
+
+    def _run_replaced(self, step: Step) -> str:
+        """Run a query on journals that were created again; return how it ended."""
+        if step.fraction < 0.3:
+            try:
+                self._fill(step, stored=False)
+            except JournalRecreatedError:
+                return RECREATED
+            return ENDED
+        copy = self._copy(own_id=True) if step.fraction > 0.6 and self._fits else None
+        if copy is None:
+            copy = self._root / f"new-{uuid.uuid4().hex[:8]}"
+            self._checkpoints.insert(0, copy)
+        return self._run_query(copy, self._journals.batch_bytes)
 
     def _stale_checkpoint(self, step: Step) -> None:
         """Have a copy of the checkpoint stay behind, then run it with larger batches."""
@@ -562,6 +591,8 @@ class Scenario:
         """Check how a run ended; a checkpoint that was refused as it may be is given up."""
         if ended in (ENDED, *expected):
             return
+        if ended == RECREATED:
+            raise UnexpectedEndError(f"a journal with the table's bytes was refused: {self._error}")
         if self._fits and not may_refuse:
             raise UnexpectedEndError(f"a checkpoint that continues the table ended with {ended}")
         if not may_refuse:

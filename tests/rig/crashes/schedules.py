@@ -32,6 +32,7 @@ Kind = Literal[
     "other writer",
     "new journal",
     "lose states",
+    "recreate",
     "backfill",
     "kill backfill",
 ]
@@ -55,11 +56,14 @@ WEIGHTS: Mapping[Kind, int] = {
     "other writer": 1,
     "new journal": 1,
     "lose states": 2,
+    "recreate": 4,
     "backfill": 6,
 }
 """Weights of the steps that need no child process. Sink crashes are several a step."""
 
-FEATURE_OF: Mapping[Kind, str] = dict.fromkeys(("lose states", "backfill", "kill backfill"), "committed")
+FEATURE_OF: Mapping[Kind, str] = dict.fromkeys(
+    ("lose states", "recreate", "backfill", "kill backfill"), "committed"
+)
 """Steps that are of one kind of sink alone."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
