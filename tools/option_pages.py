@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
@@ -24,102 +25,26 @@ PAGES: dict[Path, Sequence[Option]] = {
 
 BEGIN = "<!-- The tables are made from the code: make generated -->"
 
-DEFAULTS = {
-    "brokerAddress": "`BROKER_ADDRESS`",
-    "dateFormat": "ISO 8601",
-    "format": "see meaning",
-    "fragmentPostfixLevels": "`0`",
-    "framing": "see meaning",
-    "logLevel": "that of Python, `warning`",
-    "mapping": "`modulo`",
-    "maxBytesPerTrigger": "no limit",
-    "maxFragmentsPerTrigger": "no limit",
-    "maxRecordsPerTrigger": "no limit",
-    "minBytesPerTrigger": "no minimum",
-    "minPartitions": "no minimum",
-    "startingOffsets": "`latest` (stream), `earliest` (batch)",
-    "timestampFormat": "ISO 8601",
-    "timestampNTZFormat": "ISO 8601",
-    "tls.caFile": "public authorities",
-    "transactionId": "a new id",
-    "uuidPath": "`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
-}
-"""Defaults that depend on more than the option, or that a reader would not know as "none"."""
-
-GROUPS: Mapping[str, Sequence[str]] = {
-    "Connection": ("brokerAddress", "fragmentStore", "fragmentPostfixLevels", "fragmentRoot"),
-    "Journals": ("path", "journal", "journals", "journalsPattern", "selector", "mapping"),
-    "Start and end of a query": (
-        "startingOffsets",
-        "endingOffsets",
-        "startingTimestamp",
-        "endingTimestamp",
-        "startingOffsetsByTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "resumeOffsets",
-    ),
-    "Size of a micro-batch": (
-        "maxBytesPerTrigger",
-        "maxRecordsPerTrigger",
-        "maxFragmentsPerTrigger",
-        "minBytesPerTrigger",
-        "maxTriggerDelay",
-    ),
-    "Tasks of a batch": ("minPartitions", "maxBytesPerPartition"),
-    "Records": ("format", "framing", "maxRecordBytes"),
-    "Malformed records": ("mode", "columnNameOfCorruptRecord", "rescuedDataColumn"),
-    "Schema inference": ("inferSchema", "samplingBytes", "schemaHints", "inferredSchemaLocation"),
-    "Dates and times": ("timeZone", "dateFormat", "timestampFormat", "timestampNTZFormat"),
-    "JSON": ("allowSingleQuotes", "allowNonNumericNumbers"),
-    "CSV": ("header", "sep", "quote", "nullValue", "emptyValue"),
-    "Protobuf": ("descriptorFile", "messageName"),
-    "Data loss": ("failOnDataLoss", "readGaps"),
-    "Transactions": (
-        "isolationLevel",
-        "stateLocation",
-        "includeAcks",
-        "messagesSince",
-        "deliveryGuarantee",
-        "transactionJournal",
-        "transactionId",
-        "transactionFirstBatch",
-        "uuidPath",
-    ),
-    "Security": (
-        "auth.token",
-        "auth.tokenFile",
-        "auth.keysSecret",
-        "tls.caFile",
-        "tls.certFile",
-        "tls.keyFile",
-        "tls.ca",
-        "tls.cert",
-        "tls.keySecret",
-    ),
-    "Timeouts and logging": ("requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs", "logLevel"),
-}
-"""The options by what they are for, in the order of the pages."""
-
 
 def tables(options: Sequence[Option]) -> str:
-    """Return options as Markdown tables, one for each group that has any."""
-    named = {option.name: option for option in options}
+    """Return options as Markdown tables, one for each section."""
     lines = []
-    for group, names in GROUPS.items():
-        if rows := [row(named[name]) for name in names if name in named]:
-            lines += [
-                f"## {group}",
-                "",
-                "| option | value | default | query type | meaning |",
-                "|---|---|---|---|---|",
-            ]
-            lines += [*rows, ""]
+    # The options of a section follow each other; the reference begins a table where the section changes.
+    for section, declared in groupby(options, lambda option: option.section):
+        lines += [
+            f"## {section}",
+            "",
+            "| option | value | default | query type | meaning |",
+            "|---|---|---|---|---|",
+            *map(row, declared),
+            "",
+        ]
     return "\n".join(lines).rstrip()
 
 
 def row(option: Option) -> str:
     """Return an option's line of its table."""
-    default = DEFAULTS.get(option.name) or {None: "none", "": "empty text"}.get(
+    default = option.shown_default or {None: "none", "": "empty text"}.get(
         option.default, f"`{option.default}`"
     )
     use = {"stream": "streaming", "batch": "batch", None: "streaming and batch"}[option.use]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options.table import Option
+from gazette_spark.options.table import option, options_of
 from gazette_spark.options.values import parse_file, parse_token
 from gazette_spark.protocol.tokens import KeySet
 
@@ -23,24 +23,89 @@ CONTENTS = {"tls.caFile": "tls.ca", "tls.certFile": "tls.cert", "tls.keyFile": "
 """Options that name files, and those that take the contents."""
 
 
+def parse_keys(name: str, text: str) -> KeySet:
+    """Parse signing keys; their text is never shown."""
+    return KeySet.parse(text, name)
+
+
+def parse_pem(name: str, text: str) -> bytes:
+    """Parse the content of a PEM file, which is never shown."""
+    if "-----BEGIN " not in text or not text.isascii():
+        raise OptionError(name, "a text that is not PEM (not shown)", "PEM, with -----BEGIN … lines")
+    return text.encode()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
     """Says how brokers are entered. It can be pickled, secrets included, and shows none of them."""
 
-    token: str | None = None
-    token_file: str | None = None
-    keys: KeySet | None = None
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    ca: bytes | None = None
-    """PEM, as are the other two."""
-    cert: bytes | None = None
-    key: bytes | None = None
+    token: str | None = option(
+        parse_token,
+        "Token sent with each request. It is never renewed: once it has expired, brokers refuse requests "
+        "and the query fails.",
+        section="Security",
+        name="auth.token",
+        missing=None,
+    )
+    token_file: str | None = option(
+        parse_file,
+        "File on the driver with the token to send, read again when it changes. A task reads the file, "
+        "too, where it exists, else it has the token of its batch's planning.",
+        name="auth.tokenFile",
+        missing=None,
+    )
+    keys: KeySet | None = option(
+        parse_keys,
+        "Keys by which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
+        "token for each request, which allows this request only.",
+        name="auth.keysSecret",
+        missing=None,
+    )
+    ca_file: str | None = option(
+        parse_file,
+        "PEM file on the driver with the certificates of the authorities to trust.",
+        name="tls.caFile",
+        shown_default="public authorities",
+        missing=None,
+    )
+    cert_file: str | None = option(
+        parse_file,
+        "PEM file on the driver with the client's certificate, for brokers that ask for one. It needs a key.",
+        name="tls.certFile",
+        missing=None,
+    )
+    key_file: str | None = option(
+        parse_file,
+        "PEM file on the driver with the certificate's private key, without a password.",
+        name="tls.keyFile",
+        missing=None,
+    )
+    ca: bytes | None = option(
+        parse_pem,
+        "The file's content, instead of `tls.caFile`.",
+        name="tls.ca",
+        missing=None,
+    )
+    cert: bytes | None = option(
+        parse_pem,
+        "The file's content, instead of `tls.certFile`.",
+        name="tls.cert",
+        missing=None,
+    )
+    key: bytes | None = option(
+        parse_pem,
+        "The file's content, instead of `tls.keyFile`.",
+        name="tls.keySecret",
+        missing=None,
+    )
 
     def __repr__(self) -> str:
-        given = (each.name for each in fields(self) if getattr(self, each.name) is not None)
-        return f"Security({', '.join(given)})"
+        set_fields = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return f"Security({', '.join(set_fields)})"
+
+
+SECURITY_OPTIONS = options_of(Security)
+"""The options, in the order in which they are checked and shown."""
 
 
 OPEN = Security()
@@ -57,8 +122,8 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     Raises:
         OptionError: two options say the same, one lacks another, or they do not fit the address.
     """
-    found = {option.name: values.pop(option.key) for option in SECURITY_OPTIONS}
-    given = [name for name in found if name.lower() in texts]
+    security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
+    given = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
     identities = [name for name in given if name.startswith("auth.")]
     if len(identities) > 1:
         raise OptionError(" and ".join(identities), "more than one", "one of them")
@@ -70,17 +135,7 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     encrypted = [name for name in given if name.startswith("tls.")]
     if encrypted and address.startswith("http://"):
         raise OptionError(encrypted[0], f"brokerAddress {address}", "to be used with https:// only")
-    return Security(
-        token=found["auth.token"],
-        token_file=found["auth.tokenFile"],
-        keys=found["auth.keysSecret"],
-        ca_file=found["tls.caFile"],
-        cert_file=found["tls.certFile"],
-        key_file=found["tls.keyFile"],
-        ca=found["tls.ca"],
-        cert=found["tls.cert"],
-        key=found["tls.keySecret"],
-    )
+    return security
 
 
 def _check_pair(given: list[str]) -> None:
@@ -90,54 +145,3 @@ def _check_pair(given: list[str]) -> None:
             one = next(name for name in these if name in given)
             other = others[these.index(one)]
             raise OptionError(other, f"nothing, but {one}", f"{' or '.join(others)}: both or none")
-
-
-def parse_keys(name: str, text: str) -> KeySet:
-    """Parse signing keys; their text is never shown."""
-    return KeySet.parse(text, name)
-
-
-def parse_pem(name: str, text: str) -> bytes:
-    """Parse the content of a PEM file, which is never shown."""
-    if "-----BEGIN " not in text or not text.isascii():
-        raise OptionError(name, "a text that is not PEM (not shown)", "PEM, with -----BEGIN … lines")
-    return text.encode()
-
-
-SECURITY_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "auth.token",
-        parse_token,
-        "Token sent with each request. It is never renewed: once it has expired, brokers refuse requests "
-        "and the query fails.",
-    ),
-    Option(
-        "auth.tokenFile",
-        parse_file,
-        "File on the driver with the token to send, read again when it changes. A task reads the file, "
-        "too, where it exists, else it has the token of its batch's planning.",
-    ),
-    Option(
-        "auth.keysSecret",
-        parse_keys,
-        "Keys by which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
-        "token for each request, which allows this request only.",
-    ),
-    Option(
-        "tls.caFile", parse_file, "PEM file on the driver with the certificates of the authorities to trust."
-    ),
-    Option(
-        "tls.certFile",
-        parse_file,
-        "PEM file on the driver with the client's certificate, for brokers that ask for one. It needs a key.",
-    ),
-    Option(
-        "tls.keyFile",
-        parse_file,
-        "PEM file on the driver with the certificate's private key, without a password.",
-    ),
-    Option("tls.ca", parse_pem, "The file's content, instead of `tls.caFile`."),
-    Option("tls.cert", parse_pem, "The file's content, instead of `tls.certFile`."),
-    Option("tls.keySecret", parse_pem, "The file's content, instead of `tls.keyFile`."),
-)
-"""The options, in the order in which they are checked and shown."""

@@ -1,9 +1,8 @@
-"""Every option of the source, in one table.
+"""Every option of the source, declared once: the fields of :class:`SourceOptions`.
 
 An option is checked on the driver when a DataFrame is made, before anything is connected to. An option that
 is unknown, malformed or contradicts another is an :class:`~gazette_spark.errors.OptionError` that shows the
-value and the allowed form; nothing is clamped, and no default takes the place of a bad value. Spark hands
-over names in lower case and values as text, so names match in any case.
+value and the allowed form; nothing is clamped, and no default takes the place of a bad value.
 
 The rules of values, the same for all options:
 
@@ -13,20 +12,21 @@ The rules of values, the same for all options:
 - durations are digits with one of Spark's units, milliseconds by default: ``ms``, ``s``, ``m`` or
   ``min``, ``h``, ``d``;
 - words (``earliest``, ``permissive``) match in any case.
+
+To add an option, declare a field in its section. If it depends on another option, check that in
+:func:`parse_options`. ``make generated`` writes the reference.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from gazette_spark._formats.registry import FORMAT_FRAMINGS, FORMATS, FRAMINGS
-from gazette_spark.errors import OptionError, ProtocolError
-from gazette_spark.options.csv import CSV_OPTIONS, check_csv
+from gazette_spark.errors import OptionError
 from gazette_spark.options.query_range import (
     EARLIEST,
     LATEST,
@@ -42,115 +42,440 @@ from gazette_spark.options.query_range import (
 )
 from gazette_spark.options.schema_hints import SchemaHint, parse_hints
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
+from gazette_spark.options.selection import (
+    JournalSelection,
+    only_selection,
+    parse_journals,
+    parse_path,
+    parse_pattern,
+    parse_selector_option,
+)
 from gazette_spark.options.store import check_store, parse_location, parse_store
-from gazette_spark.options.table import Option, Use, option_texts, parse_texts
+from gazette_spark.options.table import (
+    Option,
+    Use,
+    of_options,
+    option,
+    option_texts,
+    options_of,
+    parse_texts,
+)
 from gazette_spark.options.values import (
-    check_journal,
+    DAY_MS,
     count,
     depth,
     parse_address,
     parse_any_location,
+    parse_any_text,
     parse_bool,
     parse_column,
     parse_delay,
     parse_directory,
     parse_file,
+    parse_quote,
     parse_record_size,
+    parse_separator,
     shown,
     size,
     word,
 )
-from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
 
 READ_COMMITTED = "read_committed"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The journals a query reads: those with these names, or those that match, also if they match later."""
-
-    option: str
-    """Name of the option that says so."""
-    names: tuple[str, ...] = ()
-    """Each must exist."""
-    selector: str = ""
-    """Canonical text of a label selector; empty matches all."""
-    pattern: str = ""
-    """Regular expression of whole names, of those that the selector matches; empty matches all."""
-
-    def __str__(self) -> str:
-        return ", ".join(self.names) or self.pattern or self.selector
-
-    def matches(self, journal: str) -> bool:
-        """Tell whether a journal that the names or the selector match is selected."""
-        return not self.pattern or re.fullmatch(self.pattern, journal) is not None
+SEPARATOR = Option(
+    "sep", parse_separator, "Character between the fields of a record.", default=",", section="CSV"
+)
+QUOTE = Option(
+    "quote",
+    parse_quote,
+    "Character around quoted fields; inside, it is doubled. If empty, there are no quotes, and every "
+    "newline ends a record.",
+    default='"',
+    form="one ASCII character other than newlines, or nothing",
+)
+CONNECT_TIMEOUT = Option(
+    "connectTimeoutMs",
+    count(DAY_MS),
+    "Maximum time to reach a broker for the first time; after it, the query fails.",
+    default="10000",
+    form="milliseconds, from 1 to 86400000 (one day)",
+)
+"""The same for reading and for writing, as are the other two."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The parsed options. Field names are the options' names in snake case."""
+    """The parsed options. Times are in milliseconds since 1970, delays and timeouts in their own units."""
 
-    broker_address: str
-    """Empty if a fragment store is read."""
-    selection: Selection
-    framing: str | None
-    format: str | None
-    header: bool
-    infer_schema: bool
-    sampling_bytes: int
-    schema_hints: tuple[SchemaHint, ...]
-    inferred_schema_location: str | None
-    """URL of a directory."""
-    time_zone: str
-    date_format: str | None
-    timestamp_format: str | None
-    timestamp_ntz_format: str | None
-    allow_single_quotes: bool
-    allow_non_numeric_numbers: bool
-    sep: str
-    quote: str
-    null_value: str
-    empty_value: str
-    descriptor_file: str | None
-    message_name: str | None
-    mode: str
-    column_name_of_corrupt_record: str
-    rescued_data_column: str | None
-    isolation_level: str
-    uuid_path: str | None
-    include_acks: bool
-    state_location: str | None
-    """Directory of the states of producers, for streams of committed messages."""
-    messages_since: Mapping[str, int] | None
-    starting_offsets: OffsetChoice
-    resume_offsets: OffsetChoice | None
-    """If given, the start of a new query in place of all other options."""
-    ending_offsets: OffsetChoice
-    starting_timestamp: int | None
-    """Milliseconds since 1970, as is the other one."""
-    ending_timestamp: int | None
-    starting_offsets_by_timestamp: Mapping[str, int]
-    """By journal, in place of ``starting_timestamp``."""
-    starting_offsets_by_timestamp_strategy: str
-    max_bytes_per_trigger: int | None
-    max_fragments_per_trigger: int | None
-    max_records_per_trigger: int | None
-    min_bytes_per_trigger: int | None
-    max_trigger_delay: timedelta
-    min_partitions: int | None
-    max_bytes_per_partition: int
-    max_record_bytes: int
-    fail_on_data_loss: bool
-    read_gaps: bool
-    fragment_root: str | None
-    fragment_store: str | None = field(repr=False)
-    """Read in place of brokers."""
-    fragment_postfix_levels: int | None
-    request_timeout_ms: int
-    idle_timeout_ms: int
-    connect_timeout_ms: int
-    security: Security
-    log_level: str | None
+    broker_address: str = option(
+        parse_address,
+        "URL of any broker of the cluster; the client finds the others. Required, unless `fragmentStore` "
+        "is given. The environment's `BROKER_ADDRESS` counts if the option is missing.",
+        section="Connection",
+        shown_default="`BROKER_ADDRESS`",
+    )
+    fragment_store: str | None = option(
+        parse_store,
+        "Fragment store to read without any broker, instead of `brokerAddress`. Credentials come from "
+        "the environment. Bytes that are not stored yet are not read.",
+        use="batch",
+        form="a URL without credentials: file:///directory, or s3://, gs:// or abfs:// as pyarrow takes it",
+        repr=False,
+    )
+    fragment_postfix_levels: int | None = option(
+        depth(32),
+        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous, "
+        "the query fails and asks for it. For `fragmentStore`.",
+        use="batch",
+        shown_default="`0`",
+    )
+    fragment_root: str | None = option(
+        parse_directory,
+        "Directory in which workers find `file://` stores. Without it, tasks read such fragments through "
+        "brokers.",
+    )
+    selection: JournalSelection = of_options(
+        Option(
+            "path",
+            parse_path,
+            "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear below a "
+            "prefix later are read, too.",
+            section="Journals",
+            form="a/journal, or a/prefix/",
+        ),
+        Option(
+            "journals",
+            parse_journals,
+            "Names of journals, separated by commas. Each must exist.",
+            form="names such as shop/orders,shop/returns",
+        ),
+        Option(
+            "journalsPattern",
+            parse_pattern,
+            "Regular expression that matches a journal's whole name, in Python's syntax. Journals that match "
+            "later are read, too.",
+        ),
+        Option(
+            "selector",
+            parse_selector_option,
+            "Label selector. Journals that match later are read, too.",
+        ),
+    )
+    starting_offsets: OffsetChoice = option(
+        parse_starting_offsets,
+        "Where a new query starts; one with a checkpoint continues there. JSON has an offset for each "
+        "journal: -2 is the earliest, -1 the latest. Journals that it does not name start at the "
+        "earliest. An offset outside its journal is an error. A batch cannot start at `latest`.",
+        section="Start and end of a query",
+        shown_default="`latest` (stream), `earliest` (batch)",
+    )
+    ending_offsets: OffsetChoice = option(
+        parse_ending_offsets,
+        "Where a batch ends: before these offsets. Journals that the JSON does not name end at the "
+        "latest (-1). A record that an offset cuts is left out.",
+        default="latest",
+        use="batch",
+        form='latest, or JSON such as {"a/journal":1024}',
+    )
+    starting_timestamp: int | None = option(
+        parse_timestamp,
+        "Time at which a new query starts, instead of `startingOffsets`. Each journal starts at the "
+        "first fragment stored then or later. Everything appended since is read, and possibly some older "
+        "bytes.",
+        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
+    )
+    ending_timestamp: int | None = option(
+        parse_timestamp,
+        "Time at which a batch ends, instead of `endingOffsets`: where a query with this "
+        "`startingTimestamp` starts. A journal in which nothing was stored since ends at the latest.",
+        use="batch",
+        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
+    )
+    starting_offsets_by_timestamp: Mapping[str, int] = option(
+        parse_timestamps,
+        "Times at which a new query starts, by journal. Journals that it does not name start at "
+        "`startingTimestamp`, or at the earliest.",
+        form='JSON of such times by journal: {"a/journal":1700000000000}',
+    )
+    starting_offsets_by_timestamp_strategy: str = option(
+        word("error", "latest"),
+        "What happens if nothing was stored at the starting time or later. `error`: the query fails. "
+        "`latest`: it starts at the latest.",
+        default="error",
+    )
+    resume_offsets: OffsetChoice | None = option(
+        parse_resume_offsets,
+        "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
+        "earliest in selected journals that it does not name. It wins over the other starting options, "
+        "and ignores journals that are deleted or not selected.",
+        use="stream",
+        form='JSON such as {"a/journal":1024}',
+    )
+    max_bytes_per_trigger: int | None = option(
+        size(),
+        "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
+        "with data gives at least one record, and a batch ends with a whole record. On Spark 4.0 and 4.1, "
+        "a run of `Trigger.AvailableNow` is one such batch: repeat it until nothing is left.",
+        section="Size of a micro-batch",
+        use="stream",
+        shown_default="no limit",
+    )
+    max_records_per_trigger: int | None = option(
+        count(100_000_000),
+        "Maximum records of a micro-batch, or one per journal if more journals have data. The driver "
+        "reads the batch to count them. Not for `framing=none`.",
+        use="stream",
+        shown_default="no limit",
+    )
+    max_fragments_per_trigger: int | None = option(
+        count(1_000_000),
+        "Maximum fragments of a micro-batch, which then ends where fragments end. The limit is soft: "
+        "each journal with data gives at least one.",
+        use="stream",
+        shown_default="no limit",
+    )
+    min_bytes_per_trigger: int | None = option(
+        size(),
+        "Minimum bytes of a micro-batch. A smaller batch waits, at most for `maxTriggerDelay`. The first "
+        "batch of a run and `Trigger.AvailableNow` do not wait. Not more than `maxBytesPerTrigger`.",
+        use="stream",
+        shown_default="no minimum",
+    )
+    max_trigger_delay: timedelta = option(
+        parse_delay,
+        "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what there is.",
+        default="15m",
+        use="stream",
+    )
+    min_partitions: int | None = option(
+        count(10_000),
+        "Minimum number of tasks of a batch, such as the number of cores. A batch has fewer tasks if its "
+        "records leave too few places to cut.",
+        section="Tasks of a batch",
+        shown_default="no minimum",
+    )
+    max_bytes_per_partition: int = option(
+        size(),
+        "Maximum bytes of a task. A larger range is cut into several tasks, between compressed fragments "
+        "if that gives enough. Records are never cut; `fixed` and `csv` framings are cut between "
+        "fragments only.",
+        default="128m",
+    )
+    format: str | None = option(
+        word(*FORMATS),
+        "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
+        "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
+        "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "
+        "it is not yet), `_labels` and `_record` (its bytes). Default: `raw` for raw's columns or no "
+        "schema; else `json`, `csv` or `protobuf` for the framings `lines`, `csv` and `fixed`.",
+        section="Records",
+        shown_default="see meaning",
+    )
+    framing: str | None = option(
+        word(*FRAMINGS),
+        "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
+        "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
+        "bytes. Default: the format's framing, else that of the journal's content-type label, else "
+        "`lines`.",
+        shown_default="see meaning",
+    )
+    max_record_bytes: int = option(
+        parse_record_size,
+        "Maximum length of a record. A longer record ends the query with an error, whatever `mode` says.",
+        default="16m",
+    )
+    mode: str = option(
+        word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        "What becomes of a malformed record. `PERMISSIVE`: a row with null for what does not fit. "
+        "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
+        section="Malformed records",
+        default="PERMISSIVE",
+    )
+    column_name_of_corrupt_record: str = option(
+        parse_column,
+        "String column for the text of malformed records. It is filled if the schema names it.",
+        default="_corrupt_record",
+        form="a column's name",
+    )
+    rescued_data_column: str | None = option(
+        parse_column,
+        "String column for fields that do not fit the schema: a JSON object of these fields, `_journal` "
+        "and `_offset`. The schema must name it. Such records are not malformed. For `format=json`.",
+        form="a column's name",
+    )
+    infer_schema: bool = option(
+        parse_bool,
+        "Whether a query without a schema takes its columns from a sample of its records, at load(). For "
+        "`format=json`.",
+        section="Schema inference",
+        default="false",
+    )
+    sampling_bytes: int = option(
+        size(),
+        "Bytes of each journal that `inferSchema` reads. It reads up to 16 journals.",
+        default="1m",
+    )
+    schema_hints: tuple[SchemaHint, ...] = option(
+        parse_hints,
+        "Columns and types that replace those of `inferSchema`, or are added to them. Dots lead into "
+        "structs, `element` into arrays.",
+    )
+    inferred_schema_location: str | None = option(
+        parse_location,
+        "Directory in which the first start stores the columns of `inferSchema`, as schema.json. Later "
+        "starts read them there. Each query needs its own directory.",
+        form="an absolute path, or a URL as of fragmentStore",
+    )
+    time_zone: str = option(
+        parse_column,
+        "Time zone of timestamps whose text names none.",
+        section="Dates and times",
+        default="UTC",
+        form="a zone such as Europe/Paris or +01:00",
+    )
+    date_format: str | None = option(
+        parse_column,
+        "Pattern of dates in `json` and `csv`, in the letters of Spark's patterns.",
+        form="a pattern such as dd.MM.yyyy",
+        shown_default="ISO 8601",
+    )
+    timestamp_format: str | None = option(
+        parse_column,
+        "Pattern of timestamps in `json` and `csv`.",
+        form="a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX",
+        shown_default="ISO 8601",
+    )
+    timestamp_ntz_format: str | None = option(
+        parse_column,
+        "Pattern of timestamps without a time zone in `json` and `csv`.",
+        name="timestampNTZFormat",
+        form="a pattern such as yyyy-MM-dd HH:mm:ss",
+        shown_default="ISO 8601",
+    )
+    allow_single_quotes: bool = option(
+        parse_bool,
+        "Whether JSON strings may be in single quotes, as in Spark's reader.",
+        section="JSON",
+        default="true",
+    )
+    allow_non_numeric_numbers: bool = option(
+        parse_bool,
+        "Whether JSON numbers may be NaN or infinite, as in Spark's reader.",
+        default="true",
+    )
+    header: bool = option(
+        parse_bool,
+        "Whether journals have records of the columns' names. They give no row, wherever they stand, as "
+        "each writer may begin with one. A journal's first record must be one.",
+        section="CSV",
+        default="false",
+    )
+    sep: str = option(
+        parse_separator,
+        "Character between the fields of a record.",
+        default=",",
+    )
+    quote: str = option(
+        parse_quote,
+        "Character around quoted fields; inside, it is doubled. If empty, there are no quotes, and every "
+        "newline ends a record.",
+        default='"',
+        form="one ASCII character other than newlines, or nothing",
+    )
+    null_value: str = option(
+        parse_any_text,
+        "Text of fields that are null, in quotes or not. An empty field without quotes is always null.",
+        default="",
+        form="any text",
+    )
+    empty_value: str = option(
+        parse_any_text,
+        "Value of an empty field in quotes. If neither this option nor `nullValue` is given, such a "
+        "field is null.",
+        default="",
+        form="any text",
+    )
+    descriptor_file: str | None = option(
+        parse_file,
+        "File on the driver with the message type, written by `protoc --include_imports "
+        "--descriptor_set_out`. Required for `format=protobuf`.",
+        section="Protobuf",
+    )
+    message_name: str | None = option(
+        parse_column,
+        "Full name of the message type. Required for `format=protobuf`.",
+        form="a name such as shop.Order",
+    )
+    fail_on_data_loss: bool = option(
+        parse_bool,
+        "Whether lost data ends the query: bytes that can no longer be read, or a journal deleted before "
+        "all of it was read. `false`: the query skips it with a warning.",
+        section="Data loss",
+        default="true",
+    )
+    read_gaps: bool = option(
+        parse_bool,
+        "Whether rows are the ranges of bytes that no fragment holds any more, instead of records. "
+        "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
+        default="false",
+        use="batch",
+    )
+    isolation_level: str = option(
+        word("read_uncommitted", READ_COMMITTED),
+        "`read_uncommitted`: every record is a row. `read_committed`: each committed message is a row, "
+        "once. A message of a transaction comes when an acknowledgement commits it. The schema may then "
+        "add `_uuid`, `_producer`, `_clock`, `_flags` and `_ack_offset`.",
+        section="Transactions",
+        default="read_uncommitted",
+    )
+    state_location: str | None = option(
+        parse_any_location,
+        "Directory that keeps the open transactions where batches end. Driver and executors must all be "
+        "able to read and write it, as a path or by pyarrow or fsspec. Required for a stream with "
+        "`isolationLevel=read_committed`. Each query needs its own directory.",
+    )
+    include_acks: bool = option(
+        parse_bool,
+        "Whether acknowledgements are rows, too. For `isolationLevel=read_committed`.",
+        default="false",
+    )
+    messages_since: Mapping[str, int] | None = option(
+        parse_message_starts,
+        "First offsets of the committed read that this batch continues. `backfill` sets it, with "
+        "`stateLocation`; do not set it yourself.",
+        use="batch",
+        form='JSON such as {"a/journal":1024}',
+    )
+    uuid_path: str | None = option(
+        parse_column,
+        "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a "
+        "protobuf field. For `isolationLevel=read_committed`.",
+        form="a JSON pointer, or a number",
+        shown_default="`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
+    )
+    security: Security = of_options(*SECURITY_OPTIONS)
+    request_timeout_ms: int = option(
+        count(DAY_MS),
+        "Maximum time that a request goes without progress. The client retries until then; after it, the "
+        "query fails.",
+        section="Timeouts and logging",
+        default="60000",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    )
+    idle_timeout_ms: int = option(
+        count(DAY_MS),
+        "Maximum silence of a stream from a broker; after it, the stream is opened again.",
+        default="30000",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    )
+    connect_timeout_ms: int = of_options(CONNECT_TIMEOUT)
+    log_level: str | None = option(
+        word("debug", "info", "warning", "error"),
+        "Minimum level of the source's log lines on the driver and the executors. `info` logs one line "
+        "per batch.",
+        shown_default="that of Python, `warning`",
+    )
 
     @property
     def reads_committed(self) -> bool:
@@ -165,6 +490,10 @@ class SourceOptions:
     def timestamp_of(self, journal: str) -> int | None:
         """Return the time at which a new query starts in a journal; None if it does not start by time."""
         return self.starting_offsets_by_timestamp.get(journal, self.starting_timestamp)
+
+
+OPTIONS = options_of(SourceOptions)
+"""All options, in the order in which they are checked and shown."""
 
 
 def parse_options(
@@ -183,38 +512,90 @@ def parse_options(
     """
     texts = option_texts(given, OPTIONS)
     values = parse_texts(texts, OPTIONS, use, environ=environ)
+    form, framing = values["format"], values["framing"]
+    format_framing = FORMAT_FRAMINGS.get(form or "")
+
+    # Where the bytes are, and who may read them. A store has no labels, so its framing must be said.
     if values["fragment_store"] is not None:
-        check_store(values, texts, framed=values["format"] in FORMAT_FRAMINGS)
+        check_store(values, texts, framed=format_framing is not None)
     else:
         _check_alone("fragmentPostfixLevels", "fragmentStore", texts)
     values["security"] = take_security(values, texts)
-    values["selection"] = _one_selection(
+    values["selection"] = only_selection(
         [values.pop(name) for name in ("journals", "journals_pattern", "selector", "path")]
     )
-    _check_framing(values["framing"], values["format"])
+
+    # Options of one format or of inference mean nothing elsewhere. To ignore them would hide a mistake.
+    if framing and format_framing and framing != format_framing:
+        got = f"{framing}, and format {form}"
+        raise OptionError("framing", got, f"{format_framing}, which format {form} reads")
     _check_message(values)
-    _check_inference(values, texts)
-    check_csv(values, texts)
+    _check_csv(values, texts)
+    if not values["infer_schema"]:
+        for name in ("schemaHints", "inferredSchemaLocation"):
+            _check_alone(name, "inferSchema=true", texts)
+    values["schema_hints"] = values["schema_hints"] or ()
+
     _check_isolation(values, texts, use)
     _check_range(values, texts, use)
-    _check_limits(values, texts)
+
+    # A batch that waits for more bytes than it may read would wait for maxTriggerDelay each time.
+    if framing == "none" and values["max_records_per_trigger"] is not None:
+        raise OptionError("maxRecordsPerTrigger", "framing=none, which has no records", "maxBytesPerTrigger")
+    low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
+    if low is None:
+        _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
+    elif high is not None and low > high:
+        raise OptionError("minBytesPerTrigger", f"{low} bytes", f"at most maxBytesPerTrigger, {high} bytes")
     return SourceOptions(**values)
 
 
-def _one_selection(given: Sequence[Selection | None]) -> Selection:
-    found = [selection for selection in given if selection is not None]
-    if len(found) == 1:
-        return found[0]
-    ways = (
-        "exactly one of option 'journals', option 'journalsPattern', option 'selector', load('a/journal') "
-        "and load('a/prefix/')"
-    )
-    names = " and ".join(each.option for each in found)
-    raise OptionError(names or "journals", "more than one" if found else "nothing", ways)
+def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
+    if name.lower() in texts:
+        raise OptionError(name, f"no {other}", f"to be used with {other} only")
 
 
-def _default_start(use: Use | None) -> OffsetChoice:
-    return OffsetChoice(EARLIEST if use == "batch" else LATEST)
+def _check_message(values: Mapping[str, Any]) -> None:
+    names = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
+    for key, name in names.items():
+        if values[key] is None and (values["format"] == "protobuf" or any(values[other] for other in names)):
+            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
+        if values[key] is not None and values["format"] not in (None, "protobuf"):
+            raise OptionError(name, f"format={values['format']}", "to be used with format=protobuf only")
+
+
+def _check_csv(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    elsewhere = values["format"] not in (None, "csv") and values["framing"] != "csv"
+    for csv_option in (each for each in OPTIONS if each.section == "CSV"):
+        # Texts that say the default are accepted, because Spark's readers pass them for every format.
+        default = csv_option.parse(csv_option.name, csv_option.default or "")
+        if elsewhere and csv_option.name.lower() in texts and values[csv_option.key] != default:
+            got = f"format={values['format']}"
+            raise OptionError(csv_option.name, got, "to be used with format=csv or framing=csv only")
+    if values["sep"] == values["quote"]:
+        raise OptionError("quote", f"{shown(values['quote'])}, which sep is, too", "another character")
+
+
+def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
+    if values["isolation_level"] != READ_COMMITTED:
+        for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
+            _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
+        return
+    if values["framing"] == "none":
+        got = f"none, and isolationLevel={READ_COMMITTED}"
+        raise OptionError("framing", got, "a framing that has messages")
+    if values["read_gaps"]:
+        raise OptionError("readGaps", f"true, and isolationLevel={READ_COMMITTED}", "one of them")
+    if use == "stream" and values["state_location"] is None:
+        expected = (
+            f"a directory that all tasks can read and write, for isolationLevel={READ_COMMITTED}: it keeps "
+            "which transactions are open where a batch ends"
+        )
+        raise OptionError("stateLocation", "nothing", expected)
+    if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
+        expected = "to be used in a stream query, or with messagesSince, as backfill does"
+        got = "nothing" if values["state_location"] is None else "a batch query"
+        raise OptionError("stateLocation", got, expected)
 
 
 def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
@@ -231,488 +612,9 @@ def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | No
         ways = "startingTimestamp or startingOffsetsByTimestamp"
         _check_alone("startingOffsetsByTimestampStrategy", ways, texts)
     values["starting_offsets_by_timestamp"] = named
-    unset = OffsetChoice(EARLIEST) if named else _default_start(use)
-    values["starting_offsets"] = values["starting_offsets"] or unset
+    # As in Spark's Kafka source, a batch starts at the earliest offset and a stream at the latest.
+    default = EARLIEST if named or use == "batch" else LATEST
+    values["starting_offsets"] = values["starting_offsets"] or OffsetChoice(default)
     start = OffsetChoice(EARLIEST) if common is not None else values["starting_offsets"]
     check_offsets(start, values["ending_offsets"], batch=use == "batch")
     check_timestamps(common, named, values["ending_timestamp"])
-
-
-def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    if values["framing"] == "none" and values["max_records_per_trigger"] is not None:
-        raise OptionError("maxRecordsPerTrigger", "framing=none, which has no records", "maxBytesPerTrigger")
-    low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
-    if low is None:
-        _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
-    elif high is not None and low > high:
-        raise OptionError("minBytesPerTrigger", f"{low} bytes", f"at most maxBytesPerTrigger, {high} bytes")
-
-
-def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
-    """Check what belongs to reading committed messages."""
-    if values["isolation_level"] != READ_COMMITTED:
-        for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
-            _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
-        return
-    if values["framing"] == "none":
-        raise OptionError(
-            "framing", f"none, and isolationLevel={READ_COMMITTED}", "a framing that has messages"
-        )
-    if values["read_gaps"]:
-        raise OptionError("readGaps", f"true, and isolationLevel={READ_COMMITTED}", "one of them")
-    if use == "stream" and values["state_location"] is None:
-        expected = (
-            f"a directory that all tasks can read and write, for isolationLevel={READ_COMMITTED}: it keeps "
-            "which transactions are open where a batch ends"
-        )
-        raise OptionError("stateLocation", "nothing", expected)
-    if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
-        expected = "to be used in a stream query, or with messagesSince, as backfill does"
-        got = "nothing" if values["state_location"] is None else "a batch query"
-        raise OptionError("stateLocation", got, expected)
-
-
-def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
-    if name.lower() in texts:
-        raise OptionError(name, f"no {other}", f"to be used with {other} only")
-
-
-def _check_inference(values: dict[str, Any], texts: Mapping[str, str]) -> None:
-    """Check the options that say more of an inferred schema."""
-    if not values["infer_schema"]:
-        for name in ("schemaHints", "inferredSchemaLocation"):
-            _check_alone(name, "inferSchema=true", texts)
-    values["schema_hints"] = values["schema_hints"] or ()
-
-
-def _check_message(values: Mapping[str, Any]) -> None:
-    """Check the options of one format only."""
-    names = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
-    for key, name in names.items():
-        if values[key] is None and (values["format"] == "protobuf" or any(values[other] for other in names)):
-            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
-        if values[key] is not None and values["format"] not in (None, "protobuf"):
-            raise OptionError(name, f"format={values['format']}", "to be used with format=protobuf only")
-
-
-def _check_framing(framing: str | None, form: str | None) -> None:
-    holds = FORMAT_FRAMINGS.get(form or "")
-    if framing and holds and framing != holds:
-        raise OptionError("framing", f"{framing}, and format {form}", f"{holds}, which format {form} reads")
-
-
-def _parse_journals(name: str, text: str) -> Selection:
-    names = tuple(part.strip() for part in text.split(","))
-    for index, journal in enumerate(names, start=1):
-        check_journal(name, journal, f"element {index}: ")
-        if journal in names[: index - 1]:
-            raise OptionError(name, f"element {index}: {shown(journal)} a second time", "each journal once")
-    return Selection(name, names=names)
-
-
-def _parse_pattern(name: str, text: str) -> Selection:
-    expected = "a regular expression of whole names, in Python's syntax, such as shop/orders-[0-9]+"
-    if not text or text != text.strip():
-        raise OptionError(name, shown(text), expected)
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise OptionError(name, f"{shown(text)} ({error})", expected) from None
-    prefix = literal_prefix(text)
-    return Selection(name, selector=f"prefix={prefix}" if prefix else "", pattern=text)
-
-
-def literal_prefix(pattern: str) -> str:
-    """Return a directory, with its slash, that holds all journals a pattern matches; empty if unknown.
-
-    Brokers list this directory only.
-    """
-    # A quantifier may make what is before it optional, and an alternative need not begin so.
-    found = re.match(r"((?:[\w%=-]+/)+)(?![?*{])", pattern, re.ASCII)
-    return found[1] if found and "|" not in pattern else ""
-
-
-def parse_selector_option(name: str, text: str) -> Selection:
-    """Parse a label selector."""
-    if not text.strip():
-        raise OptionError(name, shown(text), "a label selector such as app=clicks,region in (eu,us)")
-    try:
-        selector = parse_selector(text)
-    except ProtocolError as error:
-        raise OptionError(name, f"{shown(text)} ({error.problem})", "a label selector") from None
-    for value in values_of(selector.include, PREFIX) + values_of(selector.exclude, PREFIX):
-        if not value.endswith("/"):
-            raise OptionError(name, shown(text), f"a prefix that ends in '/': prefix={value}/")
-    return Selection(name, selector=format_selector(selector))
-
-
-def parse_path(name: str, text: str) -> Selection:
-    """Parse a journal's name, or a prefix that ends in a slash."""
-    if not text.endswith("/"):
-        check_journal(name, text)
-        return Selection(name, names=(text,))
-    # A prefix may be shorter than a journal's name; the rest of the rules are the same.
-    check_journal(name, f"{text}some-journal")
-    return parse_selector_option(name, f"prefix={text}")
-
-
-DAY_MS = 24 * 60 * 60 * 1000
-
-CONNECT_TIMEOUT_OPTION = Option(
-    "connectTimeoutMs",
-    count(DAY_MS),
-    "Maximum time to reach a broker for the first time; after it, the query fails.",
-    default="10000",
-    form="milliseconds, from 1 to 86400000 (one day)",
-)
-"""The same for reading and for writing."""
-
-OPTIONS: tuple[Option, ...] = (
-    Option(
-        "brokerAddress",
-        parse_address,
-        "URL of any broker of the cluster; the client finds the others. Required, unless `fragmentStore` "
-        "is given. The environment's `BROKER_ADDRESS` counts if the option is missing.",
-    ),
-    Option(
-        "journals",
-        _parse_journals,
-        "Names of journals, separated by commas. Each must exist.",
-        form="names such as shop/orders,shop/returns",
-    ),
-    Option(
-        "journalsPattern",
-        _parse_pattern,
-        "Regular expression that matches a journal's whole name, in Python's syntax. Journals that match "
-        "later are read, too.",
-    ),
-    Option("selector", parse_selector_option, "Label selector. Journals that match later are read, too."),
-    Option(
-        "path",
-        parse_path,
-        "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear below a "
-        "prefix later are read, too.",
-        form="a/journal, or a/prefix/",
-    ),
-    Option(
-        "framing",
-        word(*FRAMINGS),
-        "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
-        "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
-        "bytes. Default: the format's framing, else that of the journal's content-type label, else "
-        "`lines`.",
-    ),
-    Option(
-        "format",
-        word(*FORMATS),
-        "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
-        "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
-        "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "
-        "it is not yet), `_labels` and `_record` (its bytes). Default: `raw` for raw's columns or no "
-        "schema; else `json`, `csv` or `protobuf` for the framings `lines`, `csv` and `fixed`.",
-    ),
-    *CSV_OPTIONS,
-    Option(
-        "inferSchema",
-        parse_bool,
-        "Whether a query without a schema takes its columns from a sample of its records, at load(). For "
-        "`format=json`.",
-        default="false",
-    ),
-    Option(
-        "samplingBytes",
-        size(),
-        "Bytes of each journal that `inferSchema` reads. It reads up to 16 journals.",
-        default="1m",
-    ),
-    Option(
-        "schemaHints",
-        parse_hints,
-        "Columns and types that replace those of `inferSchema`, or are added to them. Dots lead into "
-        "structs, `element` into arrays.",
-    ),
-    Option(
-        "inferredSchemaLocation",
-        parse_location,
-        "Directory in which the first start stores the columns of `inferSchema`, as schema.json. Later "
-        "starts read them there. Each query needs its own directory.",
-        form="an absolute path, or a URL as of fragmentStore",
-    ),
-    Option(
-        "timeZone",
-        parse_column,
-        "Time zone of timestamps whose text names none.",
-        default="UTC",
-        form="a zone such as Europe/Paris or +01:00",
-    ),
-    Option(
-        "dateFormat",
-        parse_column,
-        "Pattern of dates in `json` and `csv`, in the letters of Spark's patterns.",
-        form="a pattern such as dd.MM.yyyy",
-    ),
-    Option(
-        "timestampFormat",
-        parse_column,
-        "Pattern of timestamps in `json` and `csv`.",
-        form="a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX",
-    ),
-    Option(
-        "timestampNTZFormat",
-        parse_column,
-        "Pattern of timestamps without a time zone in `json` and `csv`.",
-        form="a pattern such as yyyy-MM-dd HH:mm:ss",
-    ),
-    Option(
-        "allowSingleQuotes",
-        parse_bool,
-        "Whether JSON strings may be in single quotes, as in Spark's reader.",
-        default="true",
-    ),
-    Option(
-        "allowNonNumericNumbers",
-        parse_bool,
-        "Whether JSON numbers may be NaN or infinite, as in Spark's reader.",
-        default="true",
-    ),
-    Option(
-        "descriptorFile",
-        parse_file,
-        "File on the driver with the message type, written by `protoc --include_imports "
-        "--descriptor_set_out`. Required for `format=protobuf`.",
-    ),
-    Option(
-        "messageName",
-        parse_column,
-        "Full name of the message type. Required for `format=protobuf`.",
-        form="a name such as shop.Order",
-    ),
-    Option(
-        "mode",
-        word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-        "What becomes of a malformed record. `PERMISSIVE`: a row with null for what does not fit. "
-        "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
-        default="PERMISSIVE",
-    ),
-    Option(
-        "columnNameOfCorruptRecord",
-        parse_column,
-        "String column for the text of malformed records. It is filled if the schema names it.",
-        default="_corrupt_record",
-        form="a column's name",
-    ),
-    Option(
-        "rescuedDataColumn",
-        parse_column,
-        "String column for fields that do not fit the schema: a JSON object of these fields, `_journal` "
-        "and `_offset`. The schema must name it. Such records are not malformed. For `format=json`.",
-        form="a column's name",
-    ),
-    Option(
-        "isolationLevel",
-        word("read_uncommitted", READ_COMMITTED),
-        "`read_uncommitted`: every record is a row. `read_committed`: each committed message is a row, "
-        "once. A message of a transaction comes when an acknowledgement commits it. The schema may then "
-        "add `_uuid`, `_producer`, `_clock`, `_flags` and `_ack_offset`.",
-        default="read_uncommitted",
-    ),
-    Option(
-        "uuidPath",
-        parse_column,
-        "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a "
-        "protobuf field. For `isolationLevel=read_committed`.",
-        form="a JSON pointer, or a number",
-    ),
-    Option(
-        "includeAcks",
-        parse_bool,
-        "Whether acknowledgements are rows, too. For `isolationLevel=read_committed`.",
-        default="false",
-    ),
-    Option(
-        "stateLocation",
-        parse_any_location,
-        "Directory that keeps the open transactions where batches end. Driver and executors must all be "
-        "able to read and write it, as a path or by pyarrow or fsspec. Required for a stream with "
-        "`isolationLevel=read_committed`. Each query needs its own directory.",
-    ),
-    Option(
-        "messagesSince",
-        parse_message_starts,
-        "First offsets of the committed read that this batch continues. `backfill` sets it, with "
-        "`stateLocation`; do not set it yourself.",
-        use="batch",
-        form='JSON such as {"a/journal":1024}',
-    ),
-    Option(
-        "startingOffsets",
-        parse_starting_offsets,
-        "Where a new query starts; one with a checkpoint continues there. JSON has an offset for each "
-        "journal: -2 is the earliest, -1 the latest. Journals that it does not name start at the "
-        "earliest. An offset outside its journal is an error. A batch cannot start at `latest`.",
-    ),
-    Option(
-        "resumeOffsets",
-        parse_resume_offsets,
-        "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
-        "earliest in selected journals that it does not name. It wins over the other starting options, "
-        "and ignores journals that are deleted or not selected.",
-        use="stream",
-        form='JSON such as {"a/journal":1024}',
-    ),
-    Option(
-        "endingOffsets",
-        parse_ending_offsets,
-        "Where a batch ends: before these offsets. Journals that the JSON does not name end at the "
-        "latest (-1). A record that an offset cuts is left out.",
-        default="latest",
-        use="batch",
-        form='latest, or JSON such as {"a/journal":1024}',
-    ),
-    Option(
-        "startingTimestamp",
-        parse_timestamp,
-        "Time at which a new query starts, instead of `startingOffsets`. Each journal starts at the "
-        "first fragment stored then or later. Everything appended since is read, and possibly some older "
-        "bytes.",
-        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
-    ),
-    Option(
-        "startingOffsetsByTimestamp",
-        parse_timestamps,
-        "Times at which a new query starts, by journal. Journals that it does not name start at "
-        "`startingTimestamp`, or at the earliest.",
-        form='JSON of such times by journal: {"a/journal":1700000000000}',
-    ),
-    Option(
-        "endingTimestamp",
-        parse_timestamp,
-        "Time at which a batch ends, instead of `endingOffsets`: where a query with this "
-        "`startingTimestamp` starts. A journal in which nothing was stored since ends at the latest.",
-        use="batch",
-        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
-    ),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        word("error", "latest"),
-        "What happens if nothing was stored at the starting time or later. `error`: the query fails. "
-        "`latest`: it starts at the latest.",
-        default="error",
-    ),
-    Option(
-        "maxBytesPerTrigger",
-        size(),
-        "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
-        "with data gives at least one record, and a batch ends with a whole record. On Spark 4.0 and 4.1, "
-        "a run of `Trigger.AvailableNow` is one such batch: repeat it until nothing is left.",
-        use="stream",
-    ),
-    Option(
-        "maxFragmentsPerTrigger",
-        count(1_000_000),
-        "Maximum fragments of a micro-batch, which then ends where fragments end. The limit is soft: "
-        "each journal with data gives at least one.",
-        use="stream",
-    ),
-    Option(
-        "maxRecordsPerTrigger",
-        count(100_000_000),
-        "Maximum records of a micro-batch, or one per journal if more journals have data. The driver "
-        "reads the batch to count them. Not for `framing=none`.",
-        use="stream",
-    ),
-    Option(
-        "minBytesPerTrigger",
-        size(),
-        "Minimum bytes of a micro-batch. A smaller batch waits, at most for `maxTriggerDelay`. The first "
-        "batch of a run and `Trigger.AvailableNow` do not wait. Not more than `maxBytesPerTrigger`.",
-        use="stream",
-    ),
-    Option(
-        "maxTriggerDelay",
-        parse_delay,
-        "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what there is.",
-        default="15m",
-        use="stream",
-    ),
-    Option(
-        "minPartitions",
-        count(10_000),
-        "Minimum number of tasks of a batch, such as the number of cores. A batch has fewer tasks if its "
-        "records leave too few places to cut.",
-    ),
-    Option(
-        "maxBytesPerPartition",
-        size(),
-        "Maximum bytes of a task. A larger range is cut into several tasks, between compressed fragments "
-        "if that gives enough. Records are never cut; `fixed` and `csv` framings are cut between "
-        "fragments only.",
-        default="128m",
-    ),
-    Option(
-        "maxRecordBytes",
-        parse_record_size,
-        "Maximum length of a record. A longer record ends the query with an error, whatever `mode` says.",
-        default="16m",
-    ),
-    Option(
-        "failOnDataLoss",
-        parse_bool,
-        "Whether lost data ends the query: bytes that can no longer be read, or a journal deleted before "
-        "all of it was read. `false`: the query skips it with a warning.",
-        default="true",
-    ),
-    Option(
-        "readGaps",
-        parse_bool,
-        "Whether rows are the ranges of bytes that no fragment holds any more, instead of records. "
-        "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
-        default="false",
-        use="batch",
-    ),
-    Option(
-        "fragmentRoot",
-        parse_directory,
-        "Directory in which workers find `file://` stores. Without it, tasks read such fragments through "
-        "brokers.",
-    ),
-    Option(
-        "fragmentStore",
-        parse_store,
-        "Fragment store to read without any broker, instead of `brokerAddress`. Credentials come from "
-        "the environment. Bytes that are not stored yet are not read.",
-        use="batch",
-        form="a URL without credentials: file:///directory, or s3://, gs:// or abfs:// as pyarrow takes it",
-    ),
-    Option(
-        "fragmentPostfixLevels",
-        depth(32),
-        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous, "
-        "the query fails and asks for it. For `fragmentStore`.",
-        use="batch",
-    ),
-    Option(
-        "requestTimeoutMs",
-        count(DAY_MS),
-        "Maximum time that a request goes without progress. The client retries until then; after it, the "
-        "query fails.",
-        default="60000",
-        form="milliseconds, from 1 to 86400000 (one day)",
-    ),
-    Option(
-        "idleTimeoutMs",
-        count(DAY_MS),
-        "Maximum silence of a stream from a broker; after it, the stream is opened again.",
-        default="30000",
-        form="milliseconds, from 1 to 86400000 (one day)",
-    ),
-    CONNECT_TIMEOUT_OPTION,
-    *SECURITY_OPTIONS,
-    Option(
-        "logLevel",
-        word("debug", "info", "warning", "error"),
-        "Minimum level of the source's log lines on the driver and the executors. `info` logs one line "
-        "per batch.",
-    ),
-)
-"""All options, in the order in which they are checked and shown."""

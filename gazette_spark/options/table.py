@@ -1,10 +1,13 @@
-"""A table of options, and the parser of the texts that Spark passes in.
+"""How an option is declared: once, with the field that holds its parsed value.
 
-Spark passes in names in lower case and values as text, so names match in any case.
+The fields of a dataclass such as ``SourceOptions`` declare their options by :func:`option`. The parser of the
+texts that Spark passes in, the errors, the tables of the reference pages and the list of all options are made
+from these declarations. Spark passes in names in lower case and values as text, so names match in any case.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +24,12 @@ SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", 
 TARGET_OPTION = "dataFilesSecret"
 """Where tasks write data files. Not for users: :func:`gazette_spark.ingest` sets it on a reader."""
 
+_DECLARED = "options"
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table."""
+    """One option. Its name, if empty, is that of the field that declares it, in camel case."""
 
     name: str
     parse: Callable[[str, str], Any]
@@ -36,11 +41,47 @@ class Option:
     """The only use the option has a meaning in; None for both."""
     form: str | None = None
     """Allowed texts of a text option; None: the parser's answer to an empty text."""
+    section: str = ""
+    """Heading in the reference; if empty, that of the option declared before."""
+    shown_default: str | None = None
+    """Default in the reference where it depends on more than the option, or where "none" says too little."""
 
     @property
     def key(self) -> str:
         """The name in snake case."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\.", "_", self.name).lower()
+
+
+def option(
+    parse: Callable[[str, str], Any],
+    description: str,
+    *,
+    name: str = "",
+    repr: bool = True,  # noqa: A002 - as in dataclasses.field.
+    missing: Any = dataclasses.MISSING,  # noqa: ANN401 - of any option.
+    **more: Any,  # noqa: ANN401 - the other fields of Option.
+) -> Any:  # noqa: ANN401 - a field of any type.
+    """Declare a field of a dataclass, and its option; ``missing`` is the field's default in Python."""
+    metadata = {_DECLARED: (Option(name, parse, description, **more),)}
+    return dataclasses.field(default=missing, repr=repr, metadata=metadata)
+
+
+def of_options(*options: Option) -> Any:  # noqa: ANN401 - a field of any type.
+    """Declare a field that is made of some options, or of one that another class declares, too."""
+    return dataclasses.field(metadata={_DECLARED: options})
+
+
+def options_of(parsed: type) -> tuple[Option, ...]:
+    """Return the options that the fields of a dataclass declare, in their order."""
+    options: list[Option] = []
+    section = ""
+    for field in dataclasses.fields(parsed):
+        first, *rest = field.name.split("_")
+        camel_case = first + "".join(map(str.capitalize, rest))
+        for declared in field.metadata[_DECLARED]:
+            section = declared.section or section
+            options.append(dataclasses.replace(declared, name=declared.name or camel_case, section=section))
+    return tuple(options)
 
 
 def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
@@ -50,12 +91,12 @@ def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str,
         OptionError: the table does not have one of them.
     """
     texts = {name.lower(): text for name, text in given.items() if not _is_not_ours(name.lower())}
-    known = {option.name.lower(): option.name for option in table}
+    names = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
-    for name in sorted(texts.keys() - known.keys()):
-        nearest = difflib.get_close_matches(name, known, n=1)
-        expected = f"{known[nearest[0]]!r}?" if nearest else f"one of {', '.join(known.values())}"
+    for name in sorted(texts.keys() - names.keys()):
+        nearest = difflib.get_close_matches(name, names, n=1)
+        expected = f"{names[nearest[0]]!r}?" if nearest else f"one of {', '.join(names.values())}"
         raise OptionError(name, "an unknown option", expected)
     return texts
 

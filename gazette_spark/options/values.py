@@ -31,18 +31,20 @@ _TIMES = {
 }
 _LONGEST_DELAY = timedelta(days=7)
 
+DAY_MS = 24 * 60 * 60 * 1000
+
 LONGEST_RECORD_BYTES = 512 << 20
 """Largest maxRecordBytes. A block of records has up to twice as many bytes; Arrow counts them in 32 bits."""
 
 
 def word(*words: str) -> Callable[[str, str], str]:
     """Return a parser of one of some words, in any case."""
+    by_lower_case = {word.lower(): word for word in words}
 
     def parse(name: str, text: str) -> str:
-        for each in words:
-            if text.lower() == each.lower():
-                return each
-        raise OptionError(name, shown(text), " or ".join(words))
+        if text.lower() not in by_lower_case:
+            raise OptionError(name, shown(text), " or ".join(words))
+        return by_lower_case[text.lower()]
 
     return parse
 
@@ -141,6 +143,30 @@ def parse_column(name: str, text: str) -> str:
     """Parse the name of a column, or of a type."""
     if not text or text != text.strip():
         raise OptionError(name, shown(text), "a name without blanks around it")
+    return text
+
+
+def parse_separator(name: str, text: str) -> str:
+    r"""Parse one ASCII character, or ``\\t``, a tab."""
+    character = "\t" if text == "\\t" else text
+    if len(character) != 1 or not _is_plain(character):
+        raise OptionError(name, shown(text), "one ASCII character, or \\t, other than newlines")
+    return character
+
+
+def parse_quote(name: str, text: str) -> str:
+    """Parse one ASCII character, or nothing."""
+    if len(text) > 1 or not all(map(_is_plain, text)):
+        raise OptionError(name, shown(text), "one ASCII character other than newlines, or nothing")
+    return text
+
+
+def _is_plain(character: str) -> bool:
+    return character.isascii() and character not in "\0\r\n"
+
+
+def parse_any_text(_name: str, text: str) -> str:
+    """Return any text as it is."""
     return text
 
 

@@ -257,7 +257,7 @@ everything up to a separator or the end."""
 
 USERS_OWN = {
     "gazette_spark/lag/history.py",
-    "gazette_spark/options/source.py",
+    "gazette_spark/options/selection.py",
     "gazette_spark/table/files.py",
 }
 """Modules that take whole expressions from users, or from their callers."""

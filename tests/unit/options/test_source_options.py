@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 
 import pytest
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
-from gazette_spark.options.security import SECURITY_OPTIONS
 from gazette_spark.options.source import OPTIONS, SourceOptions, parse_options
 from gazette_spark.options.table import Use
 from gazette_spark.options.values import LONGEST_RECORD_BYTES
@@ -31,14 +29,6 @@ def refusal(use: Use | None = None, /, **given: str) -> OptionError:
     with pytest.raises(OptionError) as caught:
         parse(use, **given)
     return caught.value
-
-
-def test_the_table_and_the_parsed_form_have_the_same_names() -> None:
-    """An option cannot be added to one and forgotten in the other."""
-    fields = {field.name for field in dataclasses.fields(SourceOptions)}
-    joined = {"journals", "journals_pattern", "selector", "path"}
-    joined |= {option.key for option in SECURITY_OPTIONS}
-    assert {option.key for option in OPTIONS} - joined | {"selection", "security"} == fields
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

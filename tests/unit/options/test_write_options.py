@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options.source import Selection
+from gazette_spark.options.selection import JournalSelection
 from gazette_spark.options.write import (
     PURPOSES,
     WRITE_OPTIONS,
@@ -31,13 +31,13 @@ def test_defaults_are_those_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("given", "target"),
     [
-        pytest.param({"journal": "log/a"}, Selection("journal", names=("log/a",)), id="journal"),
-        pytest.param({"path": "log/a"}, Selection("path", names=("log/a",)), id="path"),
-        pytest.param({"PATH": "log/"}, Selection("path", selector="prefix=log/"), id="prefix"),
-        pytest.param({"selector": "app=x"}, Selection("selector", selector="app=x"), id="selector"),
+        pytest.param({"journal": "log/a"}, JournalSelection("journal", names=("log/a",)), id="journal"),
+        pytest.param({"path": "log/a"}, JournalSelection("path", names=("log/a",)), id="path"),
+        pytest.param({"PATH": "log/"}, JournalSelection("path", selector="prefix=log/"), id="prefix"),
+        pytest.param({"selector": "app=x"}, JournalSelection("selector", selector="app=x"), id="selector"),
     ],
 )
-def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: Selection) -> None:
+def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: JournalSelection) -> None:
     """A journal, or journals that share the rows."""
     assert parse_write_options(ADDRESS | given, environ={}).target == target
 

@@ -10,7 +10,7 @@ import pytest
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.write import WRITE_OPTIONS
 from tools.error_page import END
-from tools.option_pages import BEGIN, GROUPS, PAGES, tables, with_tables
+from tools.option_pages import BEGIN, PAGES, tables, with_tables
 
 SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation"}
 
@@ -26,16 +26,10 @@ def test_the_table_is_up_to_date(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_has_every_option(path: Path) -> None:
-    """One line each, in one group, with five cells."""
+    """Each has one line of five cells."""
     lines = [line for line in tables(PAGES[path]).splitlines() if line.startswith("| `")]
     assert sorted(line.split("`")[1] for line in lines) == sorted(option.name for option in PAGES[path])
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
-
-
-def test_groups_name_options() -> None:
-    """No group names an option that is gone."""
-    named = {name for names in GROUPS.values() for name in names}
-    assert named == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
