@@ -3,8 +3,8 @@
 from gazette_spark.client._append.append import Appender as Appender
 from gazette_spark.client._append.append import AppendOptions as AppendOptions
 from gazette_spark.client._append.append import AppendResult as AppendResult
-from gazette_spark.client._append.async_append import AsyncAppend as AsyncAppend
 from gazette_spark.client._append.service import AppendService as AppendService
+from gazette_spark.client._append.service import AsyncAppend as AsyncAppend
 from gazette_spark.client._list.listings import ListedFragment as ListedFragment
 from gazette_spark.client._list.listings import StoreHealth as StoreHealth
 from gazette_spark.client._list.snapshots import Listing as Listing

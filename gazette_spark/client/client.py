@@ -493,7 +493,7 @@ class Client(Closing):
         content: Piece | Iterable[Piece],
         *,
         timeout_s: float | None = None,
-        **asked: Unpack[AppendKeywords],
+        **keywords: Unpack[AppendKeywords],
     ) -> AppendResult:
         """Append bytes as one transaction; no bytes make a write barrier.
 
@@ -513,7 +513,7 @@ class Client(Closing):
             do_not_proxy: ask only the broker called, even if it is not the primary.
             timeout_s: seconds for all tries, by default the client's.
         """
-        options = append_options(journal, **asked)
+        options = append_options(journal, **keywords)
         return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
 
     def appender(
@@ -521,10 +521,10 @@ class Client(Closing):
         journal: str | AppendOptions,
         *,
         timeout_s: float | None = None,
-        **asked: Unpack[AppendKeywords],
+        **keywords: Unpack[AppendKeywords],
     ) -> Appender:
         """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
-        options = append_options(journal, **asked)
+        options = append_options(journal, **keywords)
         connection = self._dialer.for_primary(options.journal)
         return Appender(connection, options, timeout_s=self._limit_s(timeout_s), metrics=self.metrics)
 
@@ -655,10 +655,21 @@ class Client(Closing):
     def _append(
         self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide
     ) -> AppendResult:
+        """Append until a try succeeds, ``decide`` gives up, or the time is over.
+
+        What a failed try says:
+
+        - A status, such as NO_JOURNAL_PRIMARY_BROKER: nothing was appended, and a try on another broker or in
+          a moment may succeed.
+        - No answer: the broker may have committed. Then the retry appends the bytes a second time, unless
+          ``options`` names an offset or registers that no longer match.
+        """
+
         def once(_: Connection, left_s: float) -> AppendResult:
             return self.try_append(options, content, timeout_s=left_s)
 
         def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
+            # A retry without the first bytes of an iterator would append the rest of it only.
             return None if content.spent else decide(cause, attempt)
 
         return self._retrying(once, decide=decide_unless_spent, timeout_s=timeout_s)

@@ -19,9 +19,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gazette_spark.client._append.async_append import AsyncAppend
 from gazette_spark.client._append.futures import failure_of, finished_operation
-from gazette_spark.client._append.service import AsyncJournalClient
+from gazette_spark.client._append.service import AsyncAppend, AsyncJournalClient
 from gazette_spark.consumer.application import Application, BeginFinisher, DeferToNextTransaction, Shard
 from gazette_spark.consumer.checkpoints import build_checkpoint, read_through, sequencer_of
 from gazette_spark.consumer.sources import Sources

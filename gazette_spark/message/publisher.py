@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gazette_spark.client._append.append import AppendOptions
-from gazette_spark.client._append.async_append import AsyncAppend
-from gazette_spark.client._append.service import AppendService, AsyncJournalClient
+from gazette_spark.client._append.service import AppendService, AsyncAppend, AsyncJournalClient
 from gazette_spark.client.client import Client
 from gazette_spark.errors import JournalNotFoundError, MessageError
 from gazette_spark.message.interfaces import Framing, Message, framing_by_content_type

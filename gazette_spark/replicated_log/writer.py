@@ -21,7 +21,7 @@ from typing import Self
 
 from gazette_spark.client import AppendOptions, AppendResult, AppendService, AsyncAppend, Client
 from gazette_spark.client._append.append import Bytes
-from gazette_spark.client._append.batches import attempt_timeout_s, is_terminal
+from gazette_spark.client._append.queue import attempt_timeout_s, is_terminal
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     AppendWaitError,

@@ -11,8 +11,13 @@ import pyarrow as pa
 
 from gazette_spark._formats.arrays import null_rows, value_bounds, value_octets
 from gazette_spark._formats.framing import RowRefusal
-from gazette_spark.client._append.key_columns import Hashes, fnv1a32_each, modulo_picks, rendezvous_picks
-from gazette_spark.client._append.mappings import fnv1a32
+from gazette_spark.client._append.mappings import (
+    Hashes,
+    fnv1a32,
+    fnv1a32_each,
+    modulo_picks,
+    rendezvous_picks,
+)
 
 Rows = npt.NDArray[np.int64]
 

@@ -11,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client._append.append import AppendOptions, AppendResult
-from gazette_spark.client._append.batches import AppendBatch, BufferTarget, Limits
 from gazette_spark.client._append.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
-from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send
+from gazette_spark.client._append.queue import (
+    AppendBatch,
+    AppendQueue,
+    Await,
+    BufferTarget,
+    Limits,
+    Outcome,
+    Send,
+)
 from gazette_spark.errors import (
     DependencyError,
     NoJournalPrimaryBrokerError,
@@ -116,7 +123,7 @@ class World:
             writer.batch.spool.memory += content
         elif place is BufferTarget.DISK:
             writer.batch.spool.spill(content, open_file)
-            self.queue.placed(writer.batch)
+            self.queue.recount(writer.batch)
         elif place is BufferTarget.NOWHERE:
             return
         writer.content += content
@@ -128,7 +135,7 @@ class World:
             writer.kept = number // 8 % 4 != 0
             if not writer.kept:
                 writer.batch.spool.truncate(writer.begin)
-            self.carry_out(self.queue.leave(writer.batch, kept=writer.kept))
+            self.carry_out(self.queue.leave(writer.batch, keep=writer.kept))
 
     def quick(self, number: int) -> None:
         """A writer does it all at once, where it can."""
@@ -241,7 +248,7 @@ class World:
         for writer in list(self.open):
             self.open.remove(writer)
             writer.kept = True
-            self.carry_out(self.queue.leave(writer.batch, kept=True))
+            self.carry_out(self.queue.leave(writer.batch, keep=True))
         for each in self.outside:
             if not each.done():
                 each.resolve()

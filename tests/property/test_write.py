@@ -24,8 +24,7 @@ from gazette_spark._formats.registry import framing_named
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
-from gazette_spark.client._append.key_columns import fnv1a32_each
-from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32
+from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32, fnv1a32_each
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

@@ -5,7 +5,8 @@ commit happens at the half-close; a stream that ends in any other way is rolled 
 answer early, with a status, while content is still being sent: then its answer counts, not the
 failure to send.
 
-Appending again after a broken connection may append twice: raw appends are at-least-once.
+A broken connection does not say whether the broker committed. To append again may append twice, and not to
+append again may lose the bytes: raw appends are at-least-once.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class AppendResult:
 class AppendOptions:
     """Conditions of an append, and its changes besides its bytes.
 
-    ``offset`` 0 is any; else the append fails unless the write head is there. ``check_registers`` has to
-    match, if the journal has any; then ``subtract_registers`` and ``union_registers`` change them.
-    ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker at an Etcd revision below
-    ``min_etcd_revision`` waits until it has reached it. With ``do_not_proxy`` a broker that is not the
-    journal's primary says so instead of passing the append on.
+    An ``offset`` other than 0 makes the append fail unless the write head is there. ``check_registers`` must
+    match the journal's registers, if it has any; then ``subtract_registers`` and ``union_registers`` change
+    them. ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker at an Etcd revision below
+    ``min_etcd_revision`` waits until it has reached it. With ``do_not_proxy``, a broker that is not the
+    journal's primary refuses the append instead of passing it on.
     """
 
     journal: str
@@ -123,14 +124,14 @@ class AppendKeywords(TypedDict, total=False):
     do_not_proxy: bool
 
 
-def append_options(journal: str | AppendOptions, **asked: Unpack[AppendKeywords]) -> AppendOptions:
-    """Return the options of a call: those of a journal's name and keywords, or options given whole.
+def append_options(journal: str | AppendOptions, **keywords: Unpack[AppendKeywords]) -> AppendOptions:
+    """Return the options of a call, made of a journal's name and keywords.
 
-    Keywords beside whole options replace what those say.
+    Keywords beside an :class:`AppendOptions` replace its fields.
     """
     if isinstance(journal, AppendOptions):
-        return replace(journal, **asked) if asked else journal
-    return AppendOptions(journal, **asked)
+        return replace(journal, **keywords) if keywords else journal
+    return AppendOptions(journal, **keywords)
 
 
 class _Outbox:
@@ -145,7 +146,7 @@ class _Outbox:
     def put(self, message: pb.AppendRequest, *, last: bool = False) -> bool:
         """Add a message, waiting for room; return False once the call has ended.
 
-        The wait ends with the call, and every call has a deadline.
+        The wait ends with the call at the latest, and every call has a deadline.
         """
         with self._changed:
             while len(self._messages) >= OUTBOX_MESSAGES and not self._dropped:
@@ -271,14 +272,15 @@ class Appender:
             self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
-            # This call's outbox, not that of a later one after a reset.
-            outbox = self._outbox
+            outbox = self._outbox  # This call's, not that of a later one after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
             self._connection.hold()
             self._call.add_done_callback(lambda _: self._connection.release())
             if self._aborted:  # By another thread, which saw no call to cancel.
                 self._call.cancel()
         if not self._outbox.put(message, last=last):
+            # The broker has answered while we were still sending, and its answer says why. It can only be a
+            # refusal, for a commit needs our half-close.
             self._result()
             self.abort()
             raise ProtocolError("AppendResponse", "the broker committed an append that was not finished")
@@ -293,7 +295,7 @@ class Appender:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
         assert self.response is not None
         self._connection.observe(self.options.journal, self.response.header)
-        result = append_result(self.response, self.options.journal, self.sent_bytes)
+        result = _append_result(self.response, self.options.journal, self.sent_bytes)
         self._metrics.add(APPEND_BYTES, self.sent_bytes, self.options.journal)
         return result
 
@@ -302,13 +304,7 @@ class Appender:
             raise ClosedError(f"append to journal {self.options.journal!r}", "it was committed or aborted")
 
 
-def append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:
-    """Return the result in a broker's response.
-
-    Raises:
-        StatusError: the broker appended nothing.
-        ProtocolError: the response does not match the request.
-    """
+def _append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:
     detail = response.store_health_error
     if response.status == pb.REGISTER_MISMATCH:
         detail = (
@@ -336,7 +332,7 @@ Piece: TypeAlias = Bytes | Readable
 
 
 class Content:
-    """Bytes to append, once for each try.
+    """Bytes to append, the same for each try.
 
     Pieces are bytes or files; each try reads a file from its first byte. Content that cannot restart, an
     iterator or a pipe, is ``spent`` once its first bytes were read.

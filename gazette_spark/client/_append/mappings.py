@@ -12,6 +12,9 @@ rendezvous     greatest hash of key and journal   keys of that journal move, no 
 =============  =================================  ==================================================
 
 Hashes are 32-bit FNV-1a. Programs in other languages that map the same keys to the same journals agree.
+
+Columns of keys are mapped by :func:`fnv1a32_each`, :func:`modulo_picks` and :func:`rendezvous_picks`, with
+the same answers: keys are the bytes between bounds in one buffer, as Arrow holds them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gazette_spark.errors import EmptyListingError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -32,6 +36,15 @@ FNV1A32_BASIS = 2166136261
 """Initial value of the hash."""
 FNV1A32_PRIME = 16777619
 """Multiplier of the hash for each byte."""
+
+LONG_KEY_BYTES = 256
+"""Longer keys are hashed one by one: each byte position costs a step over all keys that have it."""
+
+Octets = npt.NDArray[np.uint8]
+Bounds = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
+Picks = npt.NDArray[np.int64]
+"""Index of a journal for each key."""
 
 Journals: TypeAlias = Sequence[pb.ListResponse.Journal]
 Partitions: TypeAlias = Journals | Callable[[], Journals]
@@ -104,7 +117,7 @@ class RendezvousMapping(Generic[M]):
         journals = _present(self._partitions())
         hashed, hashes = self._hashed
         if hashed is not journals:
-            hashes = np.array([fnv1a32(each.spec.name.encode()) for each in journals], np.uint32)
+            hashes = np.array([fnv1a32(journal.spec.name.encode()) for journal in journals], np.uint32)
             self._hashed = (journals, hashes)
         # The first of the greatest, as argmax has it.
         return _target(journals[int(np.argmax(hashes ^ np.uint32(fnv1a32(self._key(message)))))])
@@ -113,8 +126,8 @@ class RendezvousMapping(Generic[M]):
 def _source(partitions: Partitions) -> Callable[[], Journals]:
     if callable(partitions):
         return partitions
-    kept = tuple(partitions)
-    return lambda: kept
+    journals = tuple(partitions)
+    return lambda: journals
 
 
 def _present(journals: Journals) -> Journals:
@@ -125,3 +138,43 @@ def _present(journals: Journals) -> Journals:
 
 def _target(journal: pb.ListResponse.Journal) -> tuple[str, str]:
     return journal.spec.name, next(iter(values_of(journal.spec.labels, CONTENT_TYPE)), "")
+
+
+def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
+    """Return the 32-bit FNV-1a hash of each key.
+
+    Args:
+        octets: the bytes of all keys.
+        bounds: ``(n + 1,)``; key *i* is ``octets[bounds[i]:bounds[i + 1]]``.
+    """
+    lengths = np.diff(bounds)
+    order = np.argsort(-lengths, kind="stable")
+    starts, ascending = bounds[:-1][order], lengths[order][::-1]
+    longest = int(ascending[-1]) if len(ascending) else 0
+    values = np.full(len(order), FNV1A32_BASIS, np.uint32)
+    prime = np.uint32(FNV1A32_PRIME)
+    for at in range(min(longest, LONG_KEY_BYTES)):
+        # The keys that have a byte there come first.
+        count = len(order) - int(np.searchsorted(ascending, at, "right"))
+        values[:count] = (values[:count] ^ octets[starts[:count] + at]) * prime
+    hashes = np.empty_like(values)
+    hashes[order] = values
+    for index in np.flatnonzero(lengths > LONG_KEY_BYTES):
+        hashes[index] = fnv1a32(octets[bounds[index] : bounds[index + 1]].tobytes())
+    return hashes
+
+
+def modulo_picks(hashes: Hashes, journals: int) -> Picks:
+    """Return each key's journal, as an index into ``journals`` journals in the order of their names."""
+    return (hashes % np.uint32(journals)).astype(np.int64)
+
+
+def rendezvous_picks(hashes: Hashes, journals: Hashes) -> Picks:
+    """Return each key's journal, as an index into the hashes of the journals' names."""
+    picks = np.zeros(len(hashes), np.int64)
+    greatest = hashes ^ journals[0]
+    for index in range(1, len(journals)):
+        weights = hashes ^ journals[index]
+        picks[weights > greatest] = index
+        np.maximum(greatest, weights, out=greatest)
+    return picks

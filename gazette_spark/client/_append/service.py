@@ -5,52 +5,73 @@ Appends to one journal are sent one after the other, in the order of their begin
 next ones are gathered, and those with the same options become a single call to the broker. So many small
 appends are cheap.
 
-The service promises: the bytes of one writer are in one piece, in the order of the calls. An append begins
-only when all its dependencies have succeeded. An append that fails gives the reason, and all later appends to
-its journal fail, until a new service is made. The service does not promise single appends: one that is
-retried after a broken connection may be in the journal twice.
+The service promises that the bytes of one writer are in one piece, in the order of the calls. An append
+begins only when all its dependencies have succeeded. If an append fails, its result raises the reason, and so
+do all later appends to its journal, until a new service is made. The service does not promise single appends:
+one that is retried after a broken connection may be in the journal twice.
 
-An outage is no failure: unless told otherwise, appends are tried until the service is closed, and wait in
+An outage is not a failure: without a timeout, appends are tried until the service is closed, and wait in
 memory, then on disk.
 
-Decisions are :mod:`gazette_spark.client._append.queue`'s. Here are the threads that carry them out, and the
-waiting.
+:mod:`gazette_spark.client._append.queue` decides; the threads here carry the decisions out, and writers wait
+here for room and for their turn.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from types import EllipsisType, TracebackType
-from typing import NoReturn, Protocol, Self, Unpack
+from typing import BinaryIO, NoReturn, Protocol, Self, TypeVar, Unpack, cast
 
 from gazette_spark.client._append.append import (
     Appender,
     AppendKeywords,
     AppendOptions,
+    AppendResult,
     Bytes,
     append_options,
 )
-from gazette_spark.client._append.async_append import AsyncAppend
-from gazette_spark.client._append.batches import (
+from gazette_spark.client._append.futures import (
+    OpFuture,
+    OpFutures,
+    failure_of,
+    finished_operation,
+    unfinished,
+)
+from gazette_spark.client._append.queue import (
     MAX_MEMORY_BYTES,
     MAX_PENDING_BYTES,
     AppendBatch,
+    AppendQueue,
+    Await,
     BufferTarget,
     JournalQueue,
     Limits,
+    Outcome,
+    Send,
+    Work,
 )
-from gazette_spark.client._append.futures import OpFuture, OpFutures, failure_of, unfinished
-from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send, Work
-from gazette_spark.client._append.spool import file_opener
 from gazette_spark.client.client import Client
-from gazette_spark.errors import AppendWaitError, BacklogError, ClosedError, OptionError
+from gazette_spark.errors import (
+    AppendWaitError,
+    BacklogError,
+    ClosedError,
+    GazetteError,
+    OptionError,
+    ProtocolError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+
+T = TypeVar("T")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -67,6 +88,171 @@ JOIN_TIMEOUT_S = 5.0
 """Seconds that closing waits for threads whose calls were cancelled."""
 
 
+class AsyncAppend:
+    """One writer's part of an append that is done in the background.
+
+    Until :meth:`release` it belongs to the thread that began it, and nobody else writes to the journal; as a
+    context manager it is released at the end, or aborted by an error. Then all threads may wait for it.
+    """
+
+    __slots__ = ("_batch", "_begin", "_error", "_owner", "_service", "_size")
+
+    def __init__(self, service: AppendService, batch: AppendBatch, begin: int, size: int, owner: int) -> None:
+        self._service = service
+        self._batch = batch
+        self._begin = begin
+        self._size = size
+        self._owner = owner
+        """Thread that writes; 0: nobody any more."""
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self._owner else "done" if self.done() else "pending"
+        return f"AsyncAppend({self._batch.options.journal!r}, size={self._size}, {state})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._owner:
+            return
+        if error is None:
+            self.release()
+        else:
+            self.abort(error)
+
+    @property
+    def request(self) -> pb.AppendRequest:
+        """The first message of the request that was or will be made."""
+        return self._batch.options.request()
+
+    @property
+    def future(self) -> Future[AppendResult]:
+        """The whole append's future, for ``concurrent.futures.wait`` and the like."""
+        if self._error is not None:
+            return finished_operation(self._error)  # type: ignore[return-value]  # It never has a result.
+        return self._batch.operation
+
+    @property
+    def response(self) -> AppendResult:
+        """Result of the whole append; it may include bytes of other writers.
+
+        Raises:
+            ClosedError: the append is not done yet.
+        """
+        if not self.done():
+            raise ClosedError(f"append to journal {self._batch.options.journal!r}", "it has no response yet")
+        return self.result()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Range of this writer's bytes, ``[begin, end)``, once the append is done."""
+        begin = self.response.begin + self._begin
+        return begin, begin + self._size
+
+    def write(self, content: Bytes) -> int:
+        """Add bytes, and return how many. May wait for room.
+
+        Raises:
+            BacklogError: there was no room before the timeout.
+            ClosedError: the append was released or aborted before, or the service is closed.
+        """
+        self._check_open()
+        view = memoryview(content).cast("B")
+        try:
+            self._service._write(self._batch, view, self._size)
+        except BaseException as error:
+            self.require(error)
+            raise
+        self._size += len(view)
+        return len(view)
+
+    def require(self, error: BaseException | None) -> Self:
+        """Let :meth:`release` abort and raise ``error``, unless it is None or another came first."""
+        self._check_open()
+        self._error = self._error or error
+        return self
+
+    def release(self) -> None:
+        """End writing: the bytes will be appended.
+
+        Raises:
+            Exception: a requirement is not met, or a write failed; the bytes were removed from the batch.
+        """
+        self._check_open()
+        options = self._batch.options
+        if self._error is None and self._size == 0 and options.changes_registers:
+            self._error = ProtocolError("AppendRequest", "register modification requires non-empty Append")
+        if self._error is None and self._size and not options.takes_content:
+            suspend = pb.AppendRequest.Suspend.Name(options.suspend)
+            self._error = ProtocolError("AppendRequest.Suspend", f"{suspend} requires an empty Append")
+        self._end()
+        if self._error is not None:
+            raise self._error
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """Take this writer's bytes back; those of others stay. Nothing happens once it was released."""
+        if self._owner:
+            what = f"append to journal {self._batch.options.journal!r}"
+            self._error = self._error or error or ClosedError(what, "its writer aborted it")
+            self._end()
+
+    def done(self) -> bool:
+        """Return whether it has been appended, has failed, or was aborted."""
+        return not self._owner and (self._error is not None or self._batch.operation.done())
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until it is done, and return why it failed, or None.
+
+        Raises:
+            TimeoutError: it is not done within ``timeout`` seconds.
+        """
+        if self._owner == threading.get_ident():
+            raise ClosedError(
+                f"append to journal {self._batch.options.journal!r}", "release it before waiting for it"
+            )
+        if self._error is None:
+            error = self._batch.operation.exception(timeout)
+            if self._error is None:
+                journal_queue = self._batch.journal_queue
+                journal_queue.reported |= error is not None and journal_queue.failure is not None
+                return error
+        return self._error
+
+    err = exception
+
+    def result(self, timeout: float | None = None) -> AppendResult:
+        """Wait until the append is done, and return the result of the whole append.
+
+        Raises:
+            GazetteError: the append failed.
+            TimeoutError: the append is not done within ``timeout`` seconds.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            # Many threads may raise it: the trace of one would grow into that of the next.
+            raise error.with_traceback(None)
+        return self._batch.operation.result()
+
+    def add_done_callback(self, fn: Callable[[AsyncAppend], object], /) -> None:
+        """Call ``fn`` with this once the whole append is done: at once if it is, else in another thread.
+
+        That thread is one of the service's: ``fn`` must not wait for other appends.
+        """
+        self.future.add_done_callback(lambda _: fn(self))
+
+    def _end(self) -> None:
+        self._owner = 0
+        self._service._leave(self._batch, self._begin, keep=self._error is None)
+
+    def _check_open(self) -> None:
+        if not self._owner:
+            what = f"append to journal {self._batch.options.journal!r}"
+            raise ClosedError(what, "it was released or aborted")
+
+
 class AsyncJournalClient(Protocol):
     """Interface of a client whose appends run in the background; a test can substitute its own."""
 
@@ -75,7 +261,7 @@ class AsyncJournalClient(Protocol):
         journal: str | AppendOptions,
         *,
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
-        **asked: Unpack[AppendKeywords],
+        **keywords: Unpack[AppendKeywords],
     ) -> AsyncAppend:
         """Begin an append."""
 
@@ -136,7 +322,7 @@ class AppendService:
         self._wait_s = client.timeout_s if timeout_s is None else timeout_s
         self._queue = AppendQueue(limits, timeout_s=timeout_s, attempt_timeout_s=client.timeout_s)
         self._max_threads = max_concurrency
-        self._open_file = file_opener(spool_dir)
+        self._spool_dir = spool_dir
         self._clock = clock
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -198,7 +384,7 @@ class AppendService:
         journal: str | AppendOptions,
         *,
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
-        **asked: Unpack[AppendKeywords],
+        **keywords: Unpack[AppendKeywords],
     ) -> AsyncAppend:
         """Begin an append: the caller alone writes to the journal until it releases the returned append.
 
@@ -211,12 +397,27 @@ class AppendService:
             ClosedError: the service is closed.
         """
         self._check_process()
-        options = append_options(journal, **asked)
-        awaited = unfinished(_operation(each) for each in dependencies)
+        options = append_options(journal, **keywords)
+        # Of an append, the future of the whole: its writers' parts end together.
+        awaited = unfinished(
+            dependency.future if isinstance(dependency, AsyncAppend) else dependency
+            for dependency in dependencies
+        )
+        queue = self._queue
+        limit = queue.limits.pending_bytes
+
+        def room() -> bool | None:
+            self._check_open()
+            return True if queue.pending_bytes < limit else None
+
+        def no_room() -> GazetteError:
+            return BacklogError(options.journal, 0, queue.pending_bytes, limit)
+
         with self._lock:
-            self._wait_for_room(options.journal)
-            batch = self._wait_for_turn(options, awaited)
-            # Dependencies are waited for while the writer is at work.
+            # Room first: a writer that had entered its journal's queue would keep all others out meanwhile.
+            self._wait(self._room, room, no_room)
+            batch = self._enter(options, awaited)
+            # The dependencies are awaited while the writer is at work.
             self._wake()
         return AsyncAppend(self, batch, batch.size, 0, threading.get_ident())
 
@@ -277,14 +478,14 @@ class AppendService:
 
     def _stop(self) -> None:
         with self._lock:
-            outcome = self._queue.fail_all(
-                ClosedError("append service", "it was closed before the append was done")
-            )
+            closed = ClosedError("append service", "it was closed before the append was done")
+            outcome = self._queue.fail_all(closed)
             self._stopped = True
             self._work.notify_all()
             self._calm.notify_all()
             sending = list(self._sending.values())
             threads = list(self._threads)
+        # Without the lock: an abort ends the call, whose thread then wants the lock.
         for appender in sending:
             appender.abort()
         self._carry_out(outcome)
@@ -313,88 +514,97 @@ class AppendService:
             if journal_queue.failure is not None and (error := failure_of(journal_queue.failure)) is not None:
                 raise error.with_traceback(None)
 
+    def _enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
+        """Enter the journal's queue as its only writer, once the one at work leaves. The lock is held."""
+
+        def enter() -> AppendBatch | None:
+            self._check_open()
+            return self._queue.enter(options, dependencies)
+
+        if (batch := enter()) is not None:
+            return batch
+        turn = self._turns.setdefault(options.journal, _Turn(threading.Condition(self._lock)))
+        turn.waiting += 1
+        try:
+            problem = "another writer has not released its append"
+            return self._wait(
+                turn.changed, enter, lambda: AppendWaitError(options.journal, self._wait_s, problem)
+            )
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._turns[options.journal]
+
     def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
         """Add a writer's bytes to its batch. ``written`` are those it has written before."""
+        queue = self._queue
         size = len(content)
+        limit = queue.limits.pending_bytes
+
+        def place() -> BufferTarget | None:
+            target = queue.place(batch, size)
+            if target is not BufferTarget.NOWHERE:
+                return target
+            if written + size > limit:  # There is no room even if all others are gone.
+                raise no_room()
+            return None
+
+        def no_room() -> GazetteError:
+            return BacklogError(batch.journal_queue.journal, size, queue.pending_bytes, limit)
+
         with self._lock:
-            place = self._queue.place(batch, size)
-            if place is BufferTarget.NOWHERE:
-                place = self._wait_for_place(batch, size, written)
-            if place is BufferTarget.MEMORY:
+            target = self._wait(self._room, place, no_room)
+            if target is BufferTarget.MEMORY:
                 batch.spool.memory += content
-        if place is BufferTarget.DISK:
+        if target is BufferTarget.DISK:
+            # Without the lock: the disk may be slow, and only this writer touches the batch.
             try:
                 batch.spool.spill(content, self._open_file)
             finally:
                 with self._lock:
-                    self._queue.placed(batch)
+                    self._queue.recount(batch)
 
-    def _leave(self, batch: AppendBatch, begin: int, *, kept: bool) -> None:
-        """End a writer's turn; unless kept, its bytes from ``begin`` on are taken back."""
-        if not kept:
+    def _open_file(self) -> BinaryIO:
+        # Without a name, so that it is gone with the process, however that ends.
+        return cast(BinaryIO, tempfile.TemporaryFile(buffering=0, dir=self._spool_dir))
+
+    def _leave(self, batch: AppendBatch, begin: int, *, keep: bool) -> None:
+        """End a writer's turn; its bytes from ``begin`` on stay, or are taken back."""
+        if not keep:
             batch.spool.truncate(begin)
         with self._lock:
-            outcome = self._queue.leave(batch, kept=kept)
-            if not kept:
+            outcome = self._queue.leave(batch, keep=keep)
+            if not keep:
                 self._room.notify_all()
             if (turn := self._turns.get(batch.options.journal)) is not None:
                 turn.changed.notify()
             self._wake()
         self._carry_out(outcome)
 
-    def _wait_for_turn(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
-        """Enter the journal's queue as its only writer. The lock is held."""
-        self._check_open()
-        batch = self._queue.enter(options, dependencies)
-        if batch is not None:
-            return batch
-        turn = self._turns.setdefault(options.journal, _Turn(threading.Condition(self._lock)))
-        turn.waiting += 1
+    def _wait(
+        self,
+        changed: threading.Condition,
+        ready: Callable[[], T | None],
+        late: Callable[[], GazetteError],
+    ) -> T:
+        """Wait for a change until ``ready`` returns something; else raise ``late``. The lock is held."""
         begun = self._clock()
-        try:
-            while batch is None:
-                if self._left_s(begun) == 0:
-                    problem = "another writer has not released its append"
-                    raise AppendWaitError(options.journal, self._wait_s, problem)
-                turn.changed.wait(self._left_s(begun))
-                self._check_open()
-                batch = self._queue.enter(options, dependencies)
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                del self._turns[options.journal]
-        return batch
-
-    def _wait_for_room(self, journal: str) -> None:
-        """Wait while as much is pending as may be. The lock is held."""
-        self._check_open()
-        queue = self._queue
-        begun = self._clock()
-        while queue.pending_bytes >= queue.limits.pending_bytes:
-            if self._left_s(begun) == 0:
-                raise BacklogError(journal, 0, queue.pending_bytes, queue.limits.pending_bytes)
-            self._room.wait(self._left_s(begun))
-            self._check_open()
-
-    def _wait_for_place(self, batch: AppendBatch, size: int, written: int) -> BufferTarget:
-        """Wait for room for a writer's bytes. The lock is held."""
-        queue = self._queue
-        begun = self._clock()
-        while (place := queue.place(batch, size)) is BufferTarget.NOWHERE:
-            hopeless = written + size > queue.limits.pending_bytes
-            if hopeless or self._left_s(begun) == 0:
-                raise BacklogError(
-                    batch.journal_queue.journal, size, queue.pending_bytes, queue.limits.pending_bytes
-                )
-            self._room.wait(self._left_s(begun))
-            self._check_stopped()
-        return place
-
-    def _left_s(self, begun: float) -> float:
-        return max(0.0, self._wait_s - (self._clock() - begun))
+        while (value := ready()) is None:
+            left_s = self._wait_s - (self._clock() - begun)
+            if left_s <= 0:
+                raise late()
+            changed.wait(left_s)
+            if self._stopped:
+                raise ClosedError("append service", "it is closed")
+        return value
 
     def _wake(self) -> None:
-        """Make sure that a thread starts ready work. The lock is held."""
+        """Make sure that a thread starts ready work. The lock is held.
+
+        A call blocks its thread, so there are as many threads as calls in flight, up to a limit. A broker
+        that hangs would hold all of them, and with them the journals of healthy brokers. So calls without an
+        answer for SLOW_S do not count, and where all threads are taken, a watcher looks for such calls.
+        """
         if not self._queue.has_ready or self._stopped:
             return
         if self._idle:
@@ -432,9 +642,16 @@ class AppendService:
         """Do the queue's work until the service stops: the body of its threads."""
         try:
             while (work := self._next()) is not None:
-                self._do(work)
+                match work:
+                    case Send():
+                        self._carry_out(self._send(work))
+                    case Await():
+                        for dependency in work.batch.dependencies:
+                            dependency.add_done_callback(partial(self._dependency_done, work.batch))
+                    case Outcome():
+                        self._carry_out(work)
         except Exception as error:
-            # A bug in this package: rather nothing more than something wrong, and nobody must wait for it.
+            # A bug in this package. Go no further, and let nobody wait for what will not come.
             _LOGGER.exception("append_service.broken")
             with self._lock:
                 self._closing = self._stopped = True
@@ -442,16 +659,6 @@ class AppendService:
                 self._wake_writers()
                 self._work.notify_all()
             self._carry_out(outcome)
-
-    def _do(self, work: Work) -> None:
-        match work:
-            case Send():
-                self._carry_out(self._send(work))
-            case Await():
-                for each in work.batch.dependencies:
-                    each.add_done_callback(partial(self._dependency_done, work.batch))
-            case Outcome():
-                self._carry_out(work)
 
     def _next(self) -> Work | None:
         with self._lock:
@@ -479,7 +686,7 @@ class AppendService:
             result = self._client.try_append(
                 batch.options, batch.spool, timeout_s=work.timeout_s, on_start=partial(self._started, batch)
             )
-        except Exception as error:  # noqa: BLE001  # Whatever it is, the batch's writers have to hear of it.
+        except Exception as error:  # noqa: BLE001  # Whatever it is, the batch's writers must get it.
             with self._lock:
                 self._forget(batch)
                 outcome = self._queue.failed(batch, error, self._clock())
@@ -503,7 +710,7 @@ class AppendService:
         with self._lock:
             self._sending[batch] = appender
             ended = batch.ended
-        if ended:
+        if ended:  # The service stopped between the choice of the batch and now, and did not see its call.
             appender.abort()
 
     def _dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
@@ -538,16 +745,7 @@ class AppendService:
         if self._closing:
             raise ClosedError("append service", "it is closed")
 
-    def _check_stopped(self) -> None:
-        if self._stopped:
-            raise ClosedError("append service", "it is closed")
-
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             problem = f"it belongs to process {self._pid}; make one in each process"
             raise ClosedError("append service", problem)
-
-
-def _operation(dependency: OpFuture | AsyncAppend) -> OpFuture:
-    """Return the future to wait for: the one of the whole append, for its parts end together."""
-    return dependency.future if isinstance(dependency, AsyncAppend) else dependency

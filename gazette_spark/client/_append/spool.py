@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -14,7 +13,7 @@ OpenFile = Callable[[], BinaryIO]
 
 
 class Spool:
-    """Bytes in order, the first of them perhaps on disk. For one thread at a time; read as often as wanted.
+    """Bytes in order, the first of them perhaps on disk; can be read many times. For one thread at a time.
 
     ``memory`` is public, for ``AppendService`` extends it where every microsecond counts.
     """
@@ -56,8 +55,7 @@ class Spool:
 
     def truncate(self, size: int) -> None:
         """Forget the bytes from ``size`` on."""
-        kept = max(0, size - self.disk_bytes)
-        del self.memory[kept:]
+        del self.memory[max(0, size - self.disk_bytes) :]
         self.disk_bytes = min(size, self.disk_bytes)
 
     def close(self) -> None:
@@ -92,12 +90,3 @@ class Spool:
             while written < len(view):
                 written += os.pwrite(self._file.fileno(), view[written:], self.disk_bytes + written)
         self.disk_bytes += written
-
-
-def file_opener(folder: str | None) -> OpenFile:
-    """Return a function that opens an unnamed file in ``folder``; by default where temporary files go."""
-
-    def opened() -> BinaryIO:
-        return tempfile.TemporaryFile(buffering=0, dir=folder)
-
-    return opened

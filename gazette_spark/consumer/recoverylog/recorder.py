@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gazette_spark.client._append.append import AppendOptions, Bytes
-from gazette_spark.client._append.async_append import AsyncAppend
 from gazette_spark.client._append.futures import AsyncOperation, OpFuture
-from gazette_spark.client._append.service import AsyncJournalClient
+from gazette_spark.client._append.service import AsyncAppend, AsyncJournalClient
 from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
 from gazette_spark.consumer.recoverylog.operations import encode, fence_of, recorded_path
 from gazette_spark.errors import (

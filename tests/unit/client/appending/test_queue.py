@@ -8,19 +8,21 @@ from typing import BinaryIO, cast
 import pytest
 
 from gazette_spark.client._append.append import MAX_CONTENT_BYTES, AppendOptions, AppendResult
-from gazette_spark.client._append.batches import (
+from gazette_spark.client._append.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_spark.client._append.queue import (
     AppendBatch,
+    AppendQueue,
+    Await,
     BatchOperation,
     BufferTarget,
     JournalQueue,
     Limits,
+    Outcome,
+    Send,
     attempt_timeout_s,
-    ends_alone,
     is_terminal,
     may_join,
 )
-from gazette_spark.client._append.futures import AsyncOperation, OpFuture, finished_operation
-from gazette_spark.client._append.queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.client._append.spool import Spool
 from gazette_spark.errors import (
     AppendWaitError,
@@ -121,13 +123,30 @@ def test_which_answers_stay(kind: type[GazetteError], options: AppendOptions) ->
 
 @pytest.mark.parametrize("kind", pb.AppendRequest.Suspend.values())
 def test_whether_a_suspension_stays(kind: pb.AppendRequest.Suspend) -> None:
-    """It passes for an append that ends it, and stays for every other: alone, if there are no bytes."""
+    """It passes for an append that ends it, and stays for every other."""
     options = AppendOptions(JOURNAL, suspend=kind)
-    error = SuspendedError(JOURNAL)
-    assert is_terminal(error, options) == (kind != pb.AppendRequest.SUSPEND_RESUME)
-    assert ends_alone(error, a_batch(options))
-    assert not ends_alone(error, a_batch(options, size=1))
-    assert not ends_alone(NotAllowedError(JOURNAL), a_batch(options))
+    assert is_terminal(SuspendedError(JOURNAL), options) == (kind != pb.AppendRequest.SUSPEND_RESUME)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "alone"),
+    [
+        pytest.param(b"", SuspendedError(JOURNAL), True, id="no bytes"),
+        pytest.param(b"x", SuspendedError(JOURNAL), False, id="bytes"),
+        pytest.param(b"", NotAllowedError(JOURNAL), False, id="another answer"),
+    ],
+)
+def test_a_suspended_journal_fails_no_other_append(content: bytes, error: GazetteError, alone: bool) -> None:
+    """An append that suspends leaves no bytes out, so the next one of its journal may go on."""
+    queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
+    batch = queue.enter(AppendOptions(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NO_RESUME), frozenset())
+    assert batch is not None
+    queue.place(batch, len(content))
+    batch.spool.memory += content
+    queue.leave(batch, keep=True)
+    behind = written(queue)
+    assert isinstance(queue.take(0.0), Send)
+    assert queue.failed(batch, error, 0.0).ended == ([batch] if alone else [batch, behind])
 
 
 FAILURES: dict[str, tuple[BaseException, bool]] = {
@@ -158,7 +177,7 @@ def written(
     assert batch is not None
     assert queue.place(batch, len(content)) is BufferTarget.MEMORY
     batch.spool.memory += content
-    queue.leave(batch, kept=True)
+    queue.leave(batch, keep=True)
     return batch
 
 
@@ -214,7 +233,7 @@ def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
     queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     first = queue.enter(AppendOptions("an/other"), frozenset())
     assert first is not None
-    queue.leave(first, kept=True)
+    queue.leave(first, keep=True)
     assert queue.take(0.0) == Send(first, 5.0)
     waiting = written(queue, dependencies=frozenset({first.operation}))
     assert queue.take(0.0) == Await(waiting)
@@ -265,7 +284,7 @@ def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
     assert queue.place(three, 50) is BufferTarget.NOWHERE, "100 may wait"
     assert queue.place(three, 49) is BufferTarget.DISK
     assert queue.pending_bytes == 100
-    queue.leave(two, kept=True)
+    queue.leave(two, keep=True)
     assert queue.pending_bytes == 80
     one.ended = True
     assert queue.place(one, 1000) is BufferTarget.DROPPED
