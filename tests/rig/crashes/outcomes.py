@@ -21,6 +21,8 @@ CRASHED = "crashed"
 class UnexpectedEndError(GazetteError):
     """A query ended in a way that no step of the schedule accounts for."""
 
+    problem: str
+
 
 def refusal(error: str) -> str | None:
     """Return the name of the sink's error in a text, None without such an error."""
