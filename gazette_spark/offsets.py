@@ -21,14 +21,10 @@ A position also records the state of the journals when it was made, so that a re
 a journal is missing. ``revision`` is the Etcd revision of the listing: it identifies journals that were
 deleted and created again since. ``heads`` identifies journals that had more to read. ``gone`` names journals
 that were deleted and are done with. ``gaps`` names the bytes that the batch skips, for the code that records
-the batch. Only the second form of the JSON has these fields.
-Older query checkpoints and a table's ledger use the first form.
-
-``starts`` has the offsets at which a query of committed messages began. The third form of the JSON has them:
-the states of producers at an offset follow from the bytes since then.
-
-``fingerprints`` identifies the journals that the last batch read, by their creation and their bytes. The
-fourth form of the JSON has them; see :class:`Fingerprint`.
+the batch. ``starts`` has the offsets at which a query of committed messages began, because the states of
+producers at an offset follow from the bytes since then. ``fingerprints`` identifies the journals that the
+last batch read, by their creation and their bytes; see :class:`Fingerprint`. A table's ledger has the offsets
+alone.
 """
 
 from __future__ import annotations
@@ -43,8 +39,8 @@ from typing import Any, Literal, NoReturn, cast
 from gazette_spark.errors import JsonError, OffsetError
 from gazette_spark.strict_json import parse_json
 
-FORMAT_VERSION = 4
-"""Largest number of the JSON form. A larger one was written by a later release."""
+FORMAT_VERSION = 1
+"""Number of the JSON form. A larger one was written by a later release."""
 
 MAX_OFFSET = 2**63 - 1
 """Largest offset: Gazette's offsets are signed 64-bit integers."""
@@ -53,12 +49,9 @@ EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
 """Shown where text could not be read as a position."""
 
 _FIELDS = {
-    1: {"format_version", "journals", "position"},
-    2: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps"},
-    3: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps", "starts"},
+    *("format_version", "journals", "position", "revision"),
+    *("heads", "gone", "gaps", "starts", "fingerprints"),
 }
-_FIELDS[4] = _FIELDS[3] | {"fingerprints"}
-"""Allowed fields of each form of the JSON."""
 
 Position = Literal["", "initial", "pinned"]
 
@@ -192,22 +185,25 @@ class JournalOffsets:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form: nested dicts of strings and integers, as Spark asks for."""
-        value: dict[str, Any] = {"format_version": 1, "journals": dict(self.read_through)}
+        value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
         if self.position:
             value["position"] = self.position
         if self.revision:
-            value |= {"format_version": 2, "revision": self.revision}
-            value |= {"heads": dict(self.heads)} if self.heads else {}
+            value["revision"] = self.revision
+        if self.heads:
+            value["heads"] = dict(self.heads)
         if self.gone:
-            value |= {"format_version": 2, "gone": dict.fromkeys(self.gone, True)}
+            value["gone"] = dict.fromkeys(self.gone, True)
         if self.gaps:
-            named = {journal: {str(low): high for low, high in gaps} for journal, gaps in self.gaps.items()}
-            value |= {"format_version": 2, "gaps": named}
+            value["gaps"] = {
+                journal: {str(low): high for low, high in gaps} for journal, gaps in self.gaps.items()
+            }
         if self.starts:
-            value |= {"format_version": 3, "starts": dict(self.starts)}
+            value["starts"] = dict(self.starts)
         if self.fingerprints:
-            texts = {journal: each.to_text() for journal, each in self.fingerprints.items()}
-            value |= {"format_version": 4, "fingerprints": texts}
+            value["fingerprints"] = {
+                journal: fingerprint.to_text() for journal, fingerprint in self.fingerprints.items()
+            }
         return value
 
     def plain(self) -> JournalOffsets:
@@ -241,7 +237,7 @@ class JournalOffsets:
                 f"the position has format_version {version} and this release reads {FORMAT_VERSION}: "
                 "it was written by a later release of gazette_spark; use that one"
             )
-        unknown = sorted(str(key) for key in value.keys() - _FIELDS[version])
+        unknown = sorted(str(key) for key in value.keys() - _FIELDS)
         if unknown:
             _refuse(f"unknown field {unknown[0]!r}")
         journals = value.get("journals")
@@ -255,14 +251,12 @@ class JournalOffsets:
         if not isinstance(gone, Mapping) or not all(each is True for each in gone.values()):
             _refuse(f"gone is {_shown(gone)}")
         starts = value.get("starts", {})
-        if not isinstance(starts, Mapping) or (version == 3 and not starts):
+        if not isinstance(starts, Mapping):
             _refuse(f"starts is {_shown(starts)}")
-        if version == 2 and revision == 0 and not gaps and not gone:
-            _refuse(f"revision is {_shown(value.get('revision'))}")
         if not isinstance(heads, Mapping):
             _refuse(f"heads is {_shown(heads)}")
         prints = value.get("fingerprints", {})
-        if not isinstance(prints, Mapping) or (version > 3 and not prints):
+        if not isinstance(prints, Mapping):
             _refuse(f"fingerprints is {_shown(prints)}")
         fingerprints = {journal: Fingerprint.from_text(text) for journal, text in prints.items()}
         return cls(

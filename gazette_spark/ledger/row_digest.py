@@ -39,9 +39,6 @@ NODE_BYTES = 1 << 30
 DIGITS = 64
 """Hexadecimal digits of a digest."""
 
-OLD_DIGITS = 15
-"""Digits of the digests before the first release: an exclusive or, which proves nothing and is ignored."""
-
 
 @dataclass(frozen=True, slots=True)
 class AuditedRows:
@@ -67,13 +64,10 @@ class AuditedRows:
         match value:
             case [str() | None as journal, int(rows), None] if rows >= 0:
                 return cls(journal, rows)
-            case [str() | None as journal, int(rows), str(digest)] if rows >= 0 and _is_hex(digest):
-                if len(digest) == OLD_DIGITS:
-                    return cls(journal, rows)
-                if len(digest) == DIGITS:
-                    return cls(journal, rows, digest)
+            case [str() | None as journal, int(rows), str(digest)] if rows >= 0 and _is_digest(digest):
+                return cls(journal, rows, digest)
         raise ValueError(f"no audit of rows: {value!r:.200}")
 
 
-def _is_hex(text: str) -> bool:
-    return set(text) <= set("0123456789abcdef")
+def _is_digest(text: str) -> bool:
+    return len(text) == DIGITS and set(text) <= set("0123456789abcdef")

@@ -228,7 +228,7 @@ def test_positions_in_the_query_checkpoint_are_what_the_documentation_says(
     stored = [json.loads((tmp_path / "offsets" / name).read_text().splitlines()[-1]) for name in ("0", "1")]
     a = journals.name("a")
     created = journals.client.get_journal(a).create_revision
-    seen = {"format_version": 4, "revision": stored[0]["revision"], "heads": {a: 10}}
+    seen = {"format_version": 1, "revision": stored[0]["revision"], "heads": {a: 10}}
     assert seen["revision"] >= created
     prints = (Fingerprint(0, 0, create_revision=created), Fingerprint.of(b"whole\n", 6, created))
     first, second = ({"fingerprints": {a: each.to_text()}} for each in prints)

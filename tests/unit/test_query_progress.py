@@ -78,7 +78,7 @@ def test_a_head_that_was_not_seen_is_no_zero(latest: object, lags: dict[str, int
 
 
 def test_all_forms_of_positions_count() -> None:
-    """Positions of older releases, those that remember heads, and Spark's texts all count."""
+    """Positions with and without heads, and Spark's texts, all count."""
     seen = at(revision=9, heads={A: 160})
     for end in (at(), seen, json.dumps(seen), at(position="pinned")):
         assert query_lag(progress(source(end, HEADS))).by_journal() == {A: 60, B: 0}

@@ -459,7 +459,7 @@ def test_the_stored_form_is_the_golden_one() -> None:
 
 
 def test_an_entry_says_what_its_batch_skipped() -> None:
-    """An older release reads the form of skipped gaps too; the golden entry has two of one journal."""
+    """The golden entry has two skipped gaps of one journal."""
     text = (GOLDEN / "entry-1-gaps.json").read_text(encoding="utf-8").rstrip("\n")
     gaps = (SkippedGap("shop/orders/0", 1024, 2000), SkippedGap("shop/orders/0", 9000, 9001))
     entry = replace(GOLDEN_ENTRY, gaps=gaps)
@@ -520,7 +520,7 @@ def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
 
 
 def test_an_entry_names_its_dead_letters() -> None:
-    """Older releases read an entry that names its dead letters; a name that cannot be is damage."""
+    """An entry names its dead letters; a name that cannot be is damage."""
     text = (GOLDEN / "entry-1-dead-letters.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead")
     assert entry.to_json() == text

@@ -125,7 +125,7 @@ def test_a_step_has_the_gaps_of_its_batch_once() -> None:
 
 
 def test_a_batch_of_a_query_checkpoint_has_the_heads_its_plan_saw() -> None:
-    """A position of an old form says nothing of heads."""
+    """A position without heads says nothing of them."""
     new = JournalOffsets({"a/b": 10, "a/c": 5}, revision=3, heads={"a/b": 30})
     step = checkpoint_commit(3, (new, JournalOffsets({"a/d": 1})), 1000)
     assert step is not None

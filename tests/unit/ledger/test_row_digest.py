@@ -16,8 +16,6 @@ from gazette_spark.table.adopt import txn_numbers
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"
 DIGEST = "00123456789abcdef" + "0" * 47
-OLD = "00123456789abcd"
-"""A digest as it was before the first release."""
 
 
 def golden(name: str, entry: LedgerEntry) -> None:
@@ -32,7 +30,7 @@ ENTRY = LedgerEntry("orders", 1024, "query", 0, POSITION, POSITION, POSITION, "a
 
 
 def test_an_audit_is_stored_with_its_entry() -> None:
-    """An audit is stored by journal, with and without a digest; older releases read its entry."""
+    """An audit is stored by journal, with and without a digest."""
     audit = (
         AuditedRows(None, 3),
         AuditedRows("shop/orders/0", 2, DIGEST),
@@ -42,14 +40,8 @@ def test_an_audit_is_stored_with_its_entry() -> None:
     assert parse_entry(replace(ENTRY, audit=()).to_json(), "orders") == replace(ENTRY, audit=())
 
 
-def test_a_digest_of_an_exclusive_or_proves_nothing() -> None:
-    """Entries from before the first release are read, and only their number of rows counts."""
-    text = replace(ENTRY, audit=(AuditedRows("a", 2, DIGEST),)).to_json().replace(DIGEST, OLD)
-    assert parse_entry(text, "orders") == replace(ENTRY, audit=(AuditedRows("a", 2),))
-
-
 def test_an_adopted_entry_says_so() -> None:
-    """An adopted entry says so in a form that older releases read."""
+    """An adopted entry says so."""
     golden("entry-1-adopted.json", replace(ENTRY, adopted=True))
 
 

@@ -59,7 +59,7 @@ def test_states_are_in_a_bucket(tmp_path: Path) -> None:
 
 
 def test_the_stored_form_is_read_as_it_was() -> None:
-    """A file of an earlier release gives the same states."""
+    """A stored file gives the same states."""
     found = StateFiles(f"file://{GOLDEN}").load("v1", 2000, 100)
     assert found is not None
     assert values(found[0]) == values(STATES)

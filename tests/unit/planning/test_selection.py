@@ -155,7 +155,7 @@ def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
 
 
 def test_a_position_of_an_older_release_does_not_know() -> None:
-    """A journal that is gone may have had bytes left, as far as an older release's position tells."""
+    """A journal that is gone may have had bytes left, as far as a position without heads tells."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(JournalNotFoundError, match="it is gone, maybe with bytes not read"):

@@ -139,7 +139,7 @@ def test_empty_registers_leave_the_record_to_decide() -> None:
 
 
 def test_the_stored_form_stays() -> None:
-    """A record of the first form reads as it did, and is written as it was."""
+    """A stored record reads as it did, and is written as it was."""
     record = Record(
         "2644227d-a84e-4055-9856-aabe4217289f",
         7,
