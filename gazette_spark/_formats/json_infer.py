@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json_reference import has_constant, strict_text
-from gazette_spark._formats.values import SPARKS, JsonDialect, conversion
-from gazette_spark._formats.variant import nesting
+from gazette_spark._formats.values import SPARKS, JsonDialect, conversion, is_nested_deeper
 from gazette_spark.errors import RecordError
 
 Type = Any
@@ -112,7 +111,7 @@ def _record_type(record: bytes, dialect: JsonDialect) -> dict[str, Type] | None:
 
 
 def _value(text: str, dialect: JsonDialect) -> object:
-    if nesting(text) > MAX_DEPTH:
+    if is_nested_deeper(text, MAX_DEPTH):
         raise ValueError("is nested too deep")
     try:
         value = _DECODER.decode(text)

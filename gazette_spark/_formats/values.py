@@ -97,6 +97,22 @@ SPARKS = JsonDialect()
 """Default dialect of Spark's reader, in a session whose zone is UTC."""
 
 
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A string, which may have no end, or a bracket."""
+
+
+def is_nested_deeper(text: str, limit: int) -> bool:
+    """Tell whether the brackets of some JSON nest deeper than a limit; recursion would end the process."""
+    if text.count("[") + text.count("{") <= limit:
+        return False
+    depth = 0
+    for token in _NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > limit:
+            return True
+    return False
+
+
 def is_variant(kind: pa.DataType) -> bool:
     """Tell whether an Arrow type is the one Spark has for VARIANT."""
     if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:

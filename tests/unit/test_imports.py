@@ -41,6 +41,7 @@ ORDER = {part: index for index, part in enumerate(part for row in RANKS for part
 
 HEAVY = {
     "pyspark": {
+        "_formats",
         "spark_versions",
         "_planning",
         "write",

@@ -1,4 +1,4 @@
-"""The bytes of variants; tests/property/test_framing_variant.py shows that PySpark makes the same ones."""
+"""The bytes of variants, and the values that PySpark's encoder takes and Spark does not."""
 
 from __future__ import annotations
 
@@ -58,3 +58,32 @@ def test_columns_of_variants() -> None:
     one, absent, null, bad = batch.to_pylist()
     assert (one["v"]["value"], absent["v"], null["v"]["value"]) == (b"\x0c\x01", None, b"\x00")
     assert (bad["v"], bad["w"], bad["_corrupt_record"]) == (None, 7, '{"v":{"a":1,"a":2},"w":7}')
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        pytest.param('"\\ud800"', '"?"', id="no partner"),
+        pytest.param('["\\ude00\\ud83d","\\ud83d\\ude00"]', '["??","\U0001f600"]', id="wrong order"),
+        pytest.param('"\\\\ud800"', '"\\\\ud800"', id="an escaped backslash"),
+        pytest.param('{"\\udfff":1}', '{"?":1}', id="a name"),
+    ],
+)
+def test_a_surrogate_without_its_partner_is_a_question_mark(text: str, spelled: str) -> None:
+    """Java writes them so; PySpark's encoder raises an error."""
+    assert encode(text) == encode(spelled)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param('{"a":1,"a":2}', "repeats the name 'a'", id="repeated"),
+        pytest.param('{"\\ud800":1,"?":2}', "repeats the name", id="repeated once it is written"),
+        pytest.param('{"\uffff":1,"\U0001f600":2}', "different orders", id="names past U+FFFF"),
+        pytest.param("[" * 501 + "]" * 501, "nested too deep", id="deep"),
+    ],
+)
+def test_what_spark_would_not_read_back_is_refused(text: str, problem: str) -> None:
+    """A record with such a value is malformed."""
+    with pytest.raises(ValueError, match=problem):
+        encode(text)
