@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import OptionError
@@ -35,7 +36,6 @@ from gazette_spark.options.query_range import LATEST, RANGE_OPTIONS
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.sink import DeltaSink
-from gazette_spark.source import open_journals
 from gazette_spark.table.preflight import check_workers
 from gazette_spark.table.session import session_or_active
 

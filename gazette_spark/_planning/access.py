@@ -1,4 +1,6 @@
-"""How a query's processes enter the cluster: on the driver by files, in tasks by what the driver read.
+"""How a query's processes reach its journals: clients and stores, credentials, and logs.
+
+The driver enters the cluster by files, tasks by what the driver read from them:
 
 ==================== ========================== ==========================================================
 option               the driver's client        a task's client
@@ -16,21 +18,73 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
+from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
 from gazette_spark.options.security import Security
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.tokens import KeySet
 
 if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do without.
-    from gazette_spark.client import TlsOptions
+    from gazette_spark._planning.reads import JournalSource
+    from gazette_spark._planning.stores import StoreJournals
+    from gazette_spark.client import Client, TlsOptions
 
 log = logging.getLogger(__name__)
 
 PACKAGE = "gazette_spark"
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def open_journals(options: SourceOptions) -> Client | StoreJournals:
+    """Return the source of a batch: brokers or a store. The caller closes it."""
+    show_logs(options.log_level)
+    if options.fragment_store is None:
+        return open_client(options)
+    from gazette_spark._planning.stores import listed_store
+
+    return listed_store(options)
+
+
+def opened_pieces(
+    options: SourceOptions, pieces: Collection[Piece]
+) -> Iterator[tuple[JournalSource | None, Piece]]:
+    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store.
+
+    Nothing is needed where all pieces bring their content, but to look for the states of producers.
+    """
+    show_logs(options.log_level)
+    if not options.reads_committed and all(piece.content is not None for piece in pieces):
+        yield from ((None, piece) for piece in pieces)
+        return
+    if options.fragment_store is None:
+        with open_client(options) as client:
+            for piece in pieces:
+                yield client, piece
+        return
+    from gazette_spark._planning.stores import store_of_piece
+
+    for piece in pieces:
+        with store_of_piece(options, piece) as journals:
+            yield journals, piece
+
+
+def open_client(options: SourceOptions) -> Client:
+    """Return a client as the options say. The caller closes it."""
+    from gazette_spark.client import Client
+
+    return Client(
+        options.broker_address,
+        timeout_s=options.request_timeout_ms / 1000,
+        idle_timeout_s=options.idle_timeout_ms / 1000,
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        fragment_root=options.fragment_root,
+        **access(options.security),
+    )
 
 
 class Access(TypedDict):

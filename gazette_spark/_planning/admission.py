@@ -22,6 +22,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from gazette_spark.options.source import SourceOptions
 
 FLOOR_PARTS = 4
 """A journal's share is at least this part of an equal share, or its whole backlog if that is less."""
@@ -55,6 +59,18 @@ class ReadLimits:
     max_delay_s: float = math.inf
     """... or so long after the one before."""
     max_records: int | None = None
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Self:
+        """Return the limits of a stream's batches, as its options say."""
+        has_minimum = options.min_bytes_per_trigger is not None
+        return cls(
+            options.max_bytes_per_trigger,
+            options.max_fragments_per_trigger,
+            options.min_bytes_per_trigger or 0,
+            options.max_trigger_delay.total_seconds() if has_minimum else math.inf,
+            options.max_records_per_trigger,
+        )
 
 
 def is_due(backlog_bytes: int, waited_s: float, limits: ReadLimits) -> bool:

@@ -1,4 +1,4 @@
-"""Where ranges begin and end: the ends that a user chooses, and the end after a number of records.
+"""Where ranges begin and end: the ends that a user chooses, and the end of a batch within its limits.
 
 Nothing but the bytes shows where a journal's thousandth record ends. So a limit of records costs the driver
 one more look at the bytes that a batch reads, and at no others.
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gazette_spark._formats.framing import Block, Framing
-from gazette_spark._planning.boundary import window_reader
+from gazette_spark._planning.admission import Backlog
+from gazette_spark._planning.boundary import ReadWindow, limited_end, window_of, window_reader
 from gazette_spark._planning.cutter import Cutter
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.pieces import OffsetRange, Piece
@@ -19,7 +20,7 @@ from gazette_spark._planning.reads import JournalOpener, resume_offset
 from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView
 from gazette_spark.errors import DataLossError, OffsetError
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import FINGERPRINT_BYTES, JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ RESTORE = (
 
 
 class RangeResolver:
-    """Decides the two ends a user chooses. To be used by one thread."""
+    """Decides the two ends that a user chooses. To be used by one thread."""
 
     def __init__(self, view: JournalView, selection: QueryJournals, identities: JournalIdentities) -> None:
         self._view = view
@@ -50,25 +51,55 @@ class RangeResolver:
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return start and end of a batch query in each of its journals."""
+        view, options = self._view, self._view.options
         journals = self._selection.chosen()
         start = self._starts(journals)
         heads = self._heads(journals, is_listed=True)
-        lasts = self._view.map_journals(lambda journal: self._last(journal, heads[journal]), journals)
-        option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
+
+        def last_of(journal: str) -> int:
+            head, chosen = heads[journal], options.ending_offsets.of(journal)
+            if options.ending_timestamp is not None:
+                stored = view.offset_at(journal, options.ending_timestamp)
+                return head if stored is None else min(stored, head)
+            if chosen > head:
+                raise OffsetError(f"endingOffsets lies past the write head {head}", journal, chosen)
+            return head if chosen == LATEST else chosen
+
+        lasts = view.map_journals(last_of, journals)
         begins = dict(start.read_through)
         for journal, begin in start.read_through.items():
-            if lasts[journal] < begin:
-                if not self._starts_by(journal, lasts[journal]):
-                    raise OffsetError(f"{option} lies before the start at {begin}", journal, lasts[journal])
-                begins[journal] = lasts[journal]  # All bytes of the range are gone.
+            last, chosen = lasts[journal], options.starting_offsets.of(journal)
+            if begin <= last:
+                continue
+            # The start moves up to the first available byte. If the named range lies before that, all of its
+            # bytes are gone and it is empty. Any other start behind the end contradicts the options.
+            if options.timestamp_of(journal) is not None or not 0 <= chosen <= last:
+                option = "endingOffsets" if options.ending_timestamp is None else "endingTimestamp"
+                raise OffsetError(f"{option} lies before the start at {begin}", journal, last)
+            begins[journal] = last
 
         def end_of(journal: str) -> int:
-            return self._view.whole_records(
-                journal, begins[journal], lasts[journal], write_head=heads[journal]
-            )
+            return view.whole_records(journal, begins[journal], lasts[journal], write_head=heads[journal])
 
-        ends = self._view.map_journals(end_of, journals)
-        return replace(start, read_through=begins), JournalOffsets(ends)
+        return replace(start, read_through=begins), JournalOffsets(view.map_journals(end_of, journals))
+
+    def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:
+        """Check that records begin at the offsets of a query checkpoint, as far as the bytes show it.
+
+        The checkpoint may have been edited, or belong to another cluster. Then half a record would be a row.
+
+        Raises:
+            OffsetError: naming the first journal where no record begins.
+        """
+
+        def check(journal: str) -> None:
+            resumed = resumed_ranges[journal]
+            if resumed.begin > self._view.client.first_offset(journal):
+                what = "the query checkpoint's position"
+                self._check_begin(journal, resumed.begin, resumed.end, what, RESTORE)
+
+        resumed_ranges = {each.journal: each for each in ranges if each.begin}
+        self._view.map_journals(check, resumed_ranges)
 
     def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
         """Return the journals' write heads; one below an offset in the options is confirmed."""
@@ -84,37 +115,50 @@ class RangeResolver:
         }
         return self._view.final_heads(journals, named, is_listed=is_listed)
 
-    def _starts_by(self, journal: str, offset: int) -> bool:
-        """Tell whether the options name an offset up to this one: the start may lie behind what is gone."""
-        options = self._view.options
-        return options.timestamp_of(journal) is None and 0 <= options.starting_offsets.of(journal) <= offset
-
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
-        options = self._view.options
-        choice, resumed = options.starting_offsets, options.resume_offsets
-        heads, created = self._heads(journals), self._selection.created
+        """Return where a query begins in each journal: where a table ends, at a time, or at an offset."""
+        view, options = self._view, self._view.options
+        resumed, choice = options.resume_offsets, options.starting_offsets
+        heads = self._heads(journals)
 
         def start_of(journal: str) -> int:
+            head = heads[journal]
+            timestamp_ms = options.timestamp_of(journal)
+            if resumed is None and timestamp_ms is not None:
+                return self._start_at(journal, timestamp_ms, head)
+            chosen, option = choice.of(journal), "startingOffsets"
             if resumed is not None:
                 chosen, option = resumed.of(journal), "resumeOffsets (the end of the table)"
-                return self._start_of(journal, chosen, heads[journal], option)
-            if (timestamp_ms := options.timestamp_of(journal)) is not None:
-                return self._start_at(journal, timestamp_ms, heads[journal])
-            return self._start_of(journal, choice.of(journal), heads[journal])
+            if chosen > head:
+                raise OffsetError(f"{option} lies past the write head {head}", journal, chosen)
+            first = view.client.first_offset(journal)
+            if chosen == EARLIEST:
+                return first
+            if chosen == LATEST:
+                # The write head may be in the middle of a record that is half written.
+                return view.whole_records(journal, first, head)
+            if chosen < first:
+                if options.fail_on_data_loss:
+                    raise DataLossError(journal, chosen, first)
+                log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
+            if chosen > first:
+                self._check_begin(journal, chosen, head, option)
+            return max(chosen, first)
 
-        starts = self._view.map_journals(start_of, journals)
+        starts = view.map_journals(start_of, journals)
         # A head before the recorded end is an error above, unless the offsets name another start by hand.
         self._identities.take((resumed or choice).fingerprints)
-        self._identities.compare_first(starts, created, heads)
+        self._identities.compare_first(starts, self._selection.created, heads)
         if not (revision := self._selection.revision):
             return JournalOffsets(starts)
         behind = {journal: head for journal, head in heads.items() if head > starts[journal]}
         return JournalOffsets(starts, revision=revision, heads=behind)
 
     def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
-        found = self._view.offset_at(journal, timestamp_ms)
-        if found is None and self._view.options.starting_offsets_by_timestamp_strategy == "error":
-            named = journal in self._view.options.starting_offsets_by_timestamp
+        view, options = self._view, self._view.options
+        stored = view.offset_at(journal, timestamp_ms)
+        if stored is None and options.starting_offsets_by_timestamp_strategy == "error":
+            named = journal in options.starting_offsets_by_timestamp
             option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
             raise OffsetError(
                 f"nothing was stored at {option} {timestamp_ms} or later; "
@@ -122,48 +166,12 @@ class RangeResolver:
                 journal,
                 head,
             )
-        # A fragment may begin inside a record: that is read from its begin, as its end was appended later.
-        first = self._view.client.first_offset(journal)
-        place = head if found is None else found
-        # Where bytes are gone before it, and that is no error, the query starts in the hole and notices.
-        write_head = None if self._view.options.fail_on_data_loss else head
-        return self._view.whole_records(
-            journal, min(first, place), place, skip_holes=True, write_head=write_head
-        )
-
-    def _start_of(self, journal: str, chosen: int, head: int, option: str = "startingOffsets") -> int:
-        if chosen > head:
-            raise OffsetError(f"{option} lies past the write head {head}", journal, chosen)
-        first = self._view.client.first_offset(journal)
-        if chosen == EARLIEST:
-            return first
-        if chosen == LATEST:
-            # The write head may lie inside a record that is half written.
-            return self._view.whole_records(journal, first, head)
-        if chosen < first:
-            if self._view.options.fail_on_data_loss:
-                raise DataLossError(journal, chosen, first)
-            log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
-        if chosen > first:
-            self._check_begin(journal, chosen, head, option)
-        return max(chosen, first)
-
-    def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:
-        """Check that records begin at the offsets of a query checkpoint, as far as the bytes show it.
-
-        The checkpoint may have been edited, or belong to another cluster. Then half a record would be a row.
-
-        Raises:
-            OffsetError: naming the first journal where no record begins.
-        """
-
-        def check(journal: str) -> None:
-            each = begins[journal]
-            if each.begin > self._view.client.first_offset(journal):
-                self._check_begin(journal, each.begin, each.end, "the query checkpoint's position", RESTORE)
-
-        begins = {each.journal: each for each in ranges if each.begin}
-        self._view.map_journals(check, begins)
+        # A fragment may begin inside a record. That record is read from its begin, as its end came later.
+        first = view.client.first_offset(journal)
+        place = head if stored is None else stored
+        # Where bytes are gone before it, and that is no error, the query starts in the hole and reports it.
+        write_head = None if options.fail_on_data_loss else head
+        return view.whole_records(journal, min(first, place), place, skip_holes=True, write_head=write_head)
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
         """Check that a record begins at an offset; else half a record would be a row."""
@@ -175,19 +183,76 @@ class RangeResolver:
         elif framing.trailer_bytes:
             before = window(offset - 1, offset)
         if not framing.may_begin(before, after):
-            where = "at it begins" if framing.header_bytes else "before it ends"
-            problem = f"{what} lies inside a record: what stands {where} none of framing {framing.name}"
+            problem = f"{what} is in the middle of a record of framing {framing.name}"
             raise OffsetError(problem + way_out, journal, offset)
 
-    def _last(self, journal: str, head: int) -> int:
-        timestamp_ms = self._view.options.ending_timestamp
-        if timestamp_ms is not None:
-            found = self._view.offset_at(journal, timestamp_ms)
-            return head if found is None else min(found, head)
-        chosen = self._view.options.ending_offsets.of(journal)
-        if chosen > head:
-            raise OffsetError(f"endingOffsets lies past the write head {head}", journal, chosen)
-        return head if chosen == LATEST else chosen
+
+def range_end(
+    view: JournalView,
+    journal: str,
+    backlog: Backlog,
+    *,
+    admitted: int,
+    max_records: int,
+    content: bytes | None,
+) -> tuple[int, bytes]:
+    """Return where a batch ends in a journal, and bytes before that end for the journal's fingerprint.
+
+    Args:
+        view: Asks about the journal.
+        journal: Its name.
+        backlog: Its bytes that are not read yet.
+        admitted: Offset up to which the batch may read; not necessarily a record's edge.
+        max_records: Number of records that the batch may read.
+        content: All bytes of the backlog, if the planner has them.
+
+    Returns:
+        The end of a record, or the backlog's begin if there is no whole record yet. As many of the bytes
+        before it as one search window has, up to those of a fingerprint: they cost no further read.
+    """
+    begin, options, framing = backlog.begin, view.options, view.framing(journal)
+    window = RecordedWindow(view.window(journal))
+    if content is not None:
+        window = RecordedWindow(window_of(content, begin, window))
+    if max_records < admitted - begin:
+        if content is not None:
+            admitted = counted_end_of(content[: admitted - begin], begin, max_records, framing)
+        else:
+            admitted = counted_end(
+                view.client,
+                Piece(journal, begin, admitted, admitted, starts_on_record=True, framing=framing.name),
+                max_records,
+                fail_on_data_loss=options.fail_on_data_loss,
+                max_record_bytes=options.max_record_bytes,
+                framing=framing,
+            )
+    end = limited_end(
+        window, begin, admitted, backlog.head, options.max_record_bytes, journal=journal, framing=framing
+    )
+    return end, window.before(end)
+
+
+class RecordedWindow:
+    """A ``read_window`` that keeps what one search for the end of a batch has read."""
+
+    def __init__(self, read_window: ReadWindow) -> None:
+        self._read_window = read_window
+        self._windows: list[tuple[int, bytes]] = []
+
+    def __call__(self, begin: int, end: int) -> bytes:
+        """Read ``[begin, end)``, or less; see :mod:`gazette_spark._planning.boundary`."""
+        content = self._read_window(begin, end)
+        self._windows.append((end - len(content), content))
+        return content
+
+    def before(self, end: int) -> bytes:
+        """Return bytes that end at an offset, as many of a fingerprint's as one window has."""
+        parts = (
+            window[max(0, end - begin - FINGERPRINT_BYTES) : end - begin]
+            for begin, window in self._windows
+            if begin < end <= begin + len(window)
+        )
+        return max(parts, key=len, default=b"")
 
 
 def counted_end(
@@ -208,29 +273,29 @@ def counted_end(
     cutter = Cutter(
         piece, fail_on_data_loss=fail_on_data_loss, max_record_bytes=max_record_bytes, framing=framing
     )
-    left = max_records
-    for block in _blocks(client, cutter):
-        if len(block) >= left:
-            return block.end_offset(left - 1)
-        left -= len(block)
+
+    def blocks() -> Iterator[Block]:
+        position = piece.begin
+        with client.read(piece.journal, offset=piece.begin, end_offset=piece.end) as reader:
+            for chunk in reader:
+                yield from cutter.feed(chunk.offset, chunk.content)
+                position = chunk.offset + len(chunk.content)
+            # The last record may have no end yet; it is no part of the batch. To finish the cutter would be
+            # an error then, so it is finished only where bytes are missing up to the end.
+            if (resumed := resume_offset(reader)) > position:
+                yield from cutter.finish(resumed)
+
+    remaining = max_records
+    for block in blocks():
+        if len(block) >= remaining:
+            return block.end_offset(remaining - 1)
+        remaining -= len(block)
     return piece.end
 
 
 def counted_end_of(content: bytes, begin: int, max_records: int, framing: Framing) -> int:
-    """Return where record number ``max_records`` ends in bytes that are at hand; their end if it does not."""
+    """Return where record number ``max_records`` ends in bytes in memory; their end if it does not."""
     ends = framing.cut(content, begin).ends
     if len(ends) < max_records:
         return begin + len(content)
     return begin + int(ends[max_records - 1]) + framing.trailer_bytes
-
-
-def _blocks(client: JournalOpener, cutter: Cutter) -> Iterator[Block]:
-    piece = cutter.piece
-    at = piece.begin
-    with client.read(piece.journal, offset=piece.begin, end_offset=piece.end) as reader:
-        for chunk in reader:
-            yield from cutter.feed(chunk.offset, chunk.content)
-            at = chunk.offset + len(chunk.content)
-        if resume_offset(reader) > at:
-            yield from cutter.finish(resume_offset(reader))
-    # A record without an end is none of this batch, so the cutter is not finished elsewhere.

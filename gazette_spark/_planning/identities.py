@@ -37,7 +37,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from gazette_spark._planning.boundary import ReadWindow, window_reader
+from gazette_spark._planning.boundary import window_reader
 from gazette_spark._planning.view import JournalView
 from gazette_spark.errors import (
     JournalRecreatedError,
@@ -50,33 +50,10 @@ from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint
 log = logging.getLogger(__name__)
 
 
-class RecordedWindow:
-    """A ``read_window`` that keeps what one search for the end of a batch has read."""
-
-    def __init__(self, read_window: ReadWindow) -> None:
-        self._read_window = read_window
-        self._windows: list[tuple[int, bytes]] = []
-
-    def __call__(self, begin: int, end: int) -> bytes:
-        """Read ``[begin, end)``, or less; see :mod:`gazette_spark._planning.boundary`."""
-        content = self._read_window(begin, end)
-        self._windows.append((end - len(content), content))
-        return content
-
-    def before(self, end: int) -> bytes:
-        """Return bytes that end at an offset, as many of a fingerprint's as one window has."""
-        found = (
-            window[max(0, end - begin - FINGERPRINT_BYTES) : end - begin]
-            for begin, window in self._windows
-            if begin < end <= begin + len(window)
-        )
-        return max(found, key=len, default=b"")
-
-
 class JournalIdentities:
-    """Fingerprints of a query's journals, as they are known and as they are found.
+    """The fingerprints of a query's journals: recorded ones, and those of the batch that is planned.
 
-    To be used by one thread, but for :meth:`read`.
+    To be used by one thread.
     """
 
     def __init__(self, view: JournalView) -> None:
@@ -203,7 +180,7 @@ class JournalIdentities:
         return self._renewed.keys()
 
     def read(self, journal: str, begin: int, end: int, content: bytes) -> None:
-        """Take the bytes before the end of a batch, which begins at ``begin``. Thread-safe."""
+        """Take the bytes before the end of a batch, which begins at ``begin``."""
         known = self._known.get(journal)
         if len(content) < FINGERPRINT_BYTES and known is not None and known.end == end - len(content):
             content = self._read.get(journal, b"") + content  # So small batches have long fingerprints, too.

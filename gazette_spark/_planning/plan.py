@@ -1,23 +1,22 @@
-"""The start of a query, the end of each batch, and the pieces of a batch.
+"""What a query reads next: the start of a query, the end of each batch, and the pieces of a batch.
 
-A :class:`Planner` runs on the driver and decides positions; executors read the planned pieces and decide
-nothing. It asks a client for lists, write heads and small tail windows, and keeps no state that
-matters: every answer follows from the given position and from the brokers, so a query goes on
-after a crash with a new planner.
+A :class:`Planner` runs on the driver and decides positions. Executors read the planned pieces and decide
+nothing. The planner asks a client for lists, write heads and small tail windows. Every answer follows from
+the position it is given and from the brokers, so a query continues after a crash with a new planner.
 
 A position moves like this:
 
-1. A new query is given its offsets (:meth:`Planner.initial`), marked ``initial``. Spark does not write
-   them down, so the first batch ends at the same offsets, marked ``pinned``, and reads nothing: its
-   entry in the query checkpoint keeps the start.
+1. A new query gets its offsets from :meth:`Planner.initial`, marked ``initial``. Spark does not write them
+   down, so the first batch ends at the same offsets, marked ``pinned``, and reads nothing: its entry in the
+   query checkpoint keeps the start.
 2. Each later batch ends where the read limits allow, moved to the end of a whole record
    (:meth:`Planner.next`). A record that is half written stays for a later batch.
-3. A journal that appears later is pinned the same way: the batch it appears in records its first
+3. A journal that appears later is pinned the same way: the batch in which it appears records its first
    available offset and reads nothing of it. A journal that is deleted is recorded, too, by a batch that may
    be empty.
 
-Each position has the state of the journals when it was made: see ``offsets``. ``selection`` uses it when a
-journal is gone, ``identities`` when it may be another one.
+Each position has the state of the journals when it was made (see ``offsets``). ``selection`` uses that when
+a journal is gone, ``identities`` when a journal may be another one of the same name.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gazette_spark._formats.framing import Framing
 from gazette_spark._formats.metadata import Labels
+from gazette_spark._planning.access import open_client, show_logs
 from gazette_spark._planning.admission import (
     Backlog,
     ReadLimits,
@@ -40,10 +39,10 @@ from gazette_spark._planning.admission import (
     fragment_ends,
     is_due,
 )
-from gazette_spark._planning.boundary import limited_end, next_record_end, window_of
-from gazette_spark._planning.ends import RangeResolver, counted_end, counted_end_of
-from gazette_spark._planning.identities import JournalIdentities, RecordedWindow
-from gazette_spark._planning.listing import JournalLister, RequestedJournals, selector_of
+from gazette_spark._planning.boundary import next_record_end
+from gazette_spark._planning.ends import RangeResolver, range_end
+from gazette_spark._planning.identities import JournalIdentities
+from gazette_spark._planning.listing import JournalLister, RequestedJournals, follow, selector_of
 from gazette_spark._planning.pieces import OffsetRange, Piece, PlannedBytes, split
 from gazette_spark._planning.reads import JournalSource, skipped_spans
 from gazette_spark._planning.selection import QueryJournals
@@ -60,28 +59,34 @@ from gazette_spark.offsets import (
     check_forward,
 )
 from gazette_spark.options.source import SourceOptions
-from gazette_spark.protocol.spans import Spans, joined
+from gazette_spark.protocol.spans import joined
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
 
 log = logging.getLogger(__name__)
 
 NO_LIMITS = ReadLimits()
 
-TAIL_BYTES = 64 << 10
-"""Bytes of a journal that come with its write head, at most ..."""
+IDLE_POLL_S = 0.1
+"""Minimum time between two looks at journals that had nothing new. By default Spark asks 100 times a second,
+and each look costs the brokers a call per journal."""
 
-LOOK_BYTES = 64 << 20
-"""... and of all journals together."""
+TAIL_BYTES = 64 << 10
+"""Maximum bytes of a journal that come with its write head."""
+
+TOTAL_TAIL_BYTES = 64 << 20
+"""Maximum bytes of all journals that come with their write heads."""
 
 SHOWN_RANGES = 3
-"""Journals of a batch whose ranges are shown in the log, the largest ones."""
+"""Number of journals of a batch whose ranges the log shows: the largest ones."""
 
 
 class Planner:
     """Decides the positions of one query. To be used by one thread.
 
-    Its state only saves work and repeated warnings, with two exceptions. One is the heads read by
-    :meth:`freeze`, which Spark calls again in each run. The other is the time of the last batch, without
-    which a batch does not wait.
+    Its state is a cache and suppresses repeated warnings, with two exceptions: the heads that :meth:`freeze`
+    takes, which Spark calls again in each run, and the time of the last batch, without which no batch waits.
     """
 
     def __init__(
@@ -92,7 +97,21 @@ class Planner:
         *,
         clock: Callable[[], float] = time.monotonic,
         many: int = MANY,
+        idle_poll_s: float = 0,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
+        """Plan a query's batches.
+
+        Args:
+            client: Brokers or a store. It stays open.
+            options: The query's options.
+            journals: Lists the query's journals; by default each look requests the list.
+            clock: Seconds, from any origin.
+            many: Number of journals from which on only write heads are requested, without new bytes, unless
+                most journals have news.
+            idle_poll_s: Minimum time between two looks that find nothing; 0: no look waits.
+            wait: Waits for some seconds.
+        """
         self._view = JournalView(client, options)
         self._journals = journals or RequestedJournals(client, selector_of(options))
         self._identities = JournalIdentities(self._view)
@@ -100,23 +119,20 @@ class Planner:
         self._resolver = RangeResolver(self._view, self._selection, self._identities)
         if options.resume_offsets is not None:
             self._identities.take(options.resume_offsets.fingerprints)
-        self._resumes = True
-        """The next batch begins at a position that comes from outside."""
-        self._clock = clock
-        self._last_batch_s = -math.inf
-        self._frozen: Mapping[str, int] | None = None
-        self._unfinished: dict[str, tuple[int, int]] = {}
-        """By journal, a begin and a write head with no whole record between them."""
-        self._many = many
-        """Journals of which heads are asked for alone, unless most of them have news."""
-        self._mostly_news = False
-        """Half of the journals had something new when last asked."""
-        self._listed_from: dict[str, int] = {}
-        """By journal, start of a fragment; earlier fragments have nothing left to read."""
-        self._planned = PlannedBytes()
         self._open: OpenTransactions | None = None
         if options.reads_committed and options.state_location is not None:
             self._open = OpenTransactions(StateFiles(options.state_location))
+        self._clock, self._many, self._idle_poll_s, self._wait = clock, many, idle_poll_s, wait
+        self._from_checkpoint = True
+        """The next batch begins at a position that comes from outside."""
+        self._frozen: Mapping[str, int] | None = None
+        self._last_batch_s = -math.inf
+        self._idle_until_s = -math.inf
+        self._unfinished: dict[str, tuple[int, int]] = {}
+        """By journal, a begin and a write head with no whole record between them."""
+        self._mostly_news = False
+        """At least half of the journals had something new at the last look."""
+        self._planned = PlannedBytes()
 
     def close(self) -> None:
         """Close the watch of the list of journals; the client stays open."""
@@ -126,43 +142,46 @@ class Planner:
         return f"Planner({self._view.options.selection}, frozen={self._frozen is not None})"
 
     def initial(self) -> JournalOffsets:
-        """Return the start of a new query, marked ``initial``."""
-        self._resumes = False
-        first = self._resolver.initial()
-        if self._view.options.reads_committed:
-            first = replace(first, starts=self._starts(first))
-        return first.at("initial")
+        """Return the start of a new query, marked ``initial``.
 
-    def _starts(self, first: JournalOffsets) -> dict[str, int]:
-        """Return where the messages of a new query begin: a table's query goes on with the states it had."""
-        choice = self._view.options.resume_offsets
-        resumed = choice.named if choice else {}
+        Raises:
+            OffsetError: the query continues a table's messages, and ``stateLocation`` lacks their states.
+        """
+        self._from_checkpoint = False
+        options, first = self._view.options, self._resolver.initial()
+        if not options.reads_committed:
+            return first.at("initial")
+
+        # The messages of a new query begin where it does. A query that continues a table goes on with the
+        # states of producers that the table's query had: a transaction that was open there began before.
+        resumed = options.resume_offsets.named if options.resume_offsets else {}
         names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
-        if not names:
-            return dict(first.read_through)
-        files = StateFiles(self._view.options.state_location or "")
+        starts = dict(first.read_through)
+        if names:
+            files = StateFiles(options.state_location or "")
 
-        def start_of(journal: str) -> int:
-            offset = first.read_through[journal]
-            found = files.load(journal, offset, None)
-            if found is None:
-                raise OffsetError(
-                    "resumeOffsets goes on where a table ends, and stateLocation does not have the states of "
-                    "producers there: which transactions are open is not known. Name the stateLocation that "
-                    "the table's query had",
-                    journal,
-                    offset,
-                )
-            return found[1]
+            def start_of(journal: str) -> int:
+                loaded = files.load(journal, starts[journal], None)
+                if loaded is None:
+                    raise OffsetError(
+                        "resumeOffsets goes on where a table ends, and stateLocation does not have the "
+                        "states of producers there: which transactions are open is not known. Name the "
+                        "stateLocation that the table's query had",
+                        journal,
+                        starts[journal],
+                    )
+                return loaded[1]
 
-        return {**first.read_through, **self._view.map_journals(start_of, names)}
+            starts |= self._view.map_journals(start_of, names)
+        return replace(first, starts=starts).at("initial")
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
-        """Take the present write heads, or these, as the last ends this planner gives."""
+        """Take the current write heads, or ``ends``, as the last ends that this planner returns."""
         if ends is not None:
             self._frozen = ends.read_through
             return
-        # A named journal may be gone because the query has read it: the position tells.
+        # A journal that an option names may be gone because the query has read all of it. Only the position
+        # can show that, so its absence is no error here.
         self._frozen = self._view.final_heads(self._selection.listed(), {})
 
     def next(self, start: JournalOffsets, limits: ReadLimits = NO_LIMITS) -> JournalOffsets:
@@ -178,80 +197,258 @@ class Planner:
             OtherJournalsError: ``start`` is the position of another source.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
+        # Spark does not write down where a new query starts. So its first batch reads nothing and ends where
+        # it begins: the query checkpoint then has the start, and a restart cannot choose another one.
         if start.position == "initial":
             log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
-        self._check_continued(start)
+
+        # Spark asks again at once when nothing was new. The pause is at least as long as the last look took,
+        # so that looks at thousands of journals occupy the brokers half of the time at most. A run with
+        # frozen heads never waits for news.
+        began_s = self._clock()
+        if self._frozen is None and self._idle_poll_s and self._idle_until_s > began_s:
+            self._wait(self._idle_until_s - began_s)
+            began_s = self._clock()
+
+        if self._from_checkpoint:
+            self._selection.check_continued(start)
         if self._open is not None:
             self._open.refresh(start, self._view.map_journals)
         try:
-            return self._next(start, limits)
+            end = self._batch_end(start, limits)
         except JournalNotFoundError as error:
-            # It may have been deleted since it was listed; listing again says what that means.
+            # The journal may have been deleted after it was listed. A fresh list shows what that means:
+            # it raises if bytes are lost, and the second attempt then plans without the journal.
             if error.journal in self._selection.selected(start, fresh=True):
                 raise
-            return self._next(start, limits)
+            end = self._batch_end(start, limits)
+        if end is start:
+            now_s = self._clock()
+            self._idle_until_s = now_s + max(self._idle_poll_s, now_s - began_s)
+        return end
 
-    def _next(self, start: JournalOffsets, limits: ReadLimits) -> JournalOffsets:
-        if self._resumes:
-            self._identities.take(start.fingerprints)
-        selected = self._selection.selected(start)
-        added = sorted(name for name in selected - start.read_through.keys() if self._may_add(name))
-        tails = self._tails(start, sorted(selected & start.read_through.keys()))
-        heads = self._write_heads(start, {journal: tail.write_head for journal, tail in tails.items()})
-        backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
-        firsts = self._view.map_journals(self._view.client.first_offset, added)
-        news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
-        reached = {journal: start.read_through[journal] for journal in news}
-        self._identities.compare_first(reached, self._selection.created, heads)
-        renewed = self._identities.renewed
-        news = {journal: left for journal, left in news.items() if journal not in renewed}
-        self._mostly_news = 2 * len(news) > len(backlogs)
-        ends = self._ends(news, limits, tails)
-        reached = {**start.read_through, **ends, **firsts}
-        if reached == start.read_through and self._selection.gone == start.gone and not renewed:
-            return start
-        seen = heads | self._view.client.write_heads(added)
-        position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
-        if not gaps:
-            return position
-        log.warning("%s", gaps_line(gaps))
-        return replace(position, gaps=gaps)
+    def _batch_end(  # noqa: C901 - one story, told in order
+        self, start: JournalOffsets, limits: ReadLimits
+    ) -> JournalOffsets:
+        view, selection, identities = self._view, self._selection, self._identities
+        begins, frozen = start.read_through, self._frozen
 
-    def _check_continued(self, start: JournalOffsets) -> None:
-        if self._resumes:
-            self._selection.check_continued(start)
+        # While no query ran, a journal may have been deleted and another one created under its name. The
+        # fingerprints of a position that comes from outside show that before anything is read.
+        if self._from_checkpoint:
+            identities.take(start.fingerprints)
 
-    def _gaps(
-        self, start: JournalOffsets, ends: Mapping[str, int], tails: Mapping[str, Tail]
-    ) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return the missing bytes of a batch, by journal; nothing where missing bytes are an error."""
-        if self._view.options.fail_on_data_loss:
-            return {}
-        # Bytes that are here are available.
-        begins = {
-            name: begin
-            for name, end in ends.items()
-            if (begin := start.read_through[name]) < end
-            and tails[name].content is None
-            and name not in self._planned
+        # Which journals exist? Absence from the list proves nothing: journals of the position that the list
+        # lacks are looked up by name, and an error is raised here if one is gone with bytes not read.
+        selected = selection.selected(start)
+        # A journal that appeared after the heads were frozen has no final end, so the run leaves it out.
+        added = sorted(name for name in selected - begins.keys() if frozen is None or name in frozen)
+
+        # Which have news? Only bytes up to a frozen head count.
+        tails = self._look(start, sorted(selected & begins.keys()))
+        heads = {name: tail.write_head for name, tail in tails.items()}
+        backlogs = {}
+        for name, head in sorted(heads.items()):
+            final = head if frozen is None else min(head, frozen.get(name, 0))
+            backlogs[name] = Backlog(begins[name], max(begins[name], final))
+        # A half-written record is no news until the journal grows: without this memory the planner would
+        # read it again at each trigger.
+        news = {
+            name: backlog
+            for name, backlog in backlogs.items()
+            if backlog.size_bytes and self._unfinished.get(name) != (backlog.begin, backlog.head)
         }
-        return self._missing(begins, ends)
+        # Journals are compared with their fingerprints before they are read for the first time. One that was
+        # created again over the same bytes is not read in this batch, only recorded: see `identities`.
+        identities.compare_first({name: begins[name] for name in news}, selection.created, heads)
+        news = {name: backlog for name, backlog in news.items() if name not in identities.renewed}
+        self._mostly_news = 2 * len(news) > len(backlogs)
+
+        # What do the limits admit? A batch that is not due reads nothing, but it may still record a journal
+        # that appeared or went. Frozen heads are final, so their last bytes must not wait for more.
+        now_s, total_bytes = self._clock(), sum(backlog.size_bytes for backlog in news.values())
+        ends: dict[str, int] = {}
+        contents: dict[str, bytes] = {}
+        if frozen is not None or is_due(total_bytes, now_s - self._last_batch_s, limits):
+            admitted = self._admitted(news, limits)
+            # A record has at least one byte, so a journal is never granted more records than bytes.
+            granted_bytes = {name: admitted[name] - begins[name] for name in news}
+            max_records = allocate_limit(granted_bytes, limits.max_records)
+
+            # Where does each range end? At the last whole record that was admitted, or else at the end of
+            # the first one. The few unread bytes of a journal are fetched at once: the search needs them, the
+            # batch's task gets them, and the next batch's fingerprint comes from them.
+            small = {
+                name: begins[name]
+                for name, backlog in news.items()
+                if tails[name].content is None and backlog.size_bytes <= TAIL_BYTES
+            }
+            for name, tail in ({name: tails[name] for name in news} | self._ask_tails(small)).items():
+                if tail.content is not None:
+                    contents[name] = tail.content
+
+            def end_of(name: str) -> tuple[int, bytes]:
+                return range_end(
+                    view,
+                    name,
+                    news[name],
+                    admitted=admitted[name],
+                    max_records=max_records[name],
+                    content=contents.get(name),
+                )
+
+            # Bytes in memory need no waiting, and a thread costs more than the search.
+            range_ends = view.map_journals(end_of, news.keys() - contents.keys())
+            range_ends |= {name: end_of(name) for name in contents}
+            for name, (end, bytes_before) in range_ends.items():
+                ends[name] = end
+                identities.read(name, begins[name], end, bytes_before)
+                if end == begins[name]:
+                    self._unfinished[name] = (begins[name], news[name].head)
+            self._planned.keep(begins, ends, contents)
+            if any(end > begins[name] for name, end in ends.items()):
+                self._last_batch_s = now_s
+
+        # A journal that appeared is pinned at its first offset. Without that record a restart would take the
+        # journal's first offset of then, and lose what retention deleted in between.
+        firsts = view.map_journals(view.client.first_offset, added)
+        reached = {**begins, **ends, **firsts}
+        if reached == begins and selection.gone == start.gone and not identities.renewed:
+            return start
+
+        # The ledger has to account for each byte of a batch. Where missing bytes are no error, the position
+        # names them. Ranges whose bytes are all here lack none.
+        gaps: dict[str, tuple[tuple[int, int], ...]] = {}
+        if not view.options.fail_on_data_loss:
+            remote = {
+                name: begins[name]
+                for name, end in ends.items()
+                if begins[name] < end and len(contents.get(name, b"")) < end - begins[name]
+            }
+            gaps = self._missing(remote, ends)
+        if gaps:
+            log.warning("%s", gaps_line(gaps))
+        return self._position(start, reached, heads | view.client.write_heads(added), gaps)
+
+    def _position(
+        self,
+        start: JournalOffsets,
+        reached: Mapping[str, int],
+        heads: Mapping[str, int],
+        gaps: Mapping[str, tuple[tuple[int, int], ...]],
+    ) -> JournalOffsets:
+        """Return a position with what a later run needs to judge journals that are gone or others."""
+        selection, identities = self._selection, self._identities
+        # Etcd's revision at which all journals were seen, and the heads of those with more to read. Stores
+        # have no revisions, and heads mean nothing without one.
+        recorded_heads: dict[str, int] = {}
+        if selection.revision:
+            recorded_heads = {name: start.heads[name] for name in selection.paused if name in start.heads}
+            recorded_heads |= {name: head for name, head in heads.items() if head > reached[name]}
+        starts: dict[str, int] = {}
+        if self._view.options.reads_committed:
+            earliest = {**reached, **start.read_through, **start.starts}
+            starts = {name: earliest[name] for name in reached}
+        new = {name: offset for name, offset in reached.items() if name not in start.read_through}
+        fingerprints = identities.pinned(new, selection.created)
+        fingerprints |= identities.finish(reached, selection.created)
+        return JournalOffsets(
+            reached,
+            revision=selection.revision,
+            heads=recorded_heads,
+            gaps=gaps,
+            gone=selection.gone,
+            starts=starts,
+            fingerprints=fingerprints,
+        )
+
+    def _look(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
+        """Return the write heads of journals, with new bytes where those may be few.
+
+        Raises:
+            OffsetBeyondHeadError: a journal ends before its offset in ``start``.
+        """
+        view, begins = self._view, start.read_through
+        heads: dict[str, int] = {}
+        behind, caught_up = [], []
+        for name in journals:
+            last_head = self._selection.heads.get(name, start.head_seen(name))
+            if view.suspended_at(name) == begins[name]:
+                # Nothing can be appended to it, and a look at it takes three calls.
+                heads[name] = begins[name]
+            elif last_head is not None and last_head > begins[name]:
+                # It had more to read at the last look. No look brings those bytes twice.
+                behind.append(name)
+            else:
+                caught_up.append(name)
+        if len(caught_up) >= self._many and not self._mostly_news:
+            # A head costs half of a tail. Where few of many journals have news, the others need no tail.
+            behind, caught_up = behind + caught_up, []
+        heads |= view.client.write_heads(behind)
+        tails = self._ask_tails({name: begins[name] for name in caught_up})
+        tails |= {name: Tail(head) for name, head in heads.items()}
+
+        # A head below what was read, or below a frozen head, may be that of a replica that has just joined
+        # the journal. Taken as it is, it would be an error, or end the run with bytes left to read. So all
+        # members of the journal are asked.
+        frozen = self._frozen or {}
+        expected = {name: max(begins[name], frozen.get(name, 0)) for name in tails}
+        low = {name: offset for name, offset in expected.items() if tails[name].write_head < offset}
+        if low:
+            settled = view.check_heads({name: begins[name] for name in low}, low)
+            tails |= {name: replace(tails[name], write_head=head) for name, head in settled.items()}
+        self._selection.see({name: tail.write_head for name, tail in tails.items()})
+        return tails
+
+    def _ask_tails(self, begins: Mapping[str, int]) -> dict[str, Tail]:
+        if not begins:
+            return {}
+        return self._view.client.tails(begins, max(1, min(TAIL_BYTES, TOTAL_TAIL_BYTES // len(begins))))
+
+    def _admitted(self, news: Mapping[str, Backlog], limits: ReadLimits) -> dict[str, int]:
+        """Return the offset up to which each journal may be read, by the limits of fragments and bytes."""
+        if limits.max_fragments is not None:
+            spans = self._view.map_journals(lambda name: self._view.spans_from(name, news[name].begin), news)
+            edges = {name: fragment_ends(spans[name], backlog) for name, backlog in news.items()}
+            whole = admit_fragments(edges, limits.max_fragments)
+            news = {name: Backlog(backlog.begin, whole[name]) for name, backlog in news.items()}
+        return admit(news, limits.max_bytes)
+
+    def _missing(
+        self, begins: Mapping[str, int], ends: Mapping[str, int]
+    ) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Return the bytes of ranges that rows leave out because bytes are missing, by journal."""
+        view = self._view
+
+        def left_out(journal: str) -> Iterator[tuple[int, int]]:
+            begin, end, framing = begins[journal], ends[journal], view.framing(journal)
+            for low, high in skipped_spans(view.client, journal, view.spans_from(journal, begin), begin, end):
+                # Where bytes go on no record need begin. What is left of a cut record is skipped, too.
+                after: int | None = high
+                if high != end and framing.resyncs:
+                    longest = view.options.max_record_bytes
+                    window = view.window(journal)
+                    after = next_record_end(window, high, end, longest, journal=journal, framing=framing)
+                yield low, end if after is None else after
+
+        spans = view.map_journals(lambda journal: tuple(joined(left_out(journal))), begins)
+        return {journal: missing for journal, missing in spans.items() if missing}
 
     def completed(self, start: JournalOffsets, end: JournalOffsets) -> JournalOffsets:
-        """Return the end of a batch that begins at ``start`` with what the ledger records of it.
+        """Return ``end``, which ends a batch that begins at ``start``, with what the ledger records of it.
 
         That is a fingerprint of each journal that the batch reads, which takes a small read, and the missing
-        bytes; where those are an error, none.
+        bytes. Where missing bytes are an error, there are none.
         """
         begins = {journal: begin for journal, begin, _ in changed(start, end)}
 
-        def read(journal: str) -> None:
+        def bytes_before_end(journal: str) -> bytes:
             until = end.read_through[journal]
-            content = self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
-            self._identities.read(journal, begins[journal], until, content)
+            return self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
 
-        self._view.map_journals(read, begins)
+        for journal, content in self._view.map_journals(bytes_before_end, begins).items():
+            self._identities.read(journal, begins[journal], end.read_through[journal], content)
         prints = self._identities.finish(end.read_through, self._selection.created)
         gaps = {} if self._view.options.fail_on_data_loss else self._missing(begins, end.read_through)
         return replace(end, gaps=gaps, fingerprints=prints)
@@ -276,115 +473,24 @@ class Planner:
         """
         there = {name: each for name, each in recorded.items() if name in ends and each.end <= ends[name]}
         self._identities.take(there)
-        known = {name: reached[name] for name in there}
-        self._identities.compare_first(known, self._selection.created, ends)
-        return self._identities.pinned(known, {})
-
-    def _missing(
-        self, begins: Mapping[str, int], ends: Mapping[str, int]
-    ) -> dict[str, tuple[tuple[int, int], ...]]:
-        def skipped(journal: str) -> Spans:
-            end, listed = ends[journal], self._spans(journal, begins[journal])
-            missing = skipped_spans(self._view.client, journal, listed, begins[journal], end)
-            return joined((low, self._resynced(journal, high, end)) for low, high in missing)
-
-        return {
-            name: tuple(spans) for name, spans in self._view.map_journals(skipped, begins).items() if spans
-        }
-
-    def _resynced(self, journal: str, hole_end: int, end: int) -> int:
-        """Return where the rows of a batch go on behind a hole that ends here."""
-        framing = self._view.framing(journal)
-        if hole_end == end or not framing.resyncs:
-            return hole_end
-        window, longest = self._view.window(journal), self._view.options.max_record_bytes
-        found = next_record_end(window, hole_end, end, longest, journal=journal, framing=framing)
-        return end if found is None else found
-
-    def _position(
-        self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]
-    ) -> JournalOffsets:
-        """Return a position with the state of the journals when it was made."""
-        gone = self._selection.gone
-        starts: dict[str, int] = {}
-        if self._view.options.reads_committed:
-            known = {**reached, **start.read_through, **start.starts}
-            starts = {journal: known[journal] for journal in reached}
-        created = self._selection.created
-        new = {name: at for name, at in reached.items() if name not in start.read_through}
-        prints = self._identities.pinned(new, created) | self._identities.finish(reached, created)
-        if not (revision := self._selection.revision):
-            return JournalOffsets(reached, gone=gone, starts=starts, fingerprints=prints)
-        kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
-        behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
-        return JournalOffsets(
-            reached,
-            revision=revision,
-            heads=kept | behind,
-            gone=gone,
-            starts=starts,
-            fingerprints=prints,
-        )
-
-    def _ends(
-        self, backlogs: Mapping[str, Backlog], limits: ReadLimits, tails: Mapping[str, Tail]
-    ) -> dict[str, int]:
-        """Return the end of a batch in the journals it reads; nothing if it is to wait."""
-        now = self._clock()
-        left = sum(backlog.size_bytes for backlog in backlogs.values())
-        if self._frozen is None and not is_due(left, now - self._last_batch_s, limits):
-            return {}
-        admitted = admit(self._whole_fragments(backlogs, limits.max_fragments), limits.max_bytes)
-        sizes = {name: end - backlogs[name].begin for name, end in admitted.items()}
-        # A journal's most records; a record has at least one byte.
-        most = allocate_limit(sizes, limits.max_records)
-
-        contents = self._contents(backlogs, tails)
-
-        def end_of(name: str) -> int:
-            return self._end_of(name, backlogs[name], admitted[name], most[name], contents.get(name))
-
-        # Bytes in memory need no wait, and a thread costs more than the search.
-        ends = self._view.map_journals(end_of, backlogs.keys() - contents.keys())
-        ends |= {name: end_of(name) for name in contents}
-        self._planned.keep({name: backlogs[name].begin for name in contents}, ends, contents)
-        if any(end > backlogs[journal].begin for journal, end in ends.items()):
-            self._last_batch_s = now
-        return ends
-
-    def _whole_fragments(self, backlogs: Mapping[str, Backlog], limit: int | None) -> Mapping[str, Backlog]:
-        """Return the backlogs, cut to a limit of fragments."""
-        if limit is None:
-            return backlogs
-        spans = self._view.map_journals(
-            lambda journal: self._spans(journal, backlogs[journal].begin), backlogs
-        )
-        ends = {journal: fragment_ends(spans[journal], backlog) for journal, backlog in backlogs.items()}
-        admitted = admit_fragments(ends, limit)
-        return {journal: Backlog(left.begin, admitted[journal]) for journal, left in backlogs.items()}
-
-    def _spans(self, journal: str, begin: int) -> list[tuple[int, int]]:
-        """Return the spans of fragments from an offset on, and maybe of some before."""
-        fragments = self._view.fragments(journal, page_token=self._listed_from.get(journal, 0))
-        started = [each.begin for each in fragments if each.begin <= begin]
-        self._listed_from[journal] = max(started, default=0)
-        return [(each.begin, each.end) for each in fragments]
-
-    def latest(self) -> JournalOffsets | None:
-        """Return the write heads seen last, None before there are any."""
-        return JournalOffsets(self._selection.heads) if self._selection.heads else None
+        compared = {name: reached[name] for name in there}
+        self._identities.compare_first(compared, self._selection.created, ends)
+        return self._identities.pinned(compared, {})
 
     def check_heads(self, reached: Mapping[str, int]) -> None:
         """Raise OffsetBeyondHeadError if a journal ends before an offset that was already read."""
         self._view.check_heads(reached)
 
-    def open_transactions(self) -> dict[str, Any]:
-        """Return the transactions that were open where the last batch ended, by journal."""
-        return {} if self._open is None else self._open.to_dict()
+    def report(self) -> dict[str, Any] | None:
+        """Return the heads of the last look and open transactions for the query's progress, None before."""
+        if not self._selection.heads:
+            return None
+        opened = {} if self._open is None else self._open.to_dict()
+        return JournalOffsets(self._selection.heads).to_dict() | ({"transactions": opened} if opened else {})
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return start and end of a batch query in each of its journals."""
-        self._resumes = False
+        self._from_checkpoint = False
         start, end = self._resolver.batch()
         since = self._view.options.messages_since or {}
         for journal, first in since.items():
@@ -396,7 +502,7 @@ class Planner:
     def continued_starts(self, begin: JournalOffsets, recorded: Mapping[str, int]) -> dict[str, int]:
         """Return where the query of a table's committed messages began, as far as states are known since.
 
-        Where journals begin that the table does not have, the states are written: no task may come by there.
+        Where journals begin that the table does not have, the states are written: no task writes them there.
 
         Args:
             begin: The end of the table's rows; of journals that it does not have, where they are to begin.
@@ -409,8 +515,8 @@ class Planner:
             if journal not in recorded:
                 files.save(journal, offset, offset, ProducerStates.none())
                 return offset
-            found = files.load(journal, offset, None)
-            return recorded[journal] if found is None else min(recorded[journal], found[1])
+            loaded = files.load(journal, offset, None)
+            return recorded[journal] if loaded is None else min(recorded[journal], loaded[1])
 
         return self._view.map_journals(start_of, begin.read_through)
 
@@ -421,147 +527,63 @@ class Planner:
             OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
             OtherJournalsError: ``start`` is the position of another source.
         """
+        view, options = self._view, self._view.options
         check_forward(start, end)
-        self._check_continued(start)
-        if self._resumes:
-            self._compare_planned(start, end)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
-        if self._resumes and self._view.options.fail_on_data_loss:
-            self._resolver.check_resumed(ranges)
-        self._resumes = False
-        self._view.refresh_specs(each.journal for each in ranges)
-        framings = {each.journal: self._view.framing(each.journal) for each in ranges}
-        if self._view.options.reads_committed:
+
+        # The first batch of a run may have been planned by an earlier run, from a checkpoint that somebody
+        # edited or that belongs to other journals. Its rows must be those that were planned, so its journals
+        # are compared with the fingerprints of its end, and its offsets must lie between records.
+        if self._from_checkpoint:
+            self._selection.check_continued(start)
+            names = {each.journal for each in ranges}
+            planned = {name: each for name, each in end.fingerprints.items() if name in names}
+            if not self._identities.has_all(planned):
+                replayed = JournalIdentities(view)
+                replayed.take(planned)
+                planned_ends = {name: end.read_through[name] for name in planned}
+                replayed.compare_first(planned_ends, self._selection.created, view.check_heads(planned_ends))
+            # The next batch continues this one. Without its fingerprints, a journal that was created again
+            # over its own bytes could not be compared there, and would be refused.
+            self._identities.go_on_from(planned)
+            self._identities.take(start.fingerprints)
+            if options.fail_on_data_loss:
+                self._resolver.check_resumed(ranges)
+        self._from_checkpoint = False
+
+        view.refresh_specs(each.journal for each in ranges)
+        framings = {each.journal: view.framing(each.journal) for each in ranges}
+        if options.reads_committed:
+            # Transactions span pieces, so one task reads all of a journal's range.
             pieces = [
                 replace(piece, start=end.starts.get(piece.journal, piece.begin))
                 for piece in split(ranges, framings=framings)
             ]
         else:
-            pieces = self._split(ranges, framings)
+            at_least, at_most = options.min_partitions or 1, options.max_bytes_per_partition
+            # Only a range that will be cut needs its fragments: listing them costs a request per journal.
+            large = {each.journal for each in ranges if at_least > len(ranges) or each.size_bytes > at_most}
+            fragments = view.map_journals(view.fragments, sorted(large))
+            solid = {
+                name: [each for each in listed if each.is_compressed] for name, listed in fragments.items()
+            }
+            pieces = split(
+                ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
+            )
         pieces = self._planned.attach_to(pieces)
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
-
-    def _compare_planned(self, start: JournalOffsets, end: JournalOffsets) -> None:
-        """Compare the journals of a batch that another run planned, and that runs again."""
-        names = [journal for journal, _, _ in changed(start, end)]
-        planned = {name: end.fingerprints[name] for name in names if name in end.fingerprints}
-        if not self._identities.has_all(planned):  # Else this run planned it.
-            replayed = JournalIdentities(self._view)
-            replayed.take(planned)
-            ends = {name: end.read_through[name] for name in planned}
-            replayed.compare_first(ends, self._selection.created, self._view.check_heads(ends))
-        # The next batch continues this one. Without its fingerprints, a journal that was created again over
-        # its own bytes could not be compared there, and would be refused.
-        self._identities.go_on_from(planned)
-        self._identities.take(start.fingerprints)
-
-    def _split(self, ranges: Sequence[OffsetRange], framings: Mapping[str, Framing]) -> list[Piece]:
-        at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
-        # Only a range that will be cut needs its fragments: listing them costs a request per journal.
-        large = {r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most}
-        fragments = self._view.map_journals(self._view.fragments, sorted(large))
-        solid = {name: [each for each in found if each.is_compressed] for name, found in fragments.items()}
-        return split(
-            ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
-        )
 
     def labels(self, journal: str) -> Labels:
         """Return a journal's labels, with the values of each name in order."""
         return self._view.labels(journal)
 
-    def _tails(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
-        """Return the journals' write heads; for journals that were fully read, also their new bytes."""
-        behind = [name for name in journals if self._is_behind(name, start)]
-        heads = self._view.client.write_heads(behind)
-        # To ask for these takes three calls, and they have nothing new.
-        heads |= {
-            name: start.read_through[name]
-            for name in journals
-            if self._view.suspended_at(name) == start.read_through[name]
-        }
-        near = {name: start.read_through[name] for name in journals if name not in heads}
-        if len(near) >= self._many and not self._mostly_news:
-            # A head costs half of a tail, so where few journals have news the rest is not asked for one.
-            heads |= self._view.client.write_heads(list(near))
-            near = {}
-        return self._asked_tails(near) | {name: Tail(head) for name, head in heads.items()}
 
-    def _is_behind(self, journal: str, start: JournalOffsets) -> bool:
-        """Tell whether a journal had more to read when it was seen last: no look brings it twice."""
-        head = self._selection.heads.get(journal, start.head_seen(journal))
-        return head is not None and head > start.read_through[journal]
-
-    def _contents(self, backlogs: Mapping[str, Backlog], tails: Mapping[str, Tail]) -> dict[str, bytes]:
-        """Return the unread bytes of the journals that have few of them."""
-        small = {
-            name: left.begin
-            for name, left in backlogs.items()
-            if tails[name].content is None and left.size_bytes <= TAIL_BYTES
-        }
-        found = dict(tails) | self._asked_tails(small)
-        contents = {name: found[name].content for name in backlogs}
-        return {name: content for name, content in contents.items() if content is not None}
-
-    def _asked_tails(self, offsets: Mapping[str, int]) -> dict[str, Tail]:
-        if not offsets:
-            return {}
-        return self._view.client.tails(offsets, max(1, min(TAIL_BYTES, LOOK_BYTES // len(offsets))))
-
-    def _write_heads(self, start: JournalOffsets, seen: Mapping[str, int]) -> dict[str, int]:
-        # A head below what was read, or below the end of the run, may be that of a replica that has just
-        # joined the journal. Taken as it is, it would be a loss, or end the run with bytes left to read.
-        frozen, read = self._frozen or {}, start.read_through
-        expected = {name: max(read[name], frozen.get(name, 0)) for name in seen}
-        unsettled = {name: offset for name, offset in expected.items() if seen[name] < offset}
-        heads = dict(seen)
-        if unsettled:
-            heads |= self._view.check_heads({name: read[name] for name in unsettled}, unsettled)
-        self._selection.see(heads)
-        return heads
-
-    def _may_add(self, journal: str) -> bool:
-        return self._frozen is None or journal in self._frozen
-
-    def _backlog(self, journal: str, start: JournalOffsets, head: int) -> Backlog:
-        begin = start.read_through[journal]
-        if self._frozen is not None:
-            head = max(begin, min(head, self._frozen.get(journal, begin)))
-        return Backlog(begin, head)
-
-    def _has_news(self, journal: str, backlog: Backlog) -> bool:
-        return backlog.size_bytes > 0 and self._unfinished.get(journal) != (backlog.begin, backlog.head)
-
-    def _end_of(self, journal: str, backlog: Backlog, admitted: int, most: int, content: bytes | None) -> int:
-        begin, options = backlog.begin, self._view.options
-        window, framing = RecordedWindow(self._view.window(journal)), self._view.framing(journal)
-        counts = most < admitted - begin
-        if content is not None:
-            window = RecordedWindow(window_of(content, begin, window))
-            if counts:
-                admitted = counted_end_of(content[: admitted - begin], begin, most, framing)
-        elif counts:
-            admitted = counted_end(
-                self._view.client,
-                Piece(journal, begin, admitted, admitted, starts_on_record=True, framing=framing.name),
-                most,
-                fail_on_data_loss=options.fail_on_data_loss,
-                max_record_bytes=options.max_record_bytes,
-                framing=framing,
-            )
-        end = limited_end(
-            window,
-            begin,
-            admitted,
-            backlog.head,
-            options.max_record_bytes,
-            journal=journal,
-            framing=framing,
-        )
-        if end == backlog.begin:
-            self._unfinished[journal] = (backlog.begin, backlog.head)
-        self._identities.read(journal, begin, end, window.before(end))
-        return end
+def stream_planner(options: SourceOptions) -> tuple[Planner, Client]:
+    """Return the planner of a stream and its client, which the caller closes after the planner."""
+    show_logs(options.log_level)
+    client = open_client(options)
+    return Planner(client, options, follow(client, options), idle_poll_s=IDLE_POLL_S), client
 
 
 def batch_line(
@@ -601,5 +623,5 @@ def gaps_line(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> str:
 
 def start_line(starts: Mapping[str, int], heads: Mapping[str, int]) -> str:
     """Return the line about a query that starts, ``heads`` being of the journals that have more to read."""
-    left = sum(head - starts[journal] for journal, head in heads.items())
-    return f"query starts journals={len(starts)} lag_bytes={left}"
+    lag = sum(head - starts[journal] for journal, head in heads.items())
+    return f"query starts journals={len(starts)} lag_bytes={lag}"

@@ -52,6 +52,8 @@ class JournalView:
         self.options = options
         self._specs: dict[str, pb.JournalSpec] = {}
         self._framings: dict[str, Framing] = {}
+        self._listed_from: dict[str, int] = {}
+        """By journal, start of a fragment; earlier fragments have nothing left to read."""
 
     def __repr__(self) -> str:
         return f"JournalView({self.client!r}, {len(self._specs)} specs)"
@@ -122,6 +124,16 @@ class JournalView:
             return [each.fragment for each in self.client.list_fragments(journal, **narrowed)]
         except SuspendedError:
             return []
+
+    def spans_from(self, journal: str, begin: int) -> list[tuple[int, int]]:
+        """Return the spans of fragments from an offset on, and maybe of some before.
+
+        Later calls have the same offset or a larger one: fragments before it are not listed again.
+        """
+        fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
+        started = [each.begin for each in fragments if each.begin <= begin]
+        self._listed_from[journal] = max(started, default=0)
+        return [(each.begin, each.end) for each in fragments]
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
         """Return the start of the first fragment stored at a time or later; None without such a fragment."""

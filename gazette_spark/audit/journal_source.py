@@ -27,7 +27,7 @@ from gazette_spark._formats.framing import Block, Framing, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
 from gazette_spark._formats.raw import ChunkFraming
 from gazette_spark._formats.registry import framing_named
-from gazette_spark._planning.access import security_for_tasks
+from gazette_spark._planning.access import open_client, security_for_tasks
 from gazette_spark._planning.boundary import record_end, window_reader
 from gazette_spark._planning.committed import CommittedScan, committed_scan, uuid_place
 from gazette_spark._planning.cutter import PieceScan
@@ -41,7 +41,7 @@ from gazette_spark.options.security import Security
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.spans import outside
-from gazette_spark.source import GazetteDataSource, open_client
+from gazette_spark.source import GazetteDataSource
 
 Gaps = tuple[tuple[int, int], ...]
 

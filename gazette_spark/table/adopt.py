@@ -25,6 +25,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.boundary import window_reader
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
@@ -40,7 +41,6 @@ from gazette_spark.ledger.history import HistoryRow, visible_entries
 from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
 from gazette_spark.options.query_range import RANGE_OPTIONS
 from gazette_spark.options.source import parse_options
-from gazette_spark.source import open_journals
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import COMMITTED_COLUMNS, has_columns, range_origin
 

@@ -147,8 +147,8 @@ def look_around(options: SourceOptions | None) -> Callable[[], str]:
         import sys
 
         try:
+            from gazette_spark._planning.access import open_client
             from gazette_spark.errors import GazetteError
-            from gazette_spark.source import open_client
 
             options = content and pickle.loads(content)  # noqa: S301 - made above
         except ImportError as missing:

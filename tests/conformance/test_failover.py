@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark import Client, source
+from gazette_spark import Client
+from gazette_spark._planning import plan
 from gazette_spark.client._read.settled_heads import SettledHead
 from gazette_spark.testing import MicroBatches
 from tests.conformance.wire import wait_for
@@ -37,7 +38,7 @@ NEVER_S = 600
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that is idle is asked again at once."""
-    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 
 @pytest.fixture(

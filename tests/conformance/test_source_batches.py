@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructType
 
-from gazette_spark import Client, source
+from gazette_spark import Client
+from gazette_spark._planning import plan
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
@@ -36,7 +37,7 @@ OLD_S = 7 * 3600
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that is idle is asked again at once."""
-    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 
 def reader(endpoint: str, journal: str, **options: str) -> StreamReader:

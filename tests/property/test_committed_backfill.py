@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StringType, StructField, StructType
 
-from gazette_spark import source
 from gazette_spark._backfill import backfill
 from gazette_spark._planning import committed as scan_committed
+from gazette_spark._planning import plan
 from gazette_spark._planning import states as states_module
 from gazette_spark._planning.states import StateFiles
 from gazette_spark.broker.embedded import EmbeddedBroker
@@ -239,7 +239,7 @@ def test_a_backfill_that_dies_anywhere_leaves_no_seam(
     last = [("a", (9, 0, 1, 1)), ("b", (9, 0, 1, 1))]
     ending = (Seam(last, True, 1 << 20, ("", 1), 0, []), Seam(last, False, 1 << 20, ("", 1), 0, []))
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "IDLE_POLL_S", 0.0)
+        patch.setattr(plan, "IDLE_POLL_S", 0.0)
         patch.setattr(scan_committed, "WINDOW_BYTES", window)
         patch.setattr(states_module, "KEPT_FILES", kept)
         for turn in (*turns, *ending):

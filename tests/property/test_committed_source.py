@@ -30,6 +30,7 @@ from gazette_spark import source
 from gazette_spark._formats.fixed import frame
 from gazette_spark._planning import committed as scan_committed
 from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning import plan
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
 from gazette_spark.audit.parts import first_difference
@@ -180,7 +181,7 @@ def test_batches_give_the_committed_messages_once(
         "includeAcks": str(acks).lower(),
     }
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "IDLE_POLL_S", 0.0)
+        patch.setattr(plan, "IDLE_POLL_S", 0.0)
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
         patch.setattr(PieceScan, "__init__", partialmethod(PieceScan.__init__, block_bytes=memory[1]))
         patch.setattr(pieces_module, "PLANNED_BYTES", memory[2])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from gazette_spark import source
+from gazette_spark._planning import plan
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.settings import ServingSettings, StorageSettings
@@ -32,7 +32,7 @@ def held() -> tuple[int, int]:
 
 def test_a_hundred_batches_leave_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that are killed, connections that break and stores that refuse included."""
-    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
     faults = Faults()
     with (
         EmbeddedBroker(

@@ -28,6 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from gazette_spark import source
 from gazette_spark._formats.fixed import MAGIC, frame
 from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning import plan
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.settings import ServingSettings, StorageSettings
@@ -444,7 +445,7 @@ class SourceMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that is idle is asked again at once."""
-    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
 
 
 TestSource = SourceMachine.TestCase

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gazette_spark import source
+from gazette_spark._planning import ends, plan
 from gazette_spark._planning import pieces as pieces_module
-from gazette_spark._planning import plan as planner
 from gazette_spark._planning.pieces import Piece, PlannedBytes
+from gazette_spark._planning.task import RowReader
 from gazette_spark._planning.tracked_position import TrackedPosition
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, RecordError
@@ -42,36 +42,36 @@ class Mutation:
 
 def end_anywhere(mutation: Mutation) -> None:
     """A batch ends where the limit says, not where a record does."""
-    real = planner.limited_end  # type: ignore[attr-defined]  # The name the planner calls.
+    real = ends.limited_end  # type: ignore[attr-defined]  # The name the planner calls.
 
     def end(window: Any, begin: int, soft_end: int, write_head: int, *args: Any, **kwargs: Any) -> int:
         right = real(window, begin, soft_end, write_head, *args, **kwargs)
         return mutation.choose(right, min(soft_end, write_head))
 
-    mutation.replace(planner, "limited_end", end)
+    mutation.replace(ends, "limited_end", end)
 
 
 def forget_the_start(mutation: Mutation) -> None:
     """The first batch reads from a start that is nowhere written down."""
-    real = planner.Planner.next
+    real = plan.Planner.next
 
-    def next_end(self: planner.Planner, start: Any, *limits: Any) -> object:
+    def next_end(self: plan.Planner, start: Any, *limits: Any) -> object:
         return real(self, mutation.choose(start, start.at("")), *limits)
 
-    mutation.replace(planner.Planner, "next", next_end)
+    mutation.replace(plan.Planner, "next", next_end)
 
 
 def read_to_the_head(mutation: Mutation) -> None:
     """Tasks read on to the write head there is when they run."""
-    real = source.record_batches
+    real = RowReader.rows
 
-    def record_batches(client: Client, piece: Piece, *rest: Any) -> object:
+    def rows(self: RowReader, client: Client, piece: Piece) -> object:
         if piece.end == piece.limit:
             head = client.write_head(piece.journal)
             piece = mutation.choose(piece, replace(piece, end=head, limit=head))
-        return real(client, piece, *rest)
+        return real(self, client, piece)
 
-    mutation.replace(source, "record_batches", record_batches)
+    mutation.replace(RowReader, "rows", rows)
     mutation.replace(PlannedBytes, "attach_to", lambda _, pieces: pieces)
 
 
@@ -83,32 +83,32 @@ def trust_every_cut(mutation: Mutation) -> None:
         pieces = list(real(*args, **kwargs))
         return mutation.choose(pieces, [replace(piece, starts_on_record=True) for piece in pieces])
 
-    mutation.replace(planner, "split", split)
+    mutation.replace(plan, "split", split)
 
 
 def lose_a_piece(mutation: Mutation) -> None:
     """A batch of many pieces leaves out its last."""
-    real = planner.split  # type: ignore[attr-defined]  # The name the planner calls.
+    real = plan.split  # type: ignore[attr-defined]  # The name the planner calls.
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
         pieces = list(real(*args, **kwargs))
         return mutation.choose(pieces, pieces[:3])
 
-    mutation.replace(planner, "split", split)
+    mutation.replace(plan, "split", split)
 
 
 def start_new_journals_late(mutation: Mutation) -> None:
     """A journal that appears is read from its head on."""
-    real = planner.Planner.next
+    real = plan.Planner.next
 
-    def next_end(self: planner.Planner, start: Any, *limits: Any) -> JournalOffsets:
+    def next_end(self: plan.Planner, start: Any, *limits: Any) -> JournalOffsets:
         end = real(self, start, *limits)
         added = sorted(end.read_through.keys() - start.read_through.keys())
         begins = {**end.read_through, **self._view.client.write_heads(added)}
         seen = {journal: head for journal, head in end.heads.items() if head > begins[journal]}
         return mutation.choose(end, replace(end, read_through=begins, heads=seen))
 
-    mutation.replace(planner.Planner, "next", next_end)
+    mutation.replace(plan.Planner, "next", next_end)
 
 
 def take_a_restart_for_a_new_query(mutation: Mutation) -> None:
@@ -134,7 +134,7 @@ RARELY_MET = [forget_the_start, trust_every_cut, start_new_journals_late]
 )
 def test_the_machine_finds(mutant: Callable[[Mutation], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutant leads to rows that are missing, doubled or others, or to an error that says so."""
-    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+    monkeypatch.setattr(plan, "IDLE_POLL_S", 0.0)
     mutation = Mutation(monkeypatch)
     mutant(mutation)
     with pytest.raises(FOUND):

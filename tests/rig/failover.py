@@ -29,6 +29,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from gazette_spark import Client
 from gazette_spark._backfill import continued, pinned_options, steps
 from gazette_spark._formats.framing import RowRefusal
+from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import shard_spec
@@ -40,7 +41,7 @@ from gazette_spark.options.source import parse_options
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.replicated_log import Checkpoint, NoMoreMessageError, Receiver, Writer
-from gazette_spark.source import GazetteDataSource, open_journals
+from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing import MicroBatches
 from gazette_spark.testing.micro_batch import Run
 from gazette_spark.write.producer import TaskProducer

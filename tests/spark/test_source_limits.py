@@ -136,7 +136,7 @@ def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> 
         pytest.param(
             {"startingOffsets": '{"%s":99999}'}, "past the write head", id="beyond", marks=pytest.mark.soak
         ),
-        pytest.param({"startingOffsets": '{"%s":3}'}, "lies inside a record", id="inside"),
+        pytest.param({"startingOffsets": '{"%s":3}'}, "in the middle of a record", id="inside"),
         pytest.param({"endingOffsets": '{"%s":99999}'}, "endingOffsets lies past the write head", id="end"),
     ],
 )

@@ -183,7 +183,7 @@ def delete(client: Client, journal: str) -> None:
 
 
 SOAK_DAMAGES = {
-    '{"format_version":1,"journals":{"%s":3}}': "position lies inside a record: .* \\(offset 3\\)",
+    '{"format_version":1,"journals":{"%s":3}}': "position is in the middle of a record: .* \\(offset 3\\)",
     '{"format_version":1,"journals":{"%s":"3"}}': "an offset is an integer, got '3'; expected the form",
     '{"format_version":9,"journals":{"%s":6}}': "written by a later release of gazette_spark",
     '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 import pyspark_gazette
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
+from gazette_spark._planning import access
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.pieces import Piece
@@ -106,7 +107,7 @@ class FakeClient:
 def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     """What readers get instead of a connected client."""
     fake = FakeClient(FakeJournal(b'{"id":1}\n{"id":2}\n'))
-    monkeypatch.setattr(source, "open_client", lambda _options: fake)
+    monkeypatch.setattr(access, "open_client", lambda _options: fake)
     return fake
 
 
@@ -188,7 +189,7 @@ def test_a_task_that_is_given_its_bytes_asks_no_broker(
     assert list(read(reader, PiecePartition(given, given, *WHOLE.pieces))) == [expected] * 3
     assert client.journal.reads == [(0, 18)]
     assert b"id" not in repr(given).encode()
-    monkeypatch.delattr(source, "open_client")
+    monkeypatch.delattr(access, "open_client")
     assert list(read(reader, PiecePartition(given, given))) == [expected] * 2
 
 
@@ -500,39 +501,6 @@ def test_a_trigger_that_reads_nothing_at_first_is_warned_of(
     assert "use Trigger.AvailableNow" in caplog.text
 
 
-def test_an_idle_stream_is_looked_at_ten_times_a_second(
-    reader: StreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream is not asked a hundred times a second, as Spark would; an AvailableNow run does not wait."""
-    waits: list[float] = []
-    monkeypatch.setattr(source, "_wait", waits.append)
-    for _ in range(3):
-        reader.latestOffset(START, ReadAllAvailable())
-    assert len(waits) == 2
-    assert all(0 < wait <= source.IDLE_POLL_S for wait in waits)
-    reader.prepareForTriggerAvailableNow()
-    reader.latestOffset(START, ReadAllAvailable())
-    assert len(waits) == 2
-
-
-def test_a_look_that_takes_long_is_not_taken_at_once_again(
-    reader: StreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Thousands of journals would keep their brokers busy with nothing: half of the time is enough."""
-    now, waits = [0.0], list[float]()
-    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(source, "_wait", waits.append)
-
-    def look(start: object, _limits: ReadLimits) -> object:
-        now[0] += 3
-        return start
-
-    monkeypatch.setattr(reader.fake, "next", look)  # type: ignore[attr-defined]
-    for _ in range(2):
-        reader.latestOffset(START, ReadAllAvailable())
-    assert waits == [3]
-
-
 @pytest.mark.parametrize("start", [None, "5", {"journals": {}}], ids=["null", "text", "no_version"])
 def test_a_position_that_is_none_is_refused(reader: StreamReader, start: Any) -> None:
     """Spark passes on whatever it has."""
@@ -559,7 +527,6 @@ def test_a_spark_without_admission_control_has_its_own_reader(
     assert not hasattr(pickle.loads(pickle.dumps(made)), "prepareForTriggerAvailableNow")
     planner = FakePlanner()
     monkeypatch.setattr(made, "_plan", lambda: planner)
-    monkeypatch.setattr(source, "_wait", lambda _seconds: None)
     assert made.partitions(START, START) == []
     assert [made.latestOffset(), made.latestOffset()] == [START, START]
     assert planner.limits == [ReadLimits(7), ReadLimits(7)]
@@ -596,7 +563,7 @@ def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
         entered.append(options.security.token)
         return client
 
-    monkeypatch.setattr(source, "open_client", open_client)
+    monkeypatch.setattr(access, "open_client", open_client)
     for partition in partitions:
         assert [row for found in read(reader, partition) for row in found["offset"].to_pylist()] == [0, 9]
     assert entered == ["first", "second"]
@@ -664,7 +631,7 @@ def test_errors_arrive_without_the_frames_that_lead_to_them(
 def test_the_client_gets_the_options() -> None:
     """The client gets the options, with milliseconds as seconds."""
     options = data_source(requestTimeoutMs="1500", fragmentRoot="/data").streamReader(RAW)._options
-    with source.open_client(options) as opened:
+    with access.open_client(options) as opened:
         assert isinstance(opened, Client)
         assert (opened.endpoint, opened.fragment_root) == ("http://broker.test:80", "/data")
 

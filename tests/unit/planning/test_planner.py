@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from gazette_spark._formats.fixed import frame
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.pieces import Piece
-from gazette_spark._planning.plan import TAIL_BYTES
+from gazette_spark._planning.plan import TAIL_BYTES, Planner
+from gazette_spark.client._read.heads import Tail
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -19,8 +22,9 @@ from gazette_spark.errors import (
     RecordError,
 )
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.labels import parse_selector
-from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
+from tests.oracles.brokers import FIXED, FakeClient, FakeJournal, at, lines, planner_of
 
 
 def test_a_new_query_starts_at_the_latest_and_is_pinned_there() -> None:
@@ -166,7 +170,7 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
         pytest.param(
             {"journals": "log/proto", "startingOffsets": '{"log/proto":9}'},
             OffsetError,
-            "lies inside a record: what stands at it begins none of framing fixed",
+            "is in the middle of a record of framing fixed",
             id="inside_a_frame",
         ),
     ],
@@ -426,7 +430,7 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
     client.journals["log/a"].content += lines(2)
     client.journals["log/b"].content += lines(2)
     assert planner.next(first, limits) is first
-    assert planner.latest() == at(a=30, b=30)
+    assert planner.report() == at(a=30, b=30).to_dict()
     client.journals["log/b"].content += lines(1)
     second = planner.next(first, limits)
     assert second == at(a=30, b=40)
@@ -752,9 +756,9 @@ def test_a_batch_end_that_cannot_be_is_named(end: int, text: str) -> None:
 def test_the_heads_seen_last_are_reported() -> None:
     """Spark shows them in the query's progress; before the first batch there are none."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half")})
-    assert planner.latest() is None
+    assert planner.report() is None
     planner.next(at(a=0))
-    assert planner.latest() == at(a=34)
+    assert planner.report() == at(a=34).to_dict()
 
 
 def test_a_batch_that_may_skip_bytes_says_which_are_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -824,3 +828,31 @@ def test_a_batch_brings_few_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None
     start, end = at(a=0, b=0, c=0, d=0), at(a=30, b=10, c=20, d=10)
     assert planner.next(start) == end
     assert contents(planner.pieces(start, end)) == [None, lines(1), lines(2), lines(1)]
+
+
+@pytest.mark.parametrize(("look_s", "pause_s"), [(0.01, 0.1), (3, 3)], ids=["quick", "slow"])
+def test_a_stream_with_nothing_new_is_looked_at_seldom(look_s: float, pause_s: float) -> None:
+    """Spark asks a hundred times a second; a look that took long is not repeated at once either."""
+    now, waits = [0.0], list[float]()
+
+    class SlowClient(FakeClient):
+        def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
+            now[0] += look_s
+            return super().tails(offsets, max_bytes)
+
+    options = parse_options({"brokerAddress": "http://broker.test:80", "path": "log/"}, "stream", environ={})
+    client = SlowClient({"log/a": FakeJournal(lines(1))})
+    planner = Planner(
+        client,  # type: ignore[arg-type]
+        options,
+        clock=lambda: now[0],
+        idle_poll_s=0.1,
+        wait=waits.append,
+    )
+    assert planner.next(at(a=0)) == at(a=10)
+    for _ in range(3):
+        planner.next(at(a=10))
+    assert waits == pytest.approx([pause_s] * 2)
+    planner.freeze()
+    planner.next(at(a=10))
+    assert len(waits) == 2

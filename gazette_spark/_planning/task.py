@@ -1,0 +1,176 @@
+"""The tasks of a batch, grouped on the driver, and the rows of a piece, read on executors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from gazette_spark._formats import metadata
+from gazette_spark._formats.metadata import Labels, labels_array
+from gazette_spark._formats.registry import framing_named, row_parser
+from gazette_spark._formats.rows import RowParser
+from gazette_spark._planning.columns import check_schema, format_of
+from gazette_spark._planning.cutter import PieceScan, raw_record_batches
+from gazette_spark._planning.pieces import Piece, tasks
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark.errors import OptionError
+from gazette_spark.options.query_range import EARLIEST, OffsetChoice
+from gazette_spark.options.source import SourceOptions
+from gazette_spark.spark_versions import arrow_schema
+
+if TYPE_CHECKING:
+    # Spark starts many processes, and most of them need neither the planner nor these.
+    from gazette_spark._planning.committed import CommittedScan
+    from gazette_spark._planning.plan import Planner
+    from gazette_spark._planning.quarantine import QuarantiningParser
+
+log = logging.getLogger(__name__)
+
+_GAP_EVENTS = {
+    "missing": "bytes are gone",
+    "desync": "bytes begin no record",
+    "rest": "bytes after missing ones may be the rest of a record",
+}
+"""How the log names what is skipped, by the kind of a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """What all tasks of a query share. It travels to executors with Spark's reader."""
+
+    options: SourceOptions
+    schema: StructType
+    """Columns of the rows."""
+    descriptors: bytes = field(default=b"", repr=False)
+    """Content of the file ``descriptorFile``, which only the driver has."""
+
+    @classmethod
+    def of(cls, options: SourceOptions, schema: StructType) -> Self:
+        """Return the reader of a query; on the driver.
+
+        Raises:
+            OptionError: a column cannot be read, or the file ``descriptorFile``.
+        """
+        check_schema(options, schema)
+        descriptors = b""
+        if options.descriptor_file is not None:
+            try:
+                descriptors = Path(options.descriptor_file).read_bytes()
+            except OSError as error:
+                got = f"{options.descriptor_file!r}, which cannot be read: {error.strerror}"
+                raise OptionError("descriptorFile", got, "a file on the driver") from None
+        reader = cls(options, schema, descriptors)
+        if options.format not in (None, "raw"):
+            reader.parser_maker(options.format or "")()  # An error here is one of the driver's.
+        return reader
+
+    def for_tasks(self) -> Self:
+        """Return what tasks need: of 10,000 journals, offsets and fingerprints to start at are a megabyte."""
+        start = OffsetChoice(EARLIEST)
+        return replace(self, options=replace(self.options, resume_offsets=None, starting_offsets=start))
+
+    def parser_maker(self, form: str, labels: Labels = ()) -> Callable[[], RowParser]:
+        """Return what makes the parser of a format other than raw; it can be pickled."""
+        schema = arrow_schema(self.schema)
+        return partial(row_parser, form, self.options, schema, labels=labels, descriptors=self.descriptors)
+
+    def group(self, planner: Planner, pieces: Iterable[Piece]) -> list[tuple[Piece, ...]]:
+        """Return the pieces of each task of a batch; on the driver.
+
+        Raises:
+            OptionError: a column cannot be read from a journal's records or labels.
+        """
+        names = self.schema.fieldNames()
+        labels_type = None
+        if metadata.LABELS in names:
+            labels_type = to_arrow_type(self.schema[metadata.LABELS].dataType)
+        ready: list[Piece] = []
+        for piece in pieces:
+            labels: Labels = ()
+            if labels_type is not None:
+                labels = planner.labels(piece.journal)
+                labels_array(labels_type, labels, piece.journal)  # Raises here rather than in a task.
+            # The planner, which may have read the bytes, did not ask when they were stored.
+            content = None if metadata.MOD_TIME in names else piece.content
+            ready.append(replace(piece, labels=labels, content=content))
+
+        # What does not fit the columns is an error of the driver's, before the first task starts.
+        for form in {format_of(self.options, self.schema, piece) for piece in ready} - {"raw"}:
+            self.parser_maker(form)()
+        if self.options.reads_committed:
+            from gazette_spark._planning.committed import uuid_place  # Most queries do without.
+
+            for framing in {piece.framing for piece in ready}:
+                uuid_place(self.options, framing)
+        return tasks(ready, self.options.min_partitions or 1)
+
+    def rows(self, journals: JournalSource | None, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece in the query's columns, as Arrow sees them; on an executor.
+
+        Args:
+            journals: Brokers or a store; None if the piece brings its content.
+            piece: The piece.
+
+        Raises:
+            DataLossError: bytes are missing, under ``failOnDataLoss=true``.
+            RecordError: a record is malformed, under ``mode=FAILFAST``, or longer than ``maxRecordBytes``.
+        """
+        options, form = self.options, format_of(self.options, self.schema, piece)
+        framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
+
+        # The first try of a task may have died of a record that no parser survives. So a task that runs
+        # again parses in a child process, which finds that record.
+        parser: RowParser | QuarantiningParser | None = None
+        if form != "raw":
+            make_parser, context = self.parser_maker(form, piece.labels), TaskContext.get()
+            if context is not None and context.attemptNumber() > 0:
+                from gazette_spark._planning.quarantine import QuarantiningParser  # Few tasks run twice.
+
+                parser = QuarantiningParser(make_parser)
+            else:
+                parser = make_parser()
+
+        def scan_of(part: Piece) -> PieceScan:
+            return PieceScan(
+                journals,
+                part,
+                fail_on_data_loss=options.fail_on_data_loss,
+                max_record_bytes=options.max_record_bytes,
+                framing=framing,
+            )
+
+        scan: PieceScan | CommittedScan = scan_of(piece)
+        if options.reads_committed:
+            from gazette_spark._planning.committed import committed_scan  # Most queries do without.
+
+            assert journals is not None
+            scan = committed_scan(journals, piece, options, scan_of, self.schema.fieldNames())
+
+        # Spark compares the first record batch's schema with its own, nullability included, and does not
+        # look at the later ones.
+        expected = arrow_schema(self.schema)
+        if parser is None:
+            record_batches = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
+        else:
+            record_batches = parser.record_batches(scan)
+        for record_batch in record_batches:
+            yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
+
+        # Both are complete only now. A task that fails has logged neither.
+        if parser is not None and parser.malformed:
+            log.warning(
+                "malformed records mode=%s journal=%s begin=%d end=%d count=%d",
+                *(parser.format.mode, piece.journal, piece.begin, piece.end, parser.malformed),
+            )
+        for gap in scan.gaps:
+            event = _GAP_EVENTS[gap.kind]
+            log.warning("%s, skipped journal=%s begin=%d end=%d", event, gap.journal, gap.begin, gap.end)
