@@ -17,7 +17,7 @@ from scan_bench import Memory
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece
-from gazette_spark.client._read.decoders import decode_fragment
+from gazette_spark.client._read.codecs import decode_fragment
 from gazette_spark.protocol import protocol_pb2 as pb
 
 CHUNK_BYTES = 1 << 20

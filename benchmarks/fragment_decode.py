@@ -29,7 +29,7 @@ import zstandard
 from isal import igzip
 
 from gazette_spark.client import open_fragment_url
-from gazette_spark.client._read.decoders import decode_fragment
+from gazette_spark.client._read.codecs import decode_fragment
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 

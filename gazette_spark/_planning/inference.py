@@ -32,7 +32,7 @@ from gazette_spark._formats.registry import FORMAT_FRAMINGS, framing_named, json
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import Planner
-from gazette_spark.client._read.fragments import without_query
+from gazette_spark.client._read.fragment import without_query
 from gazette_spark.errors import DamagedFileError, JsonError, OptionError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice

@@ -10,9 +10,8 @@ from gazette_spark.protocol.spans import Spans, joined, outside
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
-    from gazette_spark.client._list.listings import ListedFragment
-    from gazette_spark.client._read.heads import Tail
-    from gazette_spark.client._read.settled_heads import SettledHead
+    from gazette_spark.client._list.listing import ListedFragment
+    from gazette_spark.client._read.heads import SettledHead, Tail
     from gazette_spark.protocol import protocol_pb2 as pb
 
 

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.listing import JournalLister
 from gazette_spark._planning.view import JournalView
-from gazette_spark.client._list.listings import name_hint
+from gazette_spark.client._list.listing import name_hint
 from gazette_spark.errors import (
     JournalNotFoundError,
     OptionError,

@@ -31,13 +31,11 @@ from gazette_spark._planning.store_layout import (
     check_fragments,
     layout_of,
 )
-from gazette_spark.client._list.listings import ListedFragment
-from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.listing import ListedFragment, Listing
 from gazette_spark.client._read.chunks import Chunk
+from gazette_spark.client._read.fragment import FragmentReader, without_query
 from gazette_spark.client._read.fragment_urls import FragmentOpener
-from gazette_spark.client._read.fragments import FragmentReader, without_query
-from gazette_spark.client._read.heads import Tail
-from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.client._read.heads import SettledHead, Tail
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     DirectReadError,

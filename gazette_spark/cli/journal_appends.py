@@ -195,7 +195,7 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
         JournalNotFoundError: no journal matches.
     """
     from gazette_spark.client._append.mappings import ModuloMapping, RandomMapping, RendezvousMapping
-    from gazette_spark.client._list.listings import journal_not_found
+    from gazette_spark.client._list.listing import journal_not_found
 
     journals = client.list_journals(selector)
     if not journals:

@@ -256,7 +256,7 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
 
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
     """Return the error with a question, if journals have a similar name."""
-    from gazette_spark.client._list.listings import name_hint
+    from gazette_spark.client._list.listing import name_hint
 
     hint = name_hint(client, error.journal.partition(";")[0])
     return JournalNotFoundError(error.journal, (error.detail + hint).removeprefix("; "))

@@ -23,19 +23,16 @@ from gazette_spark.client._append.append import (
     Piece,
     append_options,
 )
-from gazette_spark.client._list import listings as listing
+from gazette_spark.client._list import listing
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches, conflict
-from gazette_spark.client._list.listings import FragmentsOptions, ListedFragment, StoreHealth
-from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.listing import FragmentsOptions, ListedFragment, Listing, StoreHealth
 from gazette_spark.client._read import heads
-from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.fragment import FetchLimit, FragmentReader
 from gazette_spark.client._read.fragment_urls import FragmentOpener
-from gazette_spark.client._read.fragments import FragmentReader
 from gazette_spark.client._read.gaps import FragmentGap, find_gaps
-from gazette_spark.client._read.read import ReadOptions, ReadStream
-from gazette_spark.client._read.reader import Reader
-from gazette_spark.client._read.retry_reader import RetryReader
-from gazette_spark.client._read.settled_heads import SettledHead, settle_head
+from gazette_spark.client._read.heads import SettledHead, settle_head
+from gazette_spark.client._read.reader import Reader, RetryReader
+from gazette_spark.client._read.stream import ReadOptions, ReadStream
 from gazette_spark.client._transport import retry
 from gazette_spark.client._transport.channel import Connection
 from gazette_spark.client._transport.credentials import Credentials, TlsOptions
@@ -382,7 +379,7 @@ class Client(Closing):
         """Return the write head of each journal, confirmed where it is below an offset already read.
 
         After a failover a member may answer with a head that is too low: see
-        :mod:`gazette_spark.client._read.settled_heads`. Such a journal takes the client's timeout at most.
+        :mod:`gazette_spark.client._read.heads`. Such a journal takes the client's timeout at most.
 
         Args:
             reached: by journal, an offset up to which it was read.

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client._append.futures import finished_operation
-from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.application import (
     Application,
     BeginFinisher,

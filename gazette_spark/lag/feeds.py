@@ -112,7 +112,7 @@ class HeadFeed:
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})
             self._stores_at_ms = now_ms
         if not listed and self._selector.startswith("name="):
-            from gazette_spark.client._list.listings import journal_not_found
+            from gazette_spark.client._list.listing import journal_not_found
 
             raise journal_not_found(self._client, self._selector)
 

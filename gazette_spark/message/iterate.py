@@ -19,7 +19,7 @@ from typing import NamedTuple, Self, TypedDict, Unpack
 from google.protobuf.message import DecodeError
 
 from gazette_spark.client._read.chunks import Chunk
-from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
 from gazette_spark.errors import ClosedError, DataLossError, RecordError

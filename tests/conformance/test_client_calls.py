@@ -11,7 +11,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.client import journal_spec
-from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     FlowControlError,

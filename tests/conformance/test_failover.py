@@ -10,7 +10,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark._planning import plan
-from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.testing import MicroBatches
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import DeployedBroker

@@ -13,7 +13,7 @@ import pytest
 
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.client import AppendService
-from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.consumer import LocalHost, ResolveArgs, RestartPolicy, shard_spec, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
 from gazette_spark.errors import ShardFailedError

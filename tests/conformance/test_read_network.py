@@ -14,7 +14,7 @@ import pytest
 from gazette_spark import Client, EmbeddedBroker
 from gazette_spark.broker import ServingSettings
 from gazette_spark.client import Reader, RetryReader, WatchedList, journal_spec
-from gazette_spark.client._read.read import ReadOptions, ReadStream
+from gazette_spark.client._read.stream import ReadOptions, ReadStream
 from gazette_spark.client._transport.channel import Connection
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -11,8 +11,7 @@ from typing import Self
 from gazette_spark import JournalOffsets
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import Listing, parse_selector
-from gazette_spark.client._read.heads import MANY, Tail
-from gazette_spark.client._read.settled_heads import SettledHead
+from gazette_spark.client._read.heads import MANY, SettledHead, Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.options.source import parse_options
 from gazette_spark.options.table import Use

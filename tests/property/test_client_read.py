@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client._read.fragment_urls import FragmentOpener
-from gazette_spark.client._read.read import ReadOptions
-from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._read.reader import RetryReader
+from gazette_spark.client._read.stream import ReadOptions
 from gazette_spark.client._transport.channel import Connection
 from gazette_spark.errors import (
     BrokerError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.listing import Listing
 from gazette_spark.client._list.watch import WATCHLESS_STREAMS, Follower
 from gazette_spark.client._transport.channel import NO_ANSWER
 from gazette_spark.client._transport.retry import BACKOFF_S

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client._append.futures import AsyncOperation
-from gazette_spark.client._list import listings as listing
+from gazette_spark.client._list import listing
 from gazette_spark.consumer.application import JsonStore, Shard
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards

@@ -18,7 +18,7 @@ from gazette_spark.broker.faults import Fault, Faults
 from gazette_spark.broker.faulty_service import corrupt, hold
 from gazette_spark.broker.http.signed_urls import SignatureError, UrlSigner
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
-from gazette_spark.client._read.decoders import decode_fragment
+from gazette_spark.client._read.codecs import decode_fragment
 from gazette_spark.client._read.fragment_urls import open_regular
 from gazette_spark.errors import DirectReadError
 from gazette_spark.protocol import protocol_pb2 as pb

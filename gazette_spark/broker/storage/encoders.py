@@ -1,4 +1,4 @@
-"""Encode fragments for the store. Decoding is the client's: ``client._read.decoders``."""
+"""Encode fragments for the store. Decoding is the client's: ``client._read.codecs``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gazette_spark.broker.storage.spool import SpoolData
-from gazette_spark.client._read.decoders import CodecError, decode_fragment
+from gazette_spark.client._read.codecs import CodecError, decode_fragment
 from gazette_spark.client._read.regular_files import open_regular_file
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -38,8 +38,13 @@ from typing import NoReturn, Protocol, Self
 
 import grpc
 
-from gazette_spark.client._list.listings import list_metadata, make_selector, observe_routes
-from gazette_spark.client._list.snapshots import Listing, SnapshotJoiner
+from gazette_spark.client._list.listing import (
+    Listing,
+    SnapshotJoiner,
+    list_metadata,
+    make_selector,
+    observe_routes,
+)
 from gazette_spark.client._transport import retry
 from gazette_spark.client._transport.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.client import Client

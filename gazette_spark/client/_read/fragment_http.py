@@ -15,8 +15,7 @@ from typing import Any
 
 import httpx
 
-from gazette_spark.client._read.fetch_limit import FetchLimit
-from gazette_spark.client._read.fragments import URL_FIELD, without_query
+from gazette_spark.client._read.fragment import URL_FIELD, FetchLimit, without_query
 from gazette_spark.errors import DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 

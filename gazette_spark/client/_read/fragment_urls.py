@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
-from gazette_spark.client._read.fetch_limit import FetchLimit
-from gazette_spark.client._read.fragments import URL_FIELD, FragmentReader, without_query
+from gazette_spark.client._read.fragment import URL_FIELD, FetchLimit, FragmentReader, without_query
 from gazette_spark.client._read.regular_files import open_regular_file
 from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.errors import (

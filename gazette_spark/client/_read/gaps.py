@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gazette_spark.client._list.listings import ListedFragment
+from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.errors import OffsetError, SuspendedError
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.spans import joined, outside

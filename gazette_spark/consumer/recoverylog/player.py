@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 
 from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.client import Chunk, Client
-from gazette_spark.client._read.retry_reader import RetryReader
+from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
 from gazette_spark.consumer.recoverylog.operations import encode, fence_of
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError

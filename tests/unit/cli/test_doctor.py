@@ -19,7 +19,7 @@ from gazette_spark.cli.doctor import (
     check_token,
     lines,
 )
-from gazette_spark.client._list.listings import ListedFragment
+from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 

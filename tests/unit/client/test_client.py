@@ -12,7 +12,7 @@ import pytest
 
 from gazette_spark.client import Client
 from gazette_spark.client._list.apply import CHANGES_PER_APPLY
-from gazette_spark.client._list.listings import ListedFragment
+from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.client._read.heads import CALLS_IN_FLIGHT, MANY, Tail
 from gazette_spark.errors import (
     AuthError,

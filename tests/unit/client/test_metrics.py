@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import Client
-from gazette_spark.client._read.fragments import FragmentReader
+from gazette_spark.client._read.fragment import FragmentReader
 from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment

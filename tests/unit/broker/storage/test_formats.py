@@ -16,7 +16,7 @@ from gazette_spark.broker.storage.commit_log import CommitRecord, SpoolHeader
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.state import catalog_from_json, catalog_to_json
-from gazette_spark.client._read.decoders import decode_fragment
+from gazette_spark.client._read.codecs import decode_fragment
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.client._list.listings import NAMES_COMPARED, name_hint
+from gazette_spark.client._list.listing import NAMES_COMPARED, name_hint
 from gazette_spark.errors import AuthError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.oracles.brokers import FakeClient, FakeJournal

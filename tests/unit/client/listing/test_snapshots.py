@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gazette_spark.client._list.snapshots import Listing, ListingChange, SnapshotJoiner
+from gazette_spark.client._list.listing import Listing, ListingChange, SnapshotJoiner
 from gazette_spark.errors import JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.unit.client.listings import EMPTY, header, journal, message, pages

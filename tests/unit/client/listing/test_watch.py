@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client._list.snapshots import Listing
+from gazette_spark.client._list.listing import Listing
 from gazette_spark.client._list.watch import (
     LOGGED_ATTEMPT,
     WATCHLESS_STREAMS,

@@ -11,7 +11,7 @@ import cramjam
 import pytest
 import zstandard
 
-from gazette_spark.client._read.decoders import CodecError, decode_fragment
+from gazette_spark.client._read.codecs import CodecError, decode_fragment
 from gazette_spark.protocol import protocol_pb2 as pb
 
 TEXT = b"".join(b'{"id": %d, "event": "click"}\n' % i for i in range(40_000))

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from gazette_spark.client._read.chunks import Chunk
-from gazette_spark.client._read.read import Cursor, ReadOptions
+from gazette_spark.client._read.stream import Cursor, ReadOptions
 from gazette_spark.errors import (
     BrokerError,
     CorruptFragmentError,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client._read.settled_heads import SettledHead, settle_head
+from gazette_spark.client._read.heads import SettledHead, settle_head
 from gazette_spark.errors import (
     AuthError,
     GazetteError,

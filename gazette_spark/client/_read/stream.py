@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import grpc
 
 from gazette_spark.client._read.chunks import Chunk
-from gazette_spark.client._read.fragments import without_query
+from gazette_spark.client._read.fragment import without_query
 from gazette_spark.client._transport.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client._transport.status import read_status_error
 from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError

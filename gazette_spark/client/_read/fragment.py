@@ -11,16 +11,17 @@ was written. Gazette's own reader compares the length only.
 from __future__ import annotations
 
 import hashlib
+import math
 import queue
 import sys
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from gazette_spark.client._read.chunks import Chunk, ChunkReader
-from gazette_spark.client._read.decoders import BinaryStream, CodecError, decode_fragment
-from gazette_spark.client._read.fetch_limit import FetchLimit
+from gazette_spark.client._read.codecs import BinaryStream, CodecError, decode_fragment
 from gazette_spark.client.metrics import (
     DISCARD_FRAGMENT_BYTES,
     FRAGMENT_OPEN,
@@ -30,6 +31,7 @@ from gazette_spark.client.metrics import (
 from gazette_spark.errors import (
     ClosedError,
     CorruptFragmentError,
+    DirectReadError,
     FragmentTooLongError,
     FragmentTooShortError,
     GazetteError,
@@ -63,6 +65,45 @@ class Source(BinaryStream, Protocol):
 
     def close(self) -> None:
         """Release the file or connection."""
+
+
+class FetchLimit:
+    """Bounds each wait for a fragment's bytes by a time, and ends all of them by :meth:`cancel`.
+
+    One thread waits, with ``changed`` held; :meth:`cancel` may be called from any.
+    """
+
+    def __init__(self, timeout_s: Callable[[], float] = lambda: math.inf) -> None:
+        """Make a limit; ``timeout_s`` returns the seconds that the next bytes may take from now on."""
+        self.changed = threading.Condition()
+        """Notified of bytes, of the end, and of a cancel."""
+        self._timeout_s = timeout_s
+        self._until = math.inf
+        self._cancelled = False
+
+    def begin(self) -> None:
+        """Begin to wait for the next bytes."""
+        self._until = time.monotonic() + self._timeout_s()
+
+    def cancel(self) -> None:
+        """End the wait under way, and all later ones, with a ClosedError."""
+        with self.changed:
+            self._cancelled = True
+            self.changed.notify_all()
+
+    def wait(self, source: str) -> None:
+        """Wait for a change; ``changed`` is held.
+
+        Raises:
+            ClosedError: the wait was cancelled.
+            DirectReadError: the time is over.
+        """
+        if self._cancelled:
+            raise ClosedError(f"read of fragment {source}", "it was cancelled")
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise DirectReadError(source, "no bytes within the time limit", passing=True)
+        self.changed.wait(None if math.isinf(left_s) else left_s)
 
 
 class FragmentReader(ChunkReader):

@@ -1,13 +1,24 @@
-"""List journals and their fragments, ask for a store's health: each call once, without a retry."""
+"""List journals and their fragments, and ask for a store's health: one call each, without a retry.
+
+A listing of journals is a first message with the header, then messages that hold journals only. Without a
+watch it ends with the stream. In a watch it ends with an empty message, and the next one may follow::
+
+    header + journals, journals, journals, (empty)    header + journals, (empty)    …
+
+A stream that is cut before a listing's end, that repeats an old revision, or that breaks the form in another
+way gives an error. The unfinished listing is dropped.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from typing import Protocol
 
-from gazette_spark.client._list.snapshots import Listing, SnapshotJoiner
 from gazette_spark.client._transport.channel import Connection, settle
 from gazette_spark.client._transport.status import check_status
 from gazette_spark.errors import GazetteError, JournalNotFoundError, ProtocolError
@@ -30,6 +41,152 @@ MAX_PAGE = 10_000
 NAMES_COMPARED = 1000
 """Journals that are listed to find a name like a misspelt one: a hint has to cost little."""
 
+_WHERE = "ListResponse"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The journals that matched a selector at one revision.
+
+    A journal that was deleted and created again has another ``create_revision``.
+    """
+
+    header: pb.Header
+    """Header of the broker that answered; a watch resumes with it."""
+    journals: tuple[pb.ListResponse.Journal, ...]
+    """Ascending by name, each name once."""
+
+    def __repr__(self) -> str:
+        return f"Listing(revision={self.revision}, journals={len(self.journals)})"
+
+    @property
+    def revision(self) -> int:
+        """Etcd's revision when the listing was made; 0 if the broker did not say."""
+        return self.header.etcd.revision
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the journals."""
+        return [journal.spec.name for journal in self.journals]
+
+    def get(self, name: str) -> pb.ListResponse.Journal | None:
+        """Return the journal of that name, if it is listed."""
+        at = bisect_left(self.journals, name, key=_name)
+        is_listed = at < len(self.journals) and self.journals[at].spec.name == name
+        return self.journals[at] if is_listed else None
+
+    def to_pb(self) -> pb.ListResponse:
+        """Return the listing as one message, as brokers that knew no pages sent it."""
+        return pb.ListResponse(header=self.header, journals=self.journals)
+
+    def changes_since(self, older: Listing | None) -> ListingChange:
+        """Return the difference from ``older``; None counts as an empty listing. Routes are not compared."""
+        before = {journal.spec.name: journal for journal in older.journals} if older is not None else {}
+        now = {journal.spec.name: journal for journal in self.journals}
+        in_both = [(name, before[name], now[name]) for name in now if name in before]
+        return ListingChange(
+            added=tuple(name for name in now if name not in before),
+            removed=tuple(name for name in before if name not in now),
+            recreated=tuple(name for name, old, new in in_both if old.create_revision != new.create_revision),
+            updated=tuple(
+                name
+                for name, old, new in in_both
+                if old.create_revision == new.create_revision and old.mod_revision != new.mod_revision
+            ),
+        )
+
+
+_name = attrgetter("spec.name")
+
+
+@dataclass(frozen=True, slots=True)
+class ListingChange:
+    """Difference of a listing from an older one: names, each in one of the four, ascending."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    recreated: tuple[str, ...]
+    """Deleted and created again: offsets of old belong to another journal."""
+    updated: tuple[str, ...]
+    """Journals whose specs changed."""
+
+
+class SnapshotJoiner:
+    """Joins the messages of one List stream to listings. Not thread-safe.
+
+    Args:
+        watch: the stream is a watch: an empty message ends each listing.
+        least_revision: listings of smaller revisions are refused.
+    """
+
+    def __init__(self, *, watch: bool, least_revision: int = 0) -> None:
+        self._watch = watch
+        self._least_revision = least_revision
+        self._header: pb.Header | None = None
+        self._journals: list[pb.ListResponse.Journal] = []
+
+    def feed(self, message: pb.ListResponse) -> Listing | None:
+        """Take the stream's next message; return the listing it completes, if it does.
+
+        Raises:
+            StatusError: the broker answered with a status other than OK.
+            ProtocolError: the message may not come here.
+        """
+        check_status(message.status, "")
+        if self._header is None:
+            self._begin(message)
+            return None
+        if message.header.etcd.revision:
+            raise ProtocolError(_WHERE, "a listing begins before the one before it has ended")
+        if message.journals:
+            self._add(message.journals)
+            return None
+        if not self._watch:
+            raise ProtocolError(_WHERE, "an empty message follows the first one of a listing")
+        return self._complete()
+
+    def finish(self) -> Listing | None:
+        """Return the listing that the stream's clean end completes; None for a watch that may end there.
+
+        Raises:
+            ProtocolError: the stream ended within a listing of a watch, or before any.
+        """
+        if self._watch and self._header is None:
+            return None
+        if self._watch or self._header is None:
+            raise ProtocolError(_WHERE, "the stream ended before a listing was complete")
+        return self._complete()
+
+    def _begin(self, message: pb.ListResponse) -> None:
+        revision = message.header.etcd.revision
+        if self._watch and revision <= 0:
+            raise ProtocolError(_WHERE, "a listing begins without a header and its revision")
+        if revision < self._least_revision:
+            problem = f"revision {revision} is not new; expected {self._least_revision} or more"
+            raise ProtocolError(f"{_WHERE}.Header.Etcd", problem)
+        self._header = pb.Header()
+        self._header.CopyFrom(message.header)
+        self._add(message.journals)
+
+    def _add(self, journals: Iterable[pb.ListResponse.Journal]) -> None:
+        for journal in journals:
+            where = f"{_WHERE}.Journals[{len(self._journals)}]"
+            validate_journal_name(journal.spec.name, where=f"{where}.Spec.Name")
+            if journal.mod_revision <= 0:
+                raise ProtocolError(f"{where}.ModRevision", f"must be above 0, got {journal.mod_revision}")
+            self._journals.append(journal)
+
+    def _complete(self) -> Listing:
+        assert self._header is not None
+        journals = sorted(self._journals, key=_name)
+        for before, after in pairwise(journals):
+            if before.spec.name == after.spec.name:
+                raise ProtocolError(f"{_WHERE}.Journals", f"{after.spec.name!r} is listed twice")
+        listing = Listing(self._header, tuple(journals))
+        self._least_revision = listing.revision + 1
+        self._header, self._journals = None, []
+        return listing
+
 
 @dataclass(frozen=True, slots=True)
 class ListedFragment:
@@ -48,9 +205,9 @@ def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
     Raises:
         ProtocolError: the selector is invalid.
     """
-    wanted = parse_selector(selector) if isinstance(selector, str) else selector
-    validate_list_request(pb.ListRequest(selector=wanted))
-    return wanted
+    parsed = parse_selector(selector) if isinstance(selector, str) else selector
+    validate_list_request(pb.ListRequest(selector=parsed))
+    return parsed
 
 
 class ListsJournals(Protocol):
@@ -70,15 +227,15 @@ def name_hint(client: ListsJournals, name: str) -> str:
         listed = client.list_journals(f"prefix={parent or f'{name}/'}", limit=NAMES_COMPARED)
     except GazetteError:
         return ""  # The error to be raised says more than this one.
-    names = [each.spec.name for each in listed]
-    if found := sum(each.startswith(f"{name}/") for each in names):
-        many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: found > 1]}"
-        return f"; did you mean the prefix '{name}/' ({found}{many})?"
-    # Few calls fail so, and every worker of Spark's loads this module.
+    names = [journal.spec.name for journal in listed]
+    if below := sum(other.startswith(f"{name}/") for other in names):
+        many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: below > 1]}"
+        return f"; did you mean the prefix '{name}/' ({below}{many})?"
+    # Imported here: few calls fail so, and each of Spark's workers loads this module.
     from difflib import get_close_matches
 
-    # Without what all share, which would make every name a similar one.
-    ends = [each.removeprefix(parent) for each in names]
+    # Without the common prefix, which would make all names similar.
+    ends = [other.removeprefix(parent) for other in names]
     near = [repr(parent + end) for end in get_close_matches(name.removeprefix(parent), ends, n=2)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
@@ -102,10 +259,10 @@ def list_journals(
 
     A ``limit`` other than 0 ends with the page that reaches so many journals.
     """
-    wanted = make_selector(selector)
+    request = pb.ListRequest(selector=make_selector(selector))
     joiner, listed = SnapshotJoiner(watch=False), 0
     call = connection.stub(pb_grpc.JournalStub).List(
-        pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
+        request, timeout=timeout_s, metadata=list_metadata(connection, request.selector)
     )
     try:
         with connection.errors():
@@ -125,8 +282,8 @@ def list_journals(
 
 def observe_routes(connection: Connection, listing: Listing) -> None:
     """Have the routes of a listing remembered, where routes are."""
-    for each in listing.journals:
-        connection.observe(each.spec.name, each.route)
+    for journal in listing.journals:
+        connection.observe(journal.spec.name, journal.route)
 
 
 def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.ListResponse.Journal:
@@ -134,10 +291,10 @@ def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.Li
     validate_journal_name(name, allow_meta=True)
     name = name.partition(";")[0]
     selector = pb.LabelSelector(include=label_set({NAME: name}))
-    found = list_journals(connection, selector, timeout_s=timeout_s).get(name)
-    if found is None:
+    journal = list_journals(connection, selector, timeout_s=timeout_s).get(name)
+    if journal is None:
         raise JournalNotFoundError(name)
-    return found
+    return journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +393,7 @@ def list_fragments(
             )
         connection.observe(options.journal, page.header)
         check_status(page.status, options.journal)
-        listed.extend(_listed(each, options.journal) for each in page.fragments)
+        listed.extend(_listed(message, options.journal) for message in page.fragments)
         if page.next_page_token == 0 or (limit and len(listed) >= limit):
             return listed
         if page.next_page_token <= request.next_page_token:
