@@ -3,10 +3,10 @@ r"""Records of CSV to the user's columns: field by field, in the order of the sc
 The options and their defaults are those of Spark's CSV reader. But quotes inside quotes are doubled, as in
 RFC 4180, which Spark reads with ``escape='"'``.
 
-The fast reader splits a whole block with ``pyarrow.csv`` and converts each column at once; the reference
-reader splits one record. A field's value comes from its text alone and from one function, ``converted``, for
-both. So a row never depends on its neighbours. A field that is invalid for its column becomes null and makes
-its record malformed, as too few or too many fields do; the other fields keep their values.
+The block parser splits a whole block with ``pyarrow.csv`` and converts each column at once; the record parser
+splits one record. A field's value comes from its text alone and from one function, ``converted``, for both.
+So a row never depends on its neighbours. A field that is invalid for its column becomes null and makes its
+record malformed, as too few or too many fields do; the other fields keep their values.
 
 Fields mean what they mean to Spark's CSV reader, odd quotes included; but a ``\r`` at a record's end belongs
 to no field.
@@ -19,7 +19,7 @@ Arrow converts a whole column of texts at once where it and Spark agree on their
 the column is halved until the rest is small, and the rest is converted one by one. The forms of numbers are
 Java's, those of dates and timestamps are those of ``_formats.timestamps``. Where this differs from Spark, on
 purpose: digits are ASCII's, hexadecimal floating point numbers are invalid, and timestamps need a date (Spark
-takes today's).
+takes today's date).
 
 This file is apart from the framing in ``_formats.csv`` because it loads ``pyarrow.compute``, which takes a
 Spark worker longer than the rest of the package.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -42,10 +42,10 @@ from gazette_spark._formats.arrays import invalid_utf8_at, text_scalar
 from gazette_spark._formats.csv import RETURN, quote_positions
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.lines import NEWLINE
-from gazette_spark._formats.rows import BlockRefusal, Columns, HalvesParser, Row, RowFormat
+from gazette_spark._formats.rows import BlockRefusal, Columns, FallbackParser, ParsedRecord, RowFormat
 from gazette_spark._formats.timestamps import parse_date
 from gazette_spark._formats.values import (
-    SPARKS,
+    SPARK_DIALECT,
     JsonDialect,
     conversion,
     decimal_of,
@@ -67,23 +67,45 @@ class CsvStyle:
     """A field of this text is null, quoted or not; so is one that is empty and not quoted."""
     empty_value: str = ""
     """Value of an empty field in quotes."""
-    times: JsonDialect = SPARKS
+    times: JsonDialect = SPARK_DIALECT
     """Formats of dates and timestamps: the same as in strings of JSON."""
 
 
-SPARKS_STYLE = CsvStyle()
+SPARK_STYLE = CsvStyle()
 """Style of Spark's reader without options, in a session whose zone is UTC."""
 
+
+FEW_CELLS = 8
+"""Cells that are converted one by one where a column cannot be converted at once."""
+
+TYPES = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
+    "timestamp_ntz"
+)
+"""Spark's types that fields can have."""
+
+BLANKS = "".join(map(chr, range(33)))
+"""Characters that Java's ``trim`` removes."""
 
 _BOM = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
+_HEX = r"^-?0[xX]"
+"""Start of numbers that Arrow accepts and Spark does not."""
+_WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
+_SPARK_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
+"""Words that are numbers to Spark; Arrow reads them in any case."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+# Possessive: what gives digits back takes quadratic time, which is minutes for a cell of 30 KB.
+_FLOAT = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
+
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat(RowFormat):
-    """Format of CSV records and the wanted columns. Can be pickled."""
+    """Format of CSV records and the columns of a query. Can be pickled."""
 
-    style: CsvStyle = SPARKS_STYLE
+    style: CsvStyle = SPARK_STYLE
 
     def __post_init__(self) -> None:
         RowFormat.__post_init__(self)
@@ -96,17 +118,17 @@ class CsvFormat(RowFormat):
             raise OptionError("schema", "no column of the records", "a column for each field, in order")
 
 
-class CsvParser(HalvesParser):
+class CsvParser(FallbackParser):
     """Parses blocks of CSV records. For one thread.
 
-    ``fast=False`` leaves out the fast half: for tests and for measuring.
+    ``fast=False`` leaves out the block parser: for tests and for measuring.
     """
 
-    def __init__(self, wanted: CsvFormat, *, header: bool = False, fast: bool = True) -> None:
-        fields = wanted.data_fields
-        reader = FastReader(fields, wanted.style, header=header) if fast else None
-        super().__init__(wanted, ExactReader(fields, wanted.style, header=header), reader)
-        self._style = wanted.style
+    def __init__(self, row_format: CsvFormat, *, header: bool = False, fast: bool = True) -> None:
+        fields, style = row_format.data_fields, row_format.style
+        records = CsvRecordParser(fields, style, header=header)
+        super().__init__(row_format, records, CsvBlockParser(fields, style, header=header) if fast else None)
+        self._style = style
         self._header = [field.name for field in fields] if header else []
 
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +149,7 @@ class CsvParser(HalvesParser):
         return block
 
 
-class ExactReader:
+class CsvRecordParser:
     """Reads records by a schema. Immutable."""
 
     def __init__(self, fields: Sequence[pa.Field], style: CsvStyle, *, header: bool) -> None:
@@ -135,51 +157,45 @@ class ExactReader:
         self._style = style
         self._header = [field.name for field in fields] if header else None
 
-    def row(self, record: bytes) -> Row:
+    def row(self, record: bytes) -> ParsedRecord:
         """Read one record. Never raises, whatever its bytes."""
         try:
             text = record.decode()
         except UnicodeDecodeError as error:
-            return Row(None, f"not UTF-8 at byte {error.start}")
+            return ParsedRecord(None, f"not UTF-8 at byte {error.start}")
         cells = split(text, self._style)
         if self._header and [cell.removeprefix("\ufeff") for cell, _ in cells] == self._header:
-            return Row(None, None, left_out=True)
+            return ParsedRecord(None, None, left_out=True)
         problems = []
         if len(cells) != len(self._fields):
             problems.append(f"has {len(cells)} fields, not {len(self._fields)}")
         values: dict[str, object] = {}
         for field, (cell, quoted) in zip(self._fields, cells, strict=False):
-            meant = cell if cell or not quoted else self._style.empty_value
-            if meant == self._style.null_value or (not cell and not quoted):
+            text = cell if cell or not quoted else self._style.empty_value
+            if text == self._style.null_value or (not cell and not quoted):
                 continue
-            found, bad = converted(pa.array([meant], pa.string()), field.type, self._style)
-            # Values go through numbers where Python has no type wide enough: the year 0, for one.
-            values[field.name] = found[0]
-            problems += [f"field {field.name} is no {field.type}" for _ in bad]
-        return Row(values, problems[0] if problems else None)
+            column, invalid = converted(pa.array([text], pa.string()), field.type, self._style)
+            # An Arrow scalar: Python has no type wide enough for some values, such as the year 0.
+            values[field.name] = column[0]
+            problems += [f"field {field.name} is no {field.type}" for _ in invalid]
+        return ParsedRecord(values, problems[0] if problems else None)
 
 
-class FastReader:
+class CsvBlockParser:
     """Reads blocks by a schema. Immutable."""
 
     def __init__(self, fields: Sequence[pa.Field], style: CsvStyle, *, header: bool) -> None:
         self._fields = tuple(fields)
         self._style = style
         self._header = text_scalar(fields[0].name) if header else None
-        names = [field.name for field in fields]
+        self._names = [field.name for field in fields]
         self._convert = pcsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
+            column_types=dict.fromkeys(self._names, pa.string()),
             null_values=[""],
             strings_can_be_null=True,
-            # Then "" would be one, whatever emptyValue is.
+            # Otherwise a quoted empty field would be null, whatever emptyValue is.
             quoted_strings_can_be_null=False,
         )
-        self._names = names
-
-    @property
-    def usable(self) -> bool:
-        """Tell that it knows all types that there are."""
-        return True
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when a record has another number of fields."""
@@ -206,30 +222,30 @@ class FastReader:
         if table.num_rows != len(block):
             return BlockRefusal()
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
-        if self._header is not None and len(at := places(pc.equal(texts[0], self._header))):
-            return BlockRefusal(at[:1])
-        return self._converted(texts, hexes=b"0x" in block.data or b"0X" in block.data)
+        if self._header is not None:
+            headers = pc.indices_nonzero(pc.equal(texts[0], self._header).fill_null(False))  # noqa: FBT003
+            if len(headers):
+                return BlockRefusal([headers[0].as_py()])
 
-    def _converted(self, texts: Sequence[pa.StringArray], *, hexes: bool) -> Columns:
+        hexes = b"0x" in block.data or b"0X" in block.data
         values: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
         for field, column in zip(self._fields, texts, strict=True):
-            meant = self._meant(column)
-            values[field.name], bad = converted(meant, field.type, self._style, hexes=hexes)
-            for index in bad:
+            values[field.name], invalid = converted(
+                self._with_nulls(column), field.type, self._style, hexes=hexes
+            )
+            for index in invalid:
                 problems.setdefault(index, f"field {field.name} is no {field.type}")
         return Columns(values, problems)
 
-    def _meant(self, texts: pa.StringArray) -> pa.StringArray:
+    def _with_nulls(self, texts: pa.StringArray) -> pa.StringArray:
         """Return texts with the null value as null, and empty quoted fields as ``empty_value``."""
         style = self._style
         if style.empty_value:
             empty = pc.equal(texts, text_scalar(""))
             texts = pc.if_else(empty, text_scalar(style.empty_value), texts)
         null = pc.equal(texts, text_scalar(style.null_value))
-        if pc.any(null).as_py():
-            texts = pc.if_else(null, pa.nulls(1, pa.string())[0], texts)
-        return texts
+        return pc.if_else(null, pa.nulls(1, pa.string())[0], texts) if _any(null) else texts
 
 
 def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
@@ -240,8 +256,8 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
     expression, double = field_expression(style), style.quote * 2
     fields = []
     at = 0
-    while found := expression.match(text, at):
-        inside, after, plain, separator = found.groups()
+    while match := expression.match(text, at):
+        inside, after, plain, separator = match.groups()
         if inside is None:
             fields.append((plain, False))
         else:
@@ -251,7 +267,7 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
             fields.append((as_is if after.strip(BLANKS) else inside, True))
         if not separator:
             break
-        at = found.end()
+        at = match.end()
     return fields
 
 
@@ -269,60 +285,31 @@ def _suspect(block: Block, style: CsvStyle) -> int | None:
     Such a record is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
     """
     data = block.data
-    found = [_odd_quote(data, style)]
-    if data.startswith(_BOM):
-        found.append(0)
+    odd_places = [0] if data.startswith(_BOM) else []
     if (at := invalid_utf8_at(data)) >= 0:
-        found.append(at)
+        odd_places.append(at)
     if b"\r" in data and (lone := _LONE_RETURN.search(data)):
-        found.append(lone.start())
-    odd = [at for at in found if at is not None]
-    return int(np.searchsorted(block.ends, min(odd))) if odd else None
-
-
-def _odd_quote(data: bytes, style: CsvStyle) -> int | None:
-    """Return the index of the first quote inside a field, or of one that ends a field before its end."""
+        odd_places.append(lone.start())
     quotes = quote_positions(data, style.quote)
-    if not len(quotes):
-        return None
-    octets = np.frombuffer(data + b"\n\n", np.uint8)
-    separator, quote = ord(style.separator), ord(style.quote)
-    opening, closing = quotes[0::2], quotes[1::2]
-    before, behind = octets[opening - 1], octets[closing + 1]
-    begins = (before == separator) | (before == NEWLINE) | (opening == 0)
-    begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]
-    ends = (behind == separator) | (behind == NEWLINE) | (behind == quote)
-    ends |= (behind == RETURN) & (octets[closing + 2] == NEWLINE)
-    odd = np.concatenate([opening[~begins][:1], closing[~ends][:1]])
-    return int(odd.min()) if len(odd) else None
-
-
-FEW = 8
-"""Cells that are converted one by one where a column cannot be converted at once."""
-
-TYPES = (
-    "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
-    "timestamp_ntz"
-)
-"""Spark's types that fields can have."""
-
-_HEX = r"^-?0[xX]"
-"""Start of numbers that Arrow accepts and Spark does not."""
-_WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
-_SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
-"""Words that are numbers to Spark; Arrow reads them in any case."""
-
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-# Possessive: what gives digits back takes quadratic time, which is minutes for a cell of 30 KB.
-_FLOAT = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
-BLANKS = "".join(map(chr, range(33)))
-"""Characters that Java's ``trim`` removes."""
+    if len(quotes):
+        # The first quote inside a field, and the first that ends a field before its end.
+        octets = np.frombuffer(data + b"\n\n", np.uint8)
+        separator, quote = ord(style.separator), ord(style.quote)
+        opening, closing = quotes[0::2], quotes[1::2]
+        before, behind = octets[opening - 1], octets[closing + 1]
+        begins = (before == separator) | (before == NEWLINE) | (opening == 0)
+        begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]
+        ends = (behind == separator) | (behind == NEWLINE) | (behind == quote)
+        ends |= (behind == RETURN) & (octets[closing + 2] == NEWLINE)
+        odd_places += [*opening[~begins][:1].tolist(), *closing[~ends][:1].tolist()]
+    return int(np.searchsorted(block.ends, min(odd_places))) if odd_places else None
 
 
 def is_readable(kind: pa.DataType) -> bool:
     """Tell whether fields can be of a type."""
-    plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
-    return plain or pa.types.is_decimal128(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
+    whole = pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind)
+    return plain or whole or (pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
 def converted(
@@ -341,74 +328,60 @@ def converted(
     """
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         times = style.times
-        found = from_texts(texts, kind, _moment(kind, times), times.usual_zone(kind))
-        return found.column, sorted(found.problems)
+        plain_date = pa.types.is_date(kind) and not times.date_format
+        convert = _date if plain_date else text_converter(kind, times)
+        assert convert is not None
+        column = from_texts(texts, kind, convert, times.usual_zone(kind))
+        return column.column, sorted(column.problems)
     if pa.types.is_decimal128(kind):
-        found = from_texts(texts, kind, lambda text: _decimal(text, kind))
-        return found.column, sorted(found.problems)
-    return _converted(texts, kind, hexes=hexes)
+        column = from_texts(texts, kind, lambda text: _decimal(text, kind))
+        return column.column, sorted(column.problems)
+    return _by_halves(texts, kind, hexes=hexes)
 
 
-def _converted(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
-    found = _at_once(texts, kind, hexes=hexes)
-    if found is not None:
-        return found, []
-    if len(texts) > FEW:
+def _by_halves(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
+    column = _at_once(texts, kind, hexes=hexes)
+    if column is not None:
+        return column, []
+    if len(texts) > FEW_CELLS:
         middle = len(texts) // 2
-        left, bad = _converted(texts[:middle], kind, hexes=hexes)
-        right, more = _converted(texts[middle:], kind, hexes=hexes)
-        return pa.concat_arrays([left, right]), bad + [index + middle for index in more]
-    cells = [_one(texts[index : index + 1], kind) for index in range(len(texts))]
-    lost = [index for index, cell in enumerate(cells) if cell is None]
-    return pa.concat_arrays([pa.nulls(1, kind) if cell is None else cell for cell in cells]), lost
+        left, left_invalid = _by_halves(texts[:middle], kind, hexes=hexes)
+        right, right_invalid = _by_halves(texts[middle:], kind, hexes=hexes)
+        return pa.concat_arrays([left, right]), left_invalid + [index + middle for index in right_invalid]
+    cells = [_cell(texts[index : index + 1], kind) for index in range(len(texts))]
+    invalid = [index for index, cell in enumerate(cells) if cell is None]
+    return pa.concat_arrays([pa.nulls(1, kind) if cell is None else cell for cell in cells]), invalid
 
 
 def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Array | None:
-    """Convert all texts as Arrow does, None when it cannot do that with each of them."""
+    """Convert all texts as Arrow does, None when it cannot do that with each of them as Spark would."""
     if kind == texts.type:
         return texts
     if pa.types.is_boolean(kind):
-        return _booleans(texts)
+        lower = pc.utf8_lower(texts)
+        true = pc.equal(lower, text_scalar("true"))
+        return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
     if hexes and pa.types.is_signed_integer(kind) and _any(pc.match_substring_regex(texts, _HEX)):
         return None
     try:
-        found = texts.cast(kind)
+        column = texts.cast(kind)
     except pa.ArrowException:
         return None
-    return None if pa.types.is_floating(kind) and not _are_sparks(texts, found) else found
+    if pa.types.is_floating(kind) and _any(odd := pc.invert(pc.is_finite(column))):
+        words = texts.filter(odd)
+        words = words.filter(pc.match_substring_regex(words, _WORDS))
+        if pc.all(pc.match_substring_regex(words, _SPARK_WORDS)).as_py() is False:
+            return None
+    return column
 
 
-def _are_sparks(texts: pa.StringArray, numbers: pa.Array) -> bool:
-    """Tell whether what Arrow read as no finite number is one to Spark."""
-    odd = pc.invert(pc.is_finite(numbers))
-    if not _any(odd):
-        return True
-    words = texts.filter(odd)
-    words = words.filter(pc.match_substring_regex(words, _WORDS))
-    return pc.all(pc.match_substring_regex(words, _SPARKS_WORDS)).as_py() is not False
-
-
-def _booleans(texts: pa.StringArray) -> pa.BooleanArray | None:
-    lower = pc.utf8_lower(texts)
-    true = pc.equal(lower, text_scalar("true"))
-    return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
-
-
-def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
-    """Convert one text, None when it is no value of the type."""
-    found = _at_once(text, kind, hexes=True)
-    if found is not None:
-        return found
-    convert = _one_of(kind)
-    if convert is None:
-        return None
-    return conversion(lambda cell: pa.array([convert(cell, kind)], kind), text[0].as_py())[0]
-
-
-def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:
-    if pa.types.is_signed_integer(kind):
-        return _whole
-    return {pa.float32(): _floating, pa.float64(): _floating}.get(kind)
+def _cell(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
+    """Convert one text, None when it is not a value of the type."""
+    cell = _at_once(text, kind, hexes=True)
+    if cell is not None or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
+        return cell
+    convert = _whole if pa.types.is_signed_integer(kind) else _floating
+    return conversion(lambda value: pa.array([convert(value, kind)], kind), text[0].as_py())[0]
 
 
 def _whole(text: str, _kind: pa.DataType) -> int:
@@ -419,9 +392,9 @@ def _whole(text: str, _kind: pa.DataType) -> int:
 
 
 def _floating(text: str, kind: pa.DataType) -> object:
-    found = _FLOAT.fullmatch(text.strip(BLANKS))
-    trimmed = found[1] if found else text.strip(BLANKS)
-    if not found and not re.fullmatch(_SPARKS_WORDS, trimmed):
+    number = _FLOAT.fullmatch(text.strip(BLANKS))
+    trimmed = number[1] if number else text.strip(BLANKS)
+    if not number and not re.fullmatch(_SPARK_WORDS, trimmed):
         raise ValueError("is no number")
     # Arrow's own cast: going through a double would round twice.
     return pa.array([trimmed.removeprefix("+")]).cast(kind)[0].as_py()
@@ -431,15 +404,6 @@ def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
     if not text.isascii():
         raise ValueError("is no decimal number")
     return decimal_of(text.replace(",", ""), kind)
-
-
-def _moment(kind: pa.DataType, times: JsonDialect) -> Callable[[str], object]:
-    """Return the converter of the text of a date or timestamp."""
-    if pa.types.is_date(kind) and not times.date_format:
-        return _date
-    convert = text_converter(kind, times)
-    assert convert is not None
-    return convert
 
 
 def _date(text: str) -> int:
@@ -454,10 +418,3 @@ def _date(text: str) -> int:
 
 def _any(flags: pa.BooleanArray) -> bool:
     return pc.any(flags).as_py() is True
-
-
-def places(flags: pa.BooleanArray) -> list[int]:
-    """Return the indices of set flags."""
-    if not _any(flags):
-        return []
-    return [int(at) for at in pc.indices_nonzero(flags.fill_null(False)).to_pylist()]  # noqa: FBT003 - Arrow's name.

@@ -1,8 +1,8 @@
 """Records of JSON to the user's columns: one row from each record, from that record alone.
 
-The fast reader gives a whole block to ``pyarrow.json``. Of a block that it refuses, the records at fault go
-through the reference reader (``_formats.json_reference``), or all records where these are not known or too
-many. Both readers give the same row for a record, so a row never depends on its neighbours.
+The block parser gives a whole block to ``pyarrow.json``. Of a block that it refuses, the records at fault go
+through the reference parser (``_formats.json_reference``), or all records where these are unknown or too
+many. Both parsers give the same row for a record, so a row never depends on its neighbours.
 
 With a column for rescued data, a field that does not fit its column, or has no column, does not make a record
 malformed. The column has the text of such fields as one JSON object, with the record's journal and offset. A
@@ -10,9 +10,9 @@ record that is not a JSON object is there as text under ``_record``, and it is m
 
 Rows are those of Spark's ``from_json``; ``docs/reference/formats.md`` says where and why they differ.
 
-The fast reader
----------------
-``pyarrow.json`` reads a stream of JSON values and does not care for lines, so it only gets blocks in which
+The block parser
+----------------
+``pyarrow.json`` reads a stream of JSON values and ignores line ends, so it only gets blocks in which
 every record begins with ``{`` and ends with ``}``. Its result only counts when it has as many rows as
 records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is
 closed, and strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence
@@ -26,28 +26,26 @@ of -4 million reads memory that is not there, and the process dies. So it gets n
 
 Dates, timestamps and bytes are requested as strings, and converted by ``_formats.values``: the parser's
 timestamps are not Spark's. Nor is the number ``Inf``, so records with one are not given to it. Decimals in
-strings and timestamps in seconds are left to the reference reader.
+strings and timestamps in seconds are left to the reference parser.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from gazette_spark._formats.arrays import Positions, invalid_utf8_at
+from gazette_spark._formats.arrays import invalid_utf8_at
 from gazette_spark._formats.framing import Block, as_lines
 from gazette_spark._formats.rows import BlockRefusal, Columns, RowFormat, RowParser
 from gazette_spark._formats.values import (
-    SPARKS,
+    SPARK_DIALECT,
     Converted,
     JsonDialect,
-    Mask,
     from_texts,
     is_variant,
     readable,
@@ -56,125 +54,24 @@ from gazette_spark._formats.values import (
 )
 from gazette_spark.errors import OptionError
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+MAX_FAST_ATTEMPTS = 4
+"""Times that the block parser is given a block, each time less the records at fault."""
 
-TRIES = 4
-"""Times that the fast half is given a block, less the records at fault."""
-
-MOST_FAILURES = 5
-"""Failures in a row that count: after these the fast half is left out for 31 blocks."""
+MAX_FAILURES = 5
+"""Failures in a row that count: after these the block parser is left out for 31 blocks."""
 
 PART_BYTES = 512 << 10
-"""Bytes that the exact half reads at a time, if no record is longer: it takes many times as much memory."""
+"""Bytes of a part for the reference parser, unless a record is longer. It takes many times as much memory."""
 
-
-@dataclass(frozen=True, slots=True)
-class JsonFormat(RowFormat):
-    """Format of JSON records and the wanted columns. Can be pickled."""
-
-    dialect: JsonDialect = SPARKS
-
-    def __post_init__(self) -> None:
-        RowFormat.__post_init__(self)
-        for field in self.data_fields:
-            if not readable(field.type):
-                raise OptionError("schema", f"{field.name} {field.type}", _TYPES)
-
-
-class JsonParser(RowParser):
-    """Parses blocks of JSON records. For one thread.
-
-    ``fast=False`` leaves out the fast half: for tests and for measuring.
-    """
-
-    def __init__(self, wanted: JsonFormat, *, fast: bool = True) -> None:
-        super().__init__(wanted)
-        self._dialect = wanted.dialect
-        reader = FastReader(wanted.data_fields, extra_fields=not wanted.rescues, dialect=wanted.dialect)
-        self._fast = reader if fast and reader.usable else None
-        self._failures = 0
-        """Blocks in a row that the fast half was of no use for."""
-        self._pause = 0
-        """Blocks that it is not tried on, twice as many with each failure."""
-
-    def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        found = self._mostly_fast(block)
-        if found is not None:
-            yield self._finished(block, found)
-            return
-        for part in _parts(block):
-            yield self._finished(part, self._exact(part))
-
-    def _mostly_fast(self, block: Block) -> Columns | None:
-        """Return the columns of a block, None where the fast half is of little use for it."""
-        if self._fast is None or self._pause:
-            self._pause = max(0, self._pause - 1)
-            return None
-        self._failures = min(self._failures + 1, MOST_FAILURES)
-        left = np.ones(len(block), np.bool_)
-        for _ in range(TRIES):
-            found = self._fast.columns(as_lines(block if left.all() else block.only(left)))
-            if not isinstance(found, BlockRefusal):
-                self._failures = 0
-                return found if left.all() else self._joined(block, left, found)
-            suspects = list(found.suspects)
-            left[np.flatnonzero(left)[suspects]] = False
-            if _are_many(suspects, len(block)):
-                break
-        self._pause = (1 << self._failures) - 1
-        return None
-
-    def _exact(self, block: Block) -> Columns:
-        # It loads much that most tasks do without, and Spark starts many processes.
-        from gazette_spark._formats.json_reference import ExactReader
-
-        return ExactReader(
-            self.format.data_fields, rescue=self.format.rescues, dialect=self._dialect
-        ).columns(block)
-
-    def _joined(self, block: Block, left: Mask, found: Columns) -> Columns:
-        """Return the columns of a block of which the fast half left out some records."""
-        exact = self._exact(block.only(~left))
-        here, there = np.flatnonzero(left), np.flatnonzero(~left)
-        values = {
-            name: spread(len(block), column.type, [(here, column), (there, exact.values[name])])
-            for name, column in found.values.items()
-        }
-        problems = {int(here[index]): problem for index, problem in found.problems.items()}
-        problems |= {int(there[index]): problem for index, problem in exact.problems.items()}
-        return Columns(values, problems, {int(there[index]): texts for index, texts in exact.rescued.items()})
-
-
-def _are_many(suspects: list[int], count: int) -> bool:
-    """Tell whether more records are at fault than are worth leaving out, as far as one can tell."""
-    if len(suspects) < 2:
-        # The parser stops at the first one: where that is early, others follow.
-        return not suspects or suspects[0] < count // TRIES
-    return len(suspects) > count // TRIES
-
-
-def _parts(block: Block) -> Iterator[Block]:
-    """Cut a block into parts of few bytes."""
-    first = 0
-    while first < len(block):
-        most = int(np.searchsorted(block.ends, block.starts[first] + PART_BYTES))
-        stop = min(max(most, first + 1), len(block))
-        yield block.rows(first, stop)
-        first = stop
-
+MAX_TRIM = 8
+"""White space around a record that is still looked behind."""
 
 _TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp, "
     "timestamp_ntz, variant, and arrays, structs and maps from strings of these"
 )
 
-
-MAX_TRIM = 8
-"""White space around a record that is still looked behind."""
-
-_ROW = re.compile(r" in row ([0-9]{1,9})")
-"""Row of a parser error, if the error names one."""
+_ERROR_ROW = re.compile(r" in row ([0-9]{1,9})")
 
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
 _INFINITY = re.compile(rb"Inf(?:inity)?[ \t\r\n,\]}]")
@@ -193,23 +90,112 @@ _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
 
 
-class FastReader:
-    """Reads blocks by a schema. Immutable.
+@dataclass(frozen=True, slots=True)
+class JsonFormat(RowFormat):
+    """Format of JSON records and the columns of a query. Can be pickled."""
+
+    dialect: JsonDialect = SPARK_DIALECT
+
+    def __post_init__(self) -> None:
+        RowFormat.__post_init__(self)
+        for field in self.data_fields:
+            if not readable(field.type):
+                raise OptionError("schema", f"{field.name} {field.type}", _TYPES)
+
+
+class JsonParser(RowParser):
+    """Parses blocks of JSON records. For one thread.
+
+    ``fast=False`` leaves out the block parser: for tests and for measuring.
+    """
+
+    def __init__(self, row_format: JsonFormat, *, fast: bool = True) -> None:
+        super().__init__(row_format)
+        self._dialect = row_format.dialect
+        parser = JsonBlockParser(
+            row_format.data_fields, extra_fields=not row_format.rescues, dialect=row_format.dialect
+        )
+        self._block_parser = parser if fast and parser.usable else None
+        self._failures = 0
+        """Blocks in a row that the block parser was of no use for."""
+        self._pause = 0
+        """Blocks that it is not tried on, twice as many with each failure."""
+
+    def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
+        columns = self._fast_columns(block)
+        if columns is not None:
+            yield self._finished(block, columns)
+            return
+        first = 0
+        while first < len(block):
+            in_part = int(np.searchsorted(block.ends, block.starts[first] + PART_BYTES))
+            part = block.rows(first, min(max(in_part, first + 1), len(block)))
+            yield self._finished(part, self._reference_columns(part))
+            first += len(part)
+
+    def _fast_columns(self, block: Block) -> Columns | None:
+        """Return the columns of a block, None where the block parser is of little use for it."""
+        if self._block_parser is None or self._pause:
+            self._pause = max(0, self._pause - 1)
+            return None
+        self._failures = min(self._failures + 1, MAX_FAILURES)
+        sound = np.ones(len(block), np.bool_)
+        many = len(block) // MAX_FAST_ATTEMPTS
+        for _ in range(MAX_FAST_ATTEMPTS):
+            columns = self._block_parser.columns(as_lines(block if sound.all() else block.only(sound)))
+            if not isinstance(columns, BlockRefusal):
+                break
+            # Records at fault are left out and the rest is tried again, unless they are too many to be worth
+            # it. The parser stops at the first one: if it names one alone, an early one promises more.
+            suspects = list(columns.suspects)
+            sound[np.flatnonzero(sound)[suspects]] = False
+            if not suspects or (suspects[0] < many if len(suspects) == 1 else len(suspects) > many):
+                break
+        if isinstance(columns, BlockRefusal):
+            self._pause = (1 << self._failures) - 1
+            return None
+        self._failures = 0
+        if sound.all():
+            return columns
+        reference = self._reference_columns(block.only(~sound))
+        here, there = np.flatnonzero(sound), np.flatnonzero(~sound)
+        values = {
+            name: spread(len(block), column.type, [(here, column), (there, reference.values[name])])
+            for name, column in columns.values.items()
+        }
+        problems = {int(here[index]): problem for index, problem in columns.problems.items()}
+        problems |= {int(there[index]): problem for index, problem in reference.problems.items()}
+        rescued = {int(there[index]): texts for index, texts in reference.rescued.items()}
+        return Columns(values, problems, rescued)
+
+    def _reference_columns(self, block: Block) -> Columns:
+        # It loads much that most tasks do without, and Spark starts many processes.
+        from gazette_spark._formats.json_reference import JsonReferenceParser
+
+        return JsonReferenceParser(
+            self.format.data_fields, rescue=self.format.rescues, dialect=self._dialect
+        ).columns(block)
+
+
+class JsonBlockParser:
+    """Reads whole blocks by a schema. Immutable.
 
     Without ``extra_fields`` a block in which a record has a field that the schema has not is refused, and so
     is one in which a text does not fit its column.
     """
 
     def __init__(
-        self, fields: Sequence[pa.Field], *, extra_fields: bool = True, dialect: JsonDialect = SPARKS
+        self, fields: Sequence[pa.Field], *, extra_fields: bool = True, dialect: JsonDialect = SPARK_DIALECT
     ) -> None:
         self._fields = tuple(fields)
         self._extra_fields = extra_fields
         self._dialect = dialect
-        storage = _columns_of(self._fields)
-        self.usable = storage is not None
-        """Whether the parser knows all types of the schema."""
-        self._storage = storage or pa.schema([])
+        kinds = [_storage_type(field.type, nested=False) for field in fields]
+        self.usable = None not in kinds
+        """Whether Arrow's parser supports all types of the schema."""
+        self._storage = pa.schema(
+            [field.with_type(kind) for field, kind in zip(fields, kinds, strict=True)] if self.usable else []
+        )
         # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
         self._magnitudes = {
             field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
@@ -221,68 +207,61 @@ class FastReader:
         """Return the columns by name, or a refusal when they might not be each record's own."""
         suspects = _suspects(block, self._dialect)
         if self._magnitudes and not suspects:
-            suspects = _small_exponents(block)
+            at = [number.start() for number in _SMALL_EXPONENT.finditer(block.data)]
+            suspects = np.unique(np.searchsorted(block.ends, at)).tolist() if at else []
         if suspects:
             return BlockRefusal(suspects)
         try:
-            if not _within(self._magnitudes, block):
+            if not self._has_fitting_magnitudes(block):
                 return BlockRefusal()
             table = _read(block, self._storage, extra_fields=self._extra_fields)
             if table.num_rows != len(block):
                 return BlockRefusal()
-            columns = {name: table.column(name) for name in self._storage.names}
-            return self._targets(
-                {
-                    name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-                    for name, column in columns.items()
-                }
-            )
+            values: dict[str, pa.Array] = {}
+            problems: dict[int, str] = {}
+            for field in self._fields:
+                chunks = table.column(field.name)
+                column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+                converted = _converted(column, field.type, self._dialect)
+                values[field.name] = converted.column
+                for index, problem in converted.problems.items():
+                    problems.setdefault(index, f"field {field.name} {problem}")
         except (pa.ArrowException, ValueError) as error:
-            found = _ROW.search(str(error))
-            row = int(found[1]) if found else len(block)
+            named = _ERROR_ROW.search(str(error))
+            row = int(named[1]) if named else len(block)
             return BlockRefusal([row] if row < len(block) else ())
-
-    def _targets(self, found: Mapping[str, pa.Array]) -> Columns | BlockRefusal:
-        """Return the columns as the types that are wanted."""
-        columns: dict[str, pa.Array] = {}
-        problems: dict[int, str] = {}
-        for field in self._fields:
-            converted = _target(found[field.name], field.type, self._dialect)
-            columns[field.name] = converted.column
-            for index, problem in converted.problems.items():
-                problems.setdefault(index, f"field {field.name} {problem}")
         if problems and not self._extra_fields:
             return BlockRefusal(sorted(problems))
-        return Columns(columns, problems)
+        return Columns(values, problems)
+
+    def _has_fitting_magnitudes(self, block: Block) -> bool:
+        """Tell whether the decimals, read as doubles, are not too large for their columns."""
+        if not self._magnitudes:
+            return True
+        # Loaded for decimals only: it takes a worker longer than all of this package.
+        import pyarrow.compute as pc
+
+        table = _read(block, pa.schema([(name, pa.float64()) for name in self._magnitudes]))
+        return all(
+            pc.all(pc.less(pc.abs(table.column(name)), limit)).as_py() is not False
+            for name, limit in self._magnitudes.items()
+        )
 
 
-def _columns_of(fields: Sequence[pa.Field]) -> pa.Schema | None:
-    """Return the columns the parser is asked for, None when it does not know some type."""
-    kinds = [_storage(field.type, nested=False) for field in fields]
-    if any(kind is None for kind in kinds):
-        return None
-    return pa.schema([field.with_type(kind) for field, kind in zip(fields, kinds, strict=True)])
-
-
-def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
-    """Return the type a column is asked for as, None: not at all."""
-    if is_variant(kind):
+def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
+    """Return the type that Arrow's parser is asked for in a column's place; None if it supports none."""
+    if is_variant(kind) or pa.types.is_map(kind) or (nested and pa.types.is_decimal(kind)):
         return None
     if pa.types.is_struct(kind):
-        children = [(field, _storage(field.type, nested=True)) for field in kind]
-        known = [field.with_type(child) for field, child in children if child is not None]
-        return pa.struct(known) if len(known) == len(children) else None
+        children = [(field, _storage_type(field.type, nested=True)) for field in kind]
+        if any(child is None for _, child in children):
+            return None
+        return pa.struct([field.with_type(child) for field, child in children])
     if pa.types.is_list(kind):
-        child = _storage(kind.value_type, nested=True)
+        child = _storage_type(kind.value_type, nested=True)
         return None if child is None else pa.list_(kind.value_field.with_type(child))
-    if pa.types.is_map(kind) or (nested and pa.types.is_decimal(kind)):
-        return None
-    return pa.string() if _is_text(kind) else kind
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are strings in JSON, without being strings."""
-    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
+    # Dates, timestamps and bytes are strings in JSON, and converted here.
+    return pa.string() if pa.types.is_temporal(kind) or pa.types.is_binary(kind) else kind
 
 
 def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.Table:
@@ -295,25 +274,11 @@ def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.
     )
 
 
-def _within(magnitudes: dict[str, float], block: Block) -> bool:
-    """Tell whether the columns, read as doubles, keep to these magnitudes."""
-    if not magnitudes:
-        return True
-    # Loaded for decimals only: it takes a worker longer than all of this package.
-    import pyarrow.compute as pc
-
-    table = _read(block, pa.schema([(name, pa.float64()) for name in magnitudes]))
-    return all(
-        pc.all(pc.less(pc.abs(table.column(name)), most)).as_py() is not False
-        for name, most in magnitudes.items()
-    )
-
-
-def _target(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Converted:
-    """Return a column as the type that is wanted.
+def _converted(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Converted:
+    """Return a column that was read in its storage type as its own type.
 
     Raises:
-        ValueError: something below it does not fit.
+        ValueError: a value inside of a list or struct does not fit.
     """
     if column.type == kind:
         if pa.types.is_decimal(kind):
@@ -323,61 +288,40 @@ def _target(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Conver
         convert = text_converter(kind, dialect)
         assert convert is not None
         return from_texts(column, kind, convert, dialect.usual_zone(kind))
-    return Converted(_nested(column, kind, dialect))
-
-
-def _nested(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
-    """Return a column of lists or structs with its nested values converted to the wanted types."""
     mask = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
         children = [_fitting(column.field(at), field.type, dialect) for at, field in enumerate(kind)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    return pa.ListArray.from_arrays(
-        column.offsets, _fitting(column.values, kind.value_type, dialect), kind, mask=mask
-    )
+        return Converted(pa.StructArray.from_arrays(children, fields=list(kind), mask=mask))
+    items = _fitting(column.values, kind.value_type, dialect)
+    return Converted(pa.ListArray.from_arrays(column.offsets, items, kind, mask=mask))
 
 
 def _fitting(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
-    converted = _target(column, kind, dialect)
+    converted = _converted(column, kind, dialect)
     if converted.problems:
         raise ValueError(next(iter(converted.problems.values())))
     return converted.column
 
 
 def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
-    """Return records that do not look like one JSON object of UTF-8 without NUL or ``Inf``."""
-    octets = np.frombuffer(block.data, np.uint8)
-    first, last = _trimmed(octets, block.starts, block.ends - 1)
-    odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
-    at = block.data.find(b"\0")
-    if at < 0:
-        at = _constant_at(block.data, dialect)
-    if at < 0:
-        at = invalid_utf8_at(block.data)
-    if at >= 0:
-        odd[np.searchsorted(block.ends, at)] = True
-    found: list[int] = np.flatnonzero(odd).tolist()
-    return found
-
-
-def _small_exponents(block: Block) -> list[int]:
-    """Return the records with a number whose exponent the parser of decimals must not see."""
-    at = [found.start() for found in _SMALL_EXPONENT.finditer(block.data)]
-    return np.unique(np.searchsorted(block.ends, at)).tolist() if at else []
-
-
-def _constant_at(data: bytes, dialect: JsonDialect) -> int:
-    """Return the index of a possible NaN or infinity without quotes, -1 if the bytes have none."""
-    expressions = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)
-    found = [match.start() for expression in expressions if (match := expression.search(data))]
-    return min(found, default=-1)
-
-
-def _trimmed(octets: npt.NDArray[np.uint8], first: Positions, last: Positions) -> tuple[Positions, Positions]:
-    """Move positions inward over a little white space."""
+    """Return records that do not look like one JSON object of UTF-8, or have a NUL or a number ``Inf``."""
+    data = block.data
+    octets = np.frombuffer(data, np.uint8)
+    first, last = block.starts, block.ends - 1
     for _ in range(MAX_TRIM):
         before, after = _SPACES[octets[first]], _SPACES[octets[last]]
         if not (before.any() or after.any()):
             break
         first, last = first + (before & (first < last)), last - (after & (first < last))
-    return first, last
+    odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
+    # One such place in a block is enough: its record is read by the reference parser, and the rest again.
+    at = data.find(b"\0")
+    if at < 0:
+        constants = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)
+        at = min((match.start() for name in constants if (match := name.search(data))), default=-1)
+    if at < 0:
+        at = invalid_utf8_at(data)
+    if at >= 0:
+        odd[np.searchsorted(block.ends, at)] = True
+    suspects: list[int] = np.flatnonzero(odd).tolist()
+    return suspects

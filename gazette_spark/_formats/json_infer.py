@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json_reference import has_constant, strict_text
-from gazette_spark._formats.values import SPARKS, JsonDialect, conversion, is_nested_deeper
+from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect, conversion, is_nested_deeper
 from gazette_spark.errors import RecordError
 
 Type = Any
@@ -43,7 +43,7 @@ def infer(
     *,
     mode: str = "PERMISSIVE",
     corrupt_column: str = "_corrupt_record",
-    dialect: JsonDialect = SPARKS,
+    dialect: JsonDialect = SPARK_DIALECT,
 ) -> pa.Schema:
     """Return the columns of records, in order of their names; none if no record has any.
 

@@ -43,7 +43,7 @@ Convert = Callable[[Positions], Converted]
 """Converts the values at some places."""
 
 
-class ExactReader:
+class JsonReferenceParser:
     """Reads blocks by a schema. Immutable.
 
     With ``rescue``, the text of each field that does not fit, or that no column takes, is kept, and the
@@ -85,7 +85,7 @@ class ExactReader:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _FieldValues:
     """The values of one field, wherever it occurs."""
 
     column: pa.Array
@@ -96,7 +96,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Members:
+class _MemberColumns:
     """The members of some objects."""
 
     columns: dict[str, pa.Array]
@@ -121,7 +121,7 @@ class _Reading:
 
     def members(
         self, fields: Sequence[pa.Field], owners: Positions, count: int, level: int, path: str
-    ) -> _Members:
+    ) -> _MemberColumns:
         """Read ``count`` objects, the owners of containers; of a repeated name the last that fits counts."""
         at, objects = self.values.inside(owners, level)
         index = _index_in(self.values.names(at), [one.name for one in fields])
@@ -135,9 +135,9 @@ class _Reading:
             if found.wrong.any():
                 column, mine = column.filter(bool_array(~found.wrong)), mine[~found.wrong]
             columns[one.name] = spread(count, one.type, [(objects[mine], column)])
-        return _Members(columns, at, objects, troubled)
+        return _MemberColumns(columns, at, objects, troubled)
 
-    def _read(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _Found:
+    def _read(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _FieldValues:
         """Read values of one depth."""
         if pa.types.is_struct(kind) and not is_variant(kind):
             return self._structs(at, kind, level, path)
@@ -153,7 +153,7 @@ class _Reading:
                 wrong[chosen[list(converted.problems)]] = True
                 columns.append((chosen, converted.column))
         self._note(at[wrong], kind, path)
-        return _Found(spread(len(at), kind, columns), wrong, wrong)
+        return _FieldValues(spread(len(at), kind, columns), wrong, wrong)
 
     def _converters(self, kinds: Octets, given: Mask, kind: pa.DataType) -> list[tuple[Mask, Convert]]:
         """Return which values can be of a type, and what converts them."""
@@ -175,7 +175,7 @@ class _Reading:
             found.append((kinds == TEXT, lambda at: constants(texts(at), kind)))
         return found
 
-    def _structs(self, at: Positions, kind: pa.StructType, level: int, path: str) -> _Found:
+    def _structs(self, at: Positions, kind: pa.StructType, level: int, path: str) -> _FieldValues:
         chosen, owners = self._containers(at, OBJECT)
         members = self.members(list(kind), owners, len(chosen), level + 1, f"{path}.")
         columns = [members.columns[one.name] for one in kind]
@@ -183,9 +183,9 @@ class _Reading:
         wrong = self._misplaced(at, chosen, kind, path)
         troubled = wrong.copy()
         troubled[chosen[members.owners[members.troubled]]] = True
-        return _Found(column, wrong, troubled)
+        return _FieldValues(column, wrong, troubled)
 
-    def _collections(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _Found:
+    def _collections(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _FieldValues:
         """Read arrays or maps: one with an item that does not fit is lost."""
         is_map = pa.types.is_map(kind)
         chosen, containers = self._containers(at, OBJECT if is_map else ARRAY)
@@ -210,7 +210,7 @@ class _Reading:
         )
         fits = ~wrong[chosen]
         column = whole if fits.all() else whole.filter(bool_array(fits))
-        return _Found(spread(len(at), kind, [(chosen[fits], column)]), wrong, troubled | wrong)
+        return _FieldValues(spread(len(at), kind, [(chosen[fits], column)]), wrong, troubled | wrong)
 
     def _containers(self, at: Positions, kind: int) -> tuple[Positions, Positions]:
         """Return which values are containers of a kind, and by container which of these it is, or -1."""
@@ -265,7 +265,7 @@ def _once(
     return owners[first], keys.take(pa.array(first)), items.take(pa.array(last))
 
 
-def _rescued(values: Values, members: _Members) -> dict[int, dict[str, str]]:
+def _rescued(values: Values, members: _MemberColumns) -> dict[int, dict[str, str]]:
     """Return by record the texts of fields that do not fit; of a repeated name the last counts."""
     rescued: dict[int, dict[str, str]] = {}
     some = np.zeros(members.owners.max(initial=-1) + 1, np.bool_)

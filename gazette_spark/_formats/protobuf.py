@@ -35,7 +35,7 @@ from google.protobuf import (
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from gazette_spark._formats.rows import HalvesParser, Row, RowFormat
+from gazette_spark._formats.rows import FallbackParser, ParsedRecord, RowFormat
 from gazette_spark._formats.timestamps import MICROS_PER_S, in_range
 from gazette_spark._formats.values import conversion
 from gazette_spark.errors import OptionError
@@ -94,14 +94,14 @@ class ProtobufFormat(RowFormat):
             raise OptionError("messageName", repr(self.message), "one of " + ", ".join(known)) from None
 
 
-class ProtobufParser(HalvesParser):
+class ProtobufParser(FallbackParser):
     """Parses blocks of protobuf messages. For one thread."""
 
     def __init__(self, wanted: ProtobufFormat) -> None:
-        super().__init__(wanted, ExactReader(wanted), None)
+        super().__init__(wanted, ProtobufRecordParser(wanted), None)
 
 
-class ExactReader:
+class ProtobufRecordParser:
     """Reads messages. Immutable."""
 
     def __init__(self, wanted: ProtobufFormat) -> None:
@@ -110,15 +110,15 @@ class ExactReader:
         self._class = message_factory.GetMessageClass(descriptor)
         self._members = _members(descriptor.fields_by_name, wanted.data_fields, wanted.message)
 
-    def row(self, record: bytes) -> Row:
+    def row(self, record: bytes) -> ParsedRecord:
         """Read one message. Never raises, whatever its bytes."""
         # Besides DecodeError: the implementation in Python raises others, for one of invalid UTF-8.
         message, problem = conversion(self._class.FromString, record)
         if message is None:
-            return Row(None, f"is no message {self._name}: {problem}")
+            return ParsedRecord(None, f"is no message {self._name}: {problem}")
         problems: list[str] = []
         values = _read(message, self._members, problems)
-        return Row(values, problems[0] if problems else None)
+        return ParsedRecord(values, problems[0] if problems else None)
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ def _message_names(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Members:
+class _MessageFields:
     """The fields of a message that columns take."""
 
     where: str
@@ -151,7 +151,7 @@ class _Members:
     """By the column's name, the value of an unset field."""
 
 
-def _read(message: Message, members: _Members, problems: list[str]) -> dict[str, object]:
+def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
     values = members.absent.copy()
     for field, value in message.ListFields():
         member = members.converts.get(field.number)
@@ -164,13 +164,13 @@ def _read(message: Message, members: _Members, problems: list[str]) -> dict[str,
     return values
 
 
-def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], where: str) -> _Members:
+def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], where: str) -> _MessageFields:
     """Match columns with a message's fields.
 
     Raises:
         OptionError: a column has no field, or not one of its type.
     """
-    members = _Members(where, {}, {})
+    members = _MessageFields(where, {}, {})
     for column in columns:
         field = fields.get(column.name)
         if field is None:

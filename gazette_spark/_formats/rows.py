@@ -1,9 +1,9 @@
 """Records to the user's columns: modes, malformed records, the metadata columns of a record's origin.
 
-A format provides an exact half, which reads one record and reports its problem, and maybe a fast half, which
-reads a block at once. Where the fast half refuses a block, suspect records are taken out, or else the block
-is halved until the failing part is small; those records go through the exact half. Both halves give the same
-row where both accept a record, so a row never depends on its neighbours.
+A format provides a :class:`RecordParser`, which reads one record and reports its problem, and maybe a
+:class:`BlockParser`, which reads a block at once. Where the block parser refuses a block, suspect records are
+taken out, or else the block is halved until the failing part is small; those records go through the record
+parser. Both give the same row where both accept a record, so a row never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gazette_spark.errors import GazetteError, OptionError, RecordError
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
-EXACT_ROWS = 32
-"""Largest part of a failed block that goes through the exact half as a whole."""
+MAX_REFUSED_ROWS = 32
+"""Largest part of a refused block that goes through the record parser as a whole."""
 
 CLOSE_ROWS = 8
 """Bad records with no more good ones between them follow each other closely."""
@@ -35,7 +35,7 @@ WHOLE_RECORD = "_record"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ParsedRecord:
     """Result of reading one record."""
 
     values: Mapping[str, object] | None
@@ -68,14 +68,14 @@ class BlockRefusal:
     """Records that may be the malformed ones, in order: a hint."""
 
 
-class ExactHalf(Protocol):
+class RecordParser(Protocol):
     """Reads one record. Immutable."""
 
-    def row(self, record: bytes) -> Row:
+    def row(self, record: bytes) -> ParsedRecord:
         """Read one record. Never raises, whatever its bytes."""
 
 
-class FastHalf(Protocol):
+class BlockParser(Protocol):
     """Reads blocks. Immutable."""
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
@@ -84,7 +84,7 @@ class FastHalf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """The wanted columns, and the mode for malformed records. Can be pickled."""
+    """The columns of a query, and the mode for malformed records. Can be pickled."""
 
     schema: pa.Schema
     """The columns that come out, exactly. Metadata columns give a record's origin."""
@@ -101,41 +101,38 @@ class RowFormat:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise OptionError("mode", repr(self.mode), f"one of {', '.join(MODES)}")
-        if not self.schema.names or len(set(self.schema.names)) < len(self.schema.names):
-            raise OptionError(
-                "schema", ", ".join(self.schema.names) or "no column", "columns, each of its own name"
-            )
+        names = self.schema.names
+        if not names or len(set(names)) < len(names):
+            raise OptionError("schema", ", ".join(names) or "no column", "columns, each of its own name")
         if self.rescued_column is not None and self.rescued_column == self.corrupt_column:
             got = f"{self.rescued_column!r}, which columnNameOfCorruptRecord has, too"
             raise OptionError("rescuedDataColumn", got, "a column of its own")
         for column in self.schema:
             if column.name in (self.corrupt_column, self.rescued_column) and column.type != pa.string():
                 raise OptionError("schema", f"{column.name} {column.type}", f"{column.name} string")
-            self.is_metadata(column)  # Raises where the type is not the right one.
+            is_metadata(column, messages=self.messages)  # Raises where the type is not the right one.
 
     @property
     def data_fields(self) -> list[pa.Field]:
         """The columns that come from the records' own fields."""
         special = (self.corrupt_column, self.rescued_column)
         return [
-            column for column in self.schema if column.name not in special and not self.is_metadata(column)
+            column
+            for column in self.schema
+            if column.name not in special and not is_metadata(column, messages=self.messages)
         ]
-
-    def is_metadata(self, column: pa.Field) -> bool:
-        """Tell whether a column gives a record's origin, and has its type."""
-        return is_metadata(column, messages=self.messages)
 
     @property
     def rescues(self) -> bool:
-        """Tell whether rescued data is wanted."""
+        """Tell whether the schema has the column of rescued data."""
         return self.rescued_column is not None and self.rescued_column in self.schema.names
 
 
 class RowParser(ABC):
     """Parses blocks of records. For one thread."""
 
-    def __init__(self, wanted: RowFormat) -> None:
-        self.format = wanted
+    def __init__(self, row_format: RowFormat) -> None:
+        self.format = row_format
         self.malformed = 0
         """Malformed records so far."""
 
@@ -159,9 +156,9 @@ class RowParser(ABC):
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
     def _guarded(self, block: Block) -> list[pa.RecordBatch]:
-        """Parse a block; a record that makes its reader raise is malformed as a whole.
+        """Parse a block; a record that makes its parser raise is malformed as a whole.
 
-        Readers answer for every record, so this is for what nobody foresaw. A PERMISSIVE query must pass such
+        Parsers answer for every record, so this is for what nobody foresaw. A PERMISSIVE query must pass such
         a record, too: it would meet the same bytes again after each restart. The block is halved until the
         record is alone, so its neighbours keep their rows.
         """
@@ -170,7 +167,7 @@ class RowParser(ABC):
             return list(self._parse(block))
         except (GazetteError, MemoryError):
             raise  # FAILFAST, or a fault of the machine.
-        except Exception as error:  # noqa: BLE001  # Nobody knows which a reader may raise.
+        except Exception as error:  # noqa: BLE001  # Nobody knows which a parser may raise.
             self.malformed = malformed
             if len(block) == 1:
                 return [self.unreadable(block, f"its reader raised {type(error).__name__}: {error}")]
@@ -192,85 +189,82 @@ class RowParser(ABC):
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Parse a block."""
 
-    def _finished(self, block: Block, found: Columns) -> pa.RecordBatch:
-        """Do with malformed records as the mode says, and add the other columns."""
-        values = dict(found.values)
-        self._count(block, found.problems)
-        corrupt = self.format.corrupt_column
-        if corrupt and corrupt in self.format.schema.names:
-            problems = found.problems if self.format.mode == "PERMISSIVE" else {}
-            values[corrupt] = _records(block, sorted(problems))
-        if self.format.rescues:
-            rescued = [_rescued(block, index, texts) for index, texts in found.rescued.items()]
-            at = np.fromiter(found.rescued, np.int64)
-            column = spread(len(block), pa.string(), [(at, pa.array(rescued, pa.string()))])
-            values[self.format.rescued_column or ""] = column
-        dropped = list(found.left_out)
-        if self.format.mode == "DROPMALFORMED":
-            dropped += found.problems
+    def _finished(self, block: Block, columns: Columns) -> pa.RecordBatch:
+        """Do with malformed records as the mode says, and add the columns that no field gives."""
+        row_format, problems = self.format, columns.problems
+        values = dict(columns.values)
+        self.malformed += len(problems)
+        if problems and row_format.mode == "FAILFAST":
+            index = min(problems)
+            raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {problems[index]}")
+
+        corrupt = row_format.corrupt_column
+        if corrupt and corrupt in row_format.schema.names:
+            values[corrupt] = _texts_of(block, sorted(problems) if row_format.mode == "PERMISSIVE" else [])
+        if row_format.rescues:
+            rescued = [_rescued(block, index, texts) for index, texts in columns.rescued.items()]
+            at = np.fromiter(columns.rescued, np.int64)
+            values[row_format.rescued_column or ""] = spread(
+                len(block), pa.string(), [(at, pa.array(rescued, pa.string()))]
+            )
+
+        # Rows are dropped from the block, too: offsets and the other metadata come from it.
+        dropped = [*columns.left_out, *(problems if row_format.mode == "DROPMALFORMED" else ())]
         if dropped:
             keep = np.ones(len(block), np.bool_)
             keep[dropped] = False
             values = {name: column.filter(pa.array(keep)) for name, column in values.items()}
             block = block.only(keep)
-        schema = self.format.schema
-        columns = [
-            values[column.name]
-            if column.name in values
-            else metadata_column(block, column, self.format.labels)
-            for column in schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _count(self, block: Block, problems: Mapping[int, str]) -> None:
-        self.malformed += len(problems)
-        if problems and self.format.mode == "FAILFAST":
-            index = min(problems)
-            raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {problems[index]}")
+        return pa.RecordBatch.from_arrays(
+            [
+                values[column.name]
+                if column.name in values
+                else metadata_column(block, column, row_format.labels)
+                for column in row_format.schema
+            ],
+            schema=row_format.schema,
+        )
 
 
-class HalvesParser(RowParser):
-    """Parses blocks fast wherever possible, and other records one by one."""
+class FallbackParser(RowParser):
+    """Parses whole blocks wherever possible, and other records one by one."""
 
-    def __init__(self, wanted: RowFormat, exact: ExactHalf, fast: FastHalf | None) -> None:
-        super().__init__(wanted)
-        self._exact = exact
-        self._reader = fast
+    def __init__(self, row_format: RowFormat, records: RecordParser, blocks: BlockParser | None) -> None:
+        super().__init__(row_format)
+        self._record_parser = records
+        self._block_parser = blocks
 
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Parse a block, fast wherever possible.
-
-        A suspect record is taken out and read exactly. While suspects follow each other closely, each such
-        run of records is twice as long as the last one. So blocks with few bad records keep most of their
-        speed, and blocks of bad records alone cost a few attempts.
-        """
+        # A suspect record is taken out and read alone. While suspects follow each other closely, each such
+        # run of records is twice as long as the last one. So blocks with few bad records keep most of their
+        # speed, and blocks of bad records alone cost a few attempts.
         run = 1
         while len(block):
-            found = BlockRefusal() if self._reader is None else self._reader.columns(as_lines(block))
-            if not isinstance(found, BlockRefusal):
-                yield self._finished(block, found)
+            if self._block_parser is None:
+                yield self._one_by_one(block)
                 return
-            if not found.suspects:
-                yield from self._halves(block)
+            columns = self._block_parser.columns(as_lines(block))
+            if not isinstance(columns, BlockRefusal):
+                yield self._finished(block, columns)
                 return
-            suspect = found.suspects[0]
+            if not columns.suspects:
+                # Nobody knows which record is at fault: the half without it is fast again.
+                if len(block) <= MAX_REFUSED_ROWS:
+                    yield self._one_by_one(block)
+                    return
+                middle = len(block) // 2
+                yield from self._parse(block.rows(0, middle))
+                yield from self._parse(block.rows(middle, len(block)))
+                return
+            suspect = columns.suspects[0]
             yield from self._parse(block.rows(0, suspect))
             run = 1 if suspect > CLOSE_ROWS else run * 2
             resume = min(suspect + run, len(block))
-            yield self._slow(block.rows(suspect, resume))
+            yield self._one_by_one(block.rows(suspect, resume))
             block = block.rows(resume, len(block))
 
-    def _halves(self, block: Block) -> Iterator[pa.RecordBatch]:
-        if len(block) <= EXACT_ROWS or self._reader is None:
-            yield self._slow(block)
-            return
-        middle = len(block) // 2
-        yield from self._parse(block.rows(0, middle))
-        yield from self._parse(block.rows(middle, len(block)))
-
-    def _slow(self, block: Block) -> pa.RecordBatch:
-        """Parse record by record."""
-        rows = [self._exact.row(block.record(index)) for index in range(len(block))]
+    def _one_by_one(self, block: Block) -> pa.RecordBatch:
+        rows = [self._record_parser.row(block.record(index)) for index in range(len(block))]
         values = {
             column.name: pa.array([(row.values or {}).get(column.name) for row in rows], column.type)
             for column in self.format.data_fields
@@ -280,7 +274,7 @@ class HalvesParser(RowParser):
         return self._finished(block, Columns(values, problems, left_out=left_out))
 
 
-def _records(block: Block, chosen: Sequence[int]) -> pa.StringArray:
+def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
     """Return the texts of some records, null for others."""
     if not chosen:
         return pa.nulls(len(block), pa.string())
@@ -296,6 +290,7 @@ def _records(block: Block, chosen: Sequence[int]) -> pa.StringArray:
 
 def _rescued(block: Block, index: int, texts: Mapping[str, str]) -> str:
     """Return the fields that did not fit as one JSON object, with the record's origin."""
-    place = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
-    members = [f"{json.dumps(name)}:{text}" for name, text in (place | dict(texts) | place).items()]
+    origin = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
+    # The origin comes first, and a field of the same name does not replace it.
+    members = [f"{json.dumps(name)}:{text}" for name, text in (origin | dict(texts) | origin).items()]
     return "{" + ",".join(members) + "}"

@@ -93,7 +93,7 @@ class JsonDialect:
         return None if given else self.time_zone
 
 
-SPARKS = JsonDialect()
+SPARK_DIALECT = JsonDialect()
 """Default dialect of Spark's reader, in a session whose zone is UTC."""
 
 

@@ -14,7 +14,7 @@ from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.json_infer import infer
 from gazette_spark._formats.json_reference import strict_text
-from gazette_spark._formats.values import SPARKS, JsonDialect
+from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect
 from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import lines, record_groups, schemas
 from tests.oracles.spark_answers import CORRUPT, Answers, Ask, Question, rows_of, type_text
@@ -122,7 +122,7 @@ def is_json(line: str) -> bool:
 
 def _is_followed(line: str) -> bool:
     try:
-        json.loads(strict_text(line, SPARKS))
+        json.loads(strict_text(line, SPARK_DIALECT))
     except json.JSONDecodeError as error:
         return error.msg == "Extra data"
     return False
@@ -152,7 +152,7 @@ def file_question(seed: int, count: int) -> Question:
     There ``read.json`` takes other values as they are written.
     """
     found = [line for line in lines(seed, count) if line.strip() and is_json(line)]
-    found = [line for line in found if strict_text(line, SPARKS) == line]
+    found = [line for line in found if strict_text(line, SPARK_DIALECT) == line]
     given = {kind: Ask(f"v {kind}, w int, {CORRUPT} string", {"lineSep": "\n"}) for kind in FILE_KINDS}
     struct = given[FILE_KINDS[-1]].ddl
     given["DROPMALFORMED"] = Ask(struct, {"lineSep": "\n", "mode": "DROPMALFORMED"})
@@ -274,10 +274,10 @@ def wrong_rows(question: Question, answers: Answers, shown: set[str]) -> Iterato
     for kind in question.asks:
         schema = answers.arrow_schema(kind)
         theirs = [plain_row(row) for row in answers.found[kind]]
-        mine = [plain_row(row) for row in ours(question.records, schema, SPARKS, fast=False)]
+        mine = [plain_row(row) for row in ours(question.records, schema, SPARK_DIALECT, fast=False)]
         yield from compare(question.records, kind, theirs, mine, shown)
         fine = [at for at, row in enumerate(mine) if not row[2]]
-        again = ours(tuple(question.records[at] for at in fine), schema, SPARKS)
+        again = ours(tuple(question.records[at] for at in fine), schema, SPARK_DIALECT)
         for at, row in zip(fine, again, strict=True):
             if repr(plain_row(row)) != repr(mine[at]):
                 yield f"{kind}: {question.records[at]!r}: exact {mine[at]!r}, fast {row!r}"
@@ -286,7 +286,7 @@ def wrong_rows(question: Question, answers: Answers, shown: set[str]) -> Iterato
 def wrong_file_rows(question: Question, answers: Answers) -> Iterator[str]:
     """Yield the rows of a file that differ and should not."""
     for kind in FILE_KINDS:
-        mine = ours(question.records, answers.arrow_schema(kind), SPARKS)
+        mine = ours(question.records, answers.arrow_schema(kind), SPARK_DIALECT)
         theirs = [plain_row(row) for row in answers.found[kind]]
         yield from compare(question.records, kind, theirs, [plain_row(row) for row in mine], set())
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats.csv import CSV, CsvFraming
-from gazette_spark._formats.csv_parser import SPARKS_STYLE, CsvFormat, CsvParser, CsvStyle, split
+from gazette_spark._formats.csv_parser import SPARK_STYLE, CsvFormat, CsvParser, CsvStyle, split
 from gazette_spark._formats.framing import Block
 from tests.rig.examples import examples
 
@@ -110,7 +110,7 @@ def test_what_pythons_writer_writes_is_read(fields: list[str]) -> None:
     out = io.StringIO()
     # A field with a character of the line's end is quoted.
     csv.writer(out, lineterminator="\r\n").writerow(fields)
-    assert [text for text, _ in split(out.getvalue().removesuffix("\r\n"), SPARKS_STYLE)] == fields
+    assert [text for text, _ in split(out.getvalue().removesuffix("\r\n"), SPARK_STYLE)] == fields
 
 
 @given(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
-from gazette_spark._formats.values import SPARKS, JsonDialect
+from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect
 from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
 from tests.rig.examples import examples
@@ -159,7 +159,7 @@ def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
 
 FLAT = pa.schema([SCHEMA.field(name) for name in ("whole", "day", "at", "local", "raw", "price")])
 DIALECTS = [
-    SPARKS,
+    SPARK_DIALECT,
     JsonDialect(time_zone="Europe/Paris", allow_non_numeric_numbers=False),
     JsonDialect(date_format="d.M.yyyy", timestamp_format="yyyy-MM-dd HH:mm:ss[XXX]"),
     JsonDialect(timestamp_ntz_format="yyyy-MM-dd'T'HH:mm:ss.SSS", allow_single_quotes=False),

@@ -240,7 +240,7 @@ def compiled() -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 BUILT: dict[str, list[re.Pattern[Any]]] = {
     "gazette_spark/_formats/csv.py": [csv._record(",", '"'), csv._record("|", "'")],
-    "gazette_spark/_formats/csv_parser.py": [re.compile(csv_parser._SPARKS_WORDS)],
+    "gazette_spark/_formats/csv_parser.py": [re.compile(csv_parser._SPARK_WORDS)],
     "gazette_spark/_formats/timestamps.py": [
         timestamps._expression(text)
         for text in ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "d MMMM y, h:mm a", "[dd/MM/]yyyy", "y-M-d H:m:s.S X")

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gazette_spark._formats.json_infer import infer
-from gazette_spark._formats.values import SPARKS, JsonDialect
+from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect
 from gazette_spark.errors import RecordError
 from tests.oracles.json_questions import (
     DIFFERENCES,
@@ -68,12 +68,12 @@ def test_rows_and_modes_are_those_of_files(golden: GoldenFile) -> None:
     wrong = list(wrong_file_rows(question, answers))
     assert not wrong, "\n".join(wrong[:40])
     schema = answers.arrow_schema(FILE_KINDS[-1])
-    mine = rows_of(parsed(question.records, schema, SPARKS, mode="DROPMALFORMED"))
+    mine = rows_of(parsed(question.records, schema, SPARK_DIALECT, mode="DROPMALFORMED"))
     theirs = answers.found["DROPMALFORMED"]
     assert repr([plain_row(row) for row in mine]) == repr([plain_row(row) for row in theirs])
     assert 0 < len(mine) < len(question.records)
     with pytest.raises(RecordError, match="malformed: field "):
-        parsed(question.records, schema, SPARKS, mode="FAILFAST")
+        parsed(question.records, schema, SPARK_DIALECT, mode="FAILFAST")
     assert answers.found["FAILFAST"]["error"].startswith("FAILED_READ_FILE")
     assert answers.found["FAILFAST"]["cause"].startswith("MALFORMED_RECORD")
 
