@@ -56,8 +56,8 @@ def quote_positions(data: bytes, quote: str) -> Positions:
 def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
     ends: list[int] = []
     at = 0
-    while found := record.match(data, at):
-        at = found.end()
+    while match := record.match(data, at):
+        at = match.end()
         ends.append(at - 1)
     return np.array(ends, np.int64)
 
@@ -93,7 +93,7 @@ class CsvFraming:
         if not self.quote or self.quote.encode() not in window:
             unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
             return None if unproved else window.rfind(b"\n") + 1 or None
-        found = set()
+        last_ends = set()
         quote = self.quote.encode()
         # Bytes before the window that lead to its four readings.
         for lead in (b"", b"x", quote, quote * 2):
@@ -101,10 +101,10 @@ class CsvFraming:
             if len(ends) and ends[0] > max_record_bytes:
                 continue
             if len(ends):
-                found.add(int(ends[-1]) + 1)
+                last_ends.add(int(ends[-1]) + 1)
             elif len(window) <= max_record_bytes:
                 return None
-        return found.pop() if len(found) == 1 else None
+        return last_ends.pop() if len(last_ends) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows says nothing.
         """Tell whether the byte before is a newline, if inside quotes or not."""

@@ -50,6 +50,7 @@ from gazette_spark._formats.values import (
     conversion,
     decimal_of,
     from_texts,
+    places,
     text_converter,
 )
 from gazette_spark.errors import OptionError, RecordError
@@ -222,10 +223,8 @@ class CsvBlockParser:
         if table.num_rows != len(block):
             return BlockRefusal()
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
-        if self._header is not None:
-            headers = pc.indices_nonzero(pc.equal(texts[0], self._header).fill_null(False))  # noqa: FBT003
-            if len(headers):
-                return BlockRefusal([headers[0].as_py()])
+        if self._header is not None and len(headers := places(pc.equal(texts[0], self._header))):
+            return BlockRefusal([int(headers[0])])
 
         hexes = b"0x" in block.data or b"0X" in block.data
         values: dict[str, pa.Array] = {}

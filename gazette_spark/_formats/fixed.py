@@ -81,8 +81,8 @@ class FixedFraming:
         headers = words[words <= len(window) - HEADER_BYTES]
         if not len(headers) or headers[0] > reach:
             return None
-        found = _last_ends(window, words, headers, reach)
-        return found.pop() if len(found) == 1 else None
+        last_ends = _last_ends(window, words, headers, reach)
+        return last_ends.pop() if len(last_ends) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - the header is what counts.
         """Tell whether a magic word is there, or the beginning of one as far as the bytes show."""
@@ -175,10 +175,11 @@ def _last_ends(window: bytes, words: Positions, headers: Positions, reach: int) 
     ends = frame_ends(window, headers)
     if (ends[:-1] == headers[1:]).all():
         return {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)} - {-1}
-    known: dict[int, int] = {}
+    # From the last header backwards, so that the end of the chain that follows a frame is there already.
+    chain_ends: dict[int, int] = {}
     for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
-        known[at] = known[end] if end in known else _chain_end(window, words, at, end, reach)
-    return {end for at, end in known.items() if at <= reach} - {-1}
+        chain_ends[at] = chain_ends[end] if end in chain_ends else _chain_end(window, words, at, end, reach)
+    return {end for at, end in chain_ends.items() if at <= reach} - {-1}
 
 
 def _chain_end(window: bytes, words: Positions, at: int, end: int, reach: int) -> int:

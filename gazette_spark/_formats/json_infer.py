@@ -50,7 +50,7 @@ def infer(
     Raises:
         RecordError: a record is malformed and the mode is FAILFAST.
     """
-    found: Type = {}
+    record_type: Type = {}
     for block in blocks:
         for index in range(len(block)):
             kind = _record_type(block.record(index), dialect)
@@ -59,9 +59,9 @@ def infer(
             if kind is None and mode == "PERMISSIVE":
                 kind = {corrupt_column: _STRING}
             if kind:
-                found = merged(found, kind)
-    whole = _arrow(found)
-    return pa.schema(list(whole) if whole is not None else [])
+                record_type = merged(record_type, kind)
+    struct = _arrow(record_type)
+    return pa.schema(list(struct) if struct is not None else [])
 
 
 def merged(one: Type, other: Type) -> Type:
@@ -81,21 +81,15 @@ def merged(one: Type, other: Type) -> Type:
 
 
 def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the narrowest type without children that takes what two different ones take."""
     kinds = [one, other]
-    if all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
-        if _DOUBLE in kinds:
-            return _DOUBLE
-        scale = max(_scale(kind) for kind in kinds)
-        return _decimal(max(_whole_digits(kind) for kind in kinds) + scale, scale)
-    return _STRING
-
-
-def _scale(kind: pa.DataType) -> int:
-    return 0 if kind == _LONG else int(kind.scale)
-
-
-def _whole_digits(kind: pa.DataType) -> int:
-    return _LONG_DIGITS if kind == _LONG else int(kind.precision - kind.scale)
+    if not all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
+        return _STRING
+    if _DOUBLE in kinds:
+        return _DOUBLE
+    decimals = [pa.decimal128(_LONG_DIGITS, 0) if kind == _LONG else kind for kind in kinds]
+    scale = max(kind.scale for kind in decimals)
+    return _decimal(max(kind.precision - kind.scale for kind in decimals) + scale, scale)
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
@@ -142,13 +136,13 @@ def _type_of(value: object) -> Type:
         case str():
             return _STRING
         case list():
-            found: Type = _NULL
+            item_type: Type = _NULL
             for item in value:
-                found = merged(found, _type_of(item))
-            return [found]
+                item_type = merged(item_type, _type_of(item))
+            return [item_type]
         case dict() | pa.DataType():
             return value
-    raise AssertionError(f"no JSON value: {value!r}")
+    raise AssertionError(f"not a JSON value: {value!r}")
 
 
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
@@ -176,8 +170,8 @@ def _arrow(kind: Type) -> pa.DataType | None:
         case dict():
             order = sorted(kind, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
             fields = [(name, _arrow(kind[name])) for name in order if name]
-            known = [pa.field(name, child) for name, child in fields if child is not None]
-            return pa.struct(known) if known else None
+            members = [pa.field(name, child) for name, child in fields if child is not None]
+            return pa.struct(members) if members else None
         case list():
             child = _arrow(kind[0])
             return None if child is None else pa.list_(pa.field("element", child))

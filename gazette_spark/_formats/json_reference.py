@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark._formats.arrays import Positions, bool_array, int64_array, valid
+from gazette_spark._formats.arrays import Mask, Positions, bool_array, int64_array, valid
 from gazette_spark._formats.framing import Block, as_lines, lines_of
 from gazette_spark._formats.json_tokens import ARRAY, OBJECT, TEXT, WORD, Octets, Values, values_of
 from gazette_spark._formats.rows import WHOLE_RECORD, Columns
@@ -26,7 +26,6 @@ from gazette_spark._formats.timestamps import MICROS_PER_S, in_range
 from gazette_spark._formats.values import (
     Converted,
     JsonDialect,
-    Mask,
     decimal_of,
     from_texts,
     is_variant,
@@ -38,6 +37,25 @@ from gazette_spark._formats.values import (
 
 _LENIENT = (b"'", b"INF", b"+Infinity")
 """Bytes of records that are JSON to Spark only."""
+
+_WHOLE = re.compile(r"-?[0-9]+")
+_NON_FINITE = {
+    "NaN": math.nan,
+    "+INF": math.inf,
+    "+Infinity": math.inf,
+    "Infinity": math.inf,
+    "-INF": -math.inf,
+    "-Infinity": -math.inf,
+}
+"""Texts, with quotes or without, that Spark reads as floating point numbers."""
+
+_END = r"(?![A-Za-z0-9_$])"
+# A string without an end is a token, too: if it were none, each quote in it would be looked behind again.
+_TOKEN = re.compile(
+    r'"(?:[^"\\]|\\.)*+"?' + r"|'(?:[^'\\]|\\.)*+'?" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
+)
+_ESCAPED = re.compile(r'\\(.)|"', re.DOTALL)
+_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*+"?|(NaN|Infinity)', re.DOTALL)
 
 Convert = Callable[[Positions], Converted]
 """Converts the values at some places."""
@@ -64,8 +82,8 @@ class JsonReferenceParser:
         members = reading.members(self._fields, owners, len(block), 1, "")
         problems = {} if self._rescue else reading.problems
         rescued = _rescued(values, members) if self._rescue else {}
-        for index in _others(values, len(block)):
-            # Only the first reason is ever told.
+        for index in _invalid_records(values, len(block)):
+            # Errors and logs show the first reason only, and to find it costs another parse.
             problems[index] = "not a JSON object" if problems else _problem(block.record(index))
             if self._rescue:
                 rescued[index] = {WHOLE_RECORD: json.dumps(block.record(index).decode("utf-8", "replace"))}
@@ -74,11 +92,12 @@ class JsonReferenceParser:
     def _values(self, lines: Block) -> Values:
         numbers = self._dialect.allow_non_numeric_numbers
         values = values_of(lines, constants=numbers)
-        others = _others(values, len(lines))
-        if not others or not any(mark in lines.data for mark in _LENIENT):
+        invalid = _invalid_records(values, len(lines))
+        if not invalid or not any(mark in lines.data for mark in _LENIENT):
             return values
+        # Spark's parser accepts more than JSON: such records are rewritten, and the block is read again.
         records = [lines.record(index) for index in range(len(lines))]
-        for index in others:
+        for index in invalid:
             text = records[index].decode("utf-8", "surrogateescape")
             records[index] = strict_text(text, self._dialect).encode("utf-8", "surrogateescape")
         return values_of(lines_of(lines, records), constants=numbers)
@@ -124,17 +143,18 @@ class _Reading:
     ) -> _MemberColumns:
         """Read ``count`` objects, the owners of containers; of a repeated name the last that fits counts."""
         at, objects = self.values.inside(owners, level)
-        index = _index_in(self.values.names(at), [one.name for one in fields])
-        troubled = (index < 0) & self.rescue
+        field_index = _index_in(self.values.names(at), [child.name for child in fields])
+        # A member that no column takes is rescued.
+        troubled = (field_index < 0) & self.rescue
         columns = {}
-        for number, one in enumerate(fields):
-            mine = np.flatnonzero(index == number)
-            found = self._read(at[mine], one.type, level, path + one.name)
-            troubled[mine] = found.troubled
-            column = found.column
-            if found.wrong.any():
-                column, mine = column.filter(bool_array(~found.wrong)), mine[~found.wrong]
-            columns[one.name] = spread(count, one.type, [(objects[mine], column)])
+        for number, child in enumerate(fields):
+            members = np.flatnonzero(field_index == number)
+            values = self._read(at[members], child.type, level, path + child.name)
+            troubled[members] = values.troubled
+            column = values.column
+            if values.wrong.any():
+                column, members = column.filter(bool_array(~values.wrong)), members[~values.wrong]
+            columns[child.name] = spread(count, child.type, [(objects[members], column)])
         return _MemberColumns(columns, at, objects, troubled)
 
     def _read(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _FieldValues:
@@ -155,7 +175,7 @@ class _Reading:
         self._note(at[wrong], kind, path)
         return _FieldValues(spread(len(at), kind, columns), wrong, wrong)
 
-    def _converters(self, kinds: Octets, given: Mask, kind: pa.DataType) -> list[tuple[Mask, Convert]]:
+    def _converters(self, kinds: Octets, not_null: Mask, kind: pa.DataType) -> list[tuple[Mask, Convert]]:
         """Return which values can be of a type, and what converts them."""
         texts, dialect = self.values.texts, self.dialect
         if is_variant(kind):
@@ -164,21 +184,21 @@ class _Reading:
 
             return [(kinds >= 0, lambda at: from_texts(self.values.written(at), kind, encode, None))]
         if pa.types.is_string(kind):
-            return [(given.copy(), lambda at: Converted(texts(at)))]
-        found: list[tuple[Mask, Convert]] = [
-            ((kinds == WORD) & given, lambda at: from_words(texts(at), kind))
+            return [(not_null.copy(), lambda at: Converted(texts(at)))]
+        converters: list[tuple[Mask, Convert]] = [
+            ((kinds == WORD) & not_null, lambda at: from_words(texts(at), kind))
         ]
         convert, zone = text_converter(kind, dialect), dialect.usual_zone(kind)
         if convert is not None:
-            found.append((kinds == TEXT, lambda at: from_texts(texts(at), kind, convert, zone)))
+            converters.append((kinds == TEXT, lambda at: from_texts(texts(at), kind, convert, zone)))
         if pa.types.is_floating(kind) and dialect.allow_non_numeric_numbers:
-            found.append((kinds == TEXT, lambda at: constants(texts(at), kind)))
-        return found
+            converters.append((kinds == TEXT, lambda at: constants(texts(at), kind)))
+        return converters
 
     def _structs(self, at: Positions, kind: pa.StructType, level: int, path: str) -> _FieldValues:
         chosen, owners = self._containers(at, OBJECT)
         members = self.members(list(kind), owners, len(chosen), level + 1, f"{path}.")
-        columns = [members.columns[one.name] for one in kind]
+        columns = [members.columns[child.name] for child in kind]
         column = spread(len(at), kind, [(chosen, pa.StructArray.from_arrays(columns, fields=list(kind)))])
         wrong = self._misplaced(at, chosen, kind, path)
         troubled = wrong.copy()
@@ -189,16 +209,16 @@ class _Reading:
         """Read arrays or maps: one with an item that does not fit is lost."""
         is_map = pa.types.is_map(kind)
         chosen, containers = self._containers(at, OBJECT if is_map else ARRAY)
-        places, owners = self.values.inside(containers, level + 1)
-        item = kind.item_type if is_map else kind.value_type
-        found = self._read(places, item, level + 1, path + ("{}" if is_map else "[]"))
+        items_at, owners = self.values.inside(containers, level + 1)
+        item_type = kind.item_type if is_map else kind.value_type
+        values = self._read(items_at, item_type, level + 1, path + ("{}" if is_map else "[]"))
         wrong = self._misplaced(at, chosen, kind, path)
         troubled = wrong.copy()
-        wrong[chosen[owners[found.wrong]]] = True
-        troubled[chosen[owners[found.troubled]]] = True
-        items, keys = found.column, None
+        wrong[chosen[owners[values.wrong]]] = True
+        troubled[chosen[owners[values.troubled]]] = True
+        items, keys = values.column, None
         if is_map:
-            keys = self.values.names(places)
+            keys = self.values.names(items_at)
             owners, keys, items = _once(owners, keys, items)
         bounds = np.zeros(len(chosen) + 1, np.int32)
         np.cumsum(np.bincount(owners, minlength=len(chosen)), out=bounds[1:])
@@ -220,9 +240,9 @@ class _Reading:
         return chosen, owners
 
     def _nulls(self, at: Positions) -> Mask:
-        # The one word with this letter.
-        found: Mask = (self.values.kinds[at] == WORD) & (self.values.firsts(at) == ord("n"))
-        return found
+        # No other word begins with this letter.
+        nulls: Mask = (self.values.kinds[at] == WORD) & (self.values.firsts(at) == ord("n"))
+        return nulls
 
     def _misplaced(self, at: Positions, chosen: Positions, kind: pa.DataType, path: str) -> Mask:
         """Return, and note, values that are neither null nor among the chosen ones."""
@@ -232,19 +252,17 @@ class _Reading:
         return wrong
 
     def _note(self, at: Positions, kind: pa.DataType, path: str) -> None:
-        """Note that values do not fit."""
-        if len(at):
-            found = dict.fromkeys(self.values.records_of(at).tolist(), f"field {path} does not fit {kind}")
-            found.update(self.problems)
-            self.problems.update(found)
+        """Note that values do not fit; the first problem of a record counts."""
+        records = self.values.records_of(at).tolist()
+        self.problems.update(dict.fromkeys(records, f"field {path} does not fit {kind}") | self.problems)
 
 
-def _index_in(texts: pa.StringArray, known: Sequence[str]) -> Positions:
-    """Return each text's index among the known ones, -1 for others."""
-    found = pc.index_in(texts, pa.array(known, pa.string()))
-    if not len(found):
+def _index_in(texts: pa.StringArray, names: Sequence[str]) -> Positions:
+    """Return each text's index among some names, -1 for other texts."""
+    indices = pc.index_in(texts, pa.array(names, pa.string()))
+    if not len(indices):
         return np.zeros(0, np.int64)
-    return np.where(valid(found), np.frombuffer(found.buffers()[1], np.int32, len(found)), -1)
+    return np.where(valid(indices), np.frombuffer(indices.buffers()[1], np.int32, len(indices)), -1)
 
 
 def _once(
@@ -286,16 +304,15 @@ def _rescued(values: Values, members: _MemberColumns) -> dict[int, dict[str, str
     return {owner: texts for owner, texts in rescued.items() if texts}
 
 
-def _others(values: Values, count: int) -> list[int]:
-    """Return the records that are no JSON objects."""
-    others = np.ones(count, np.bool_)
-    others[values.records] = False
-    found: list[int] = np.flatnonzero(others).tolist()
-    return found
+def _invalid_records(values: Values, count: int) -> list[int]:
+    """Return the records that are not JSON objects."""
+    invalid = np.ones(count, np.bool_)
+    invalid[values.records] = False
+    return list(map(int, np.flatnonzero(invalid)))
 
 
 def _problem(record: bytes) -> str:
-    """Return why a record is no JSON object, as far as Python's parser knows."""
+    """Return why a record is not a JSON object, as far as Python's parser knows."""
     try:
         json.loads(record, parse_int=str)  # Python makes no numbers of more than 4,300 digits.
     except UnicodeDecodeError as error:
@@ -307,25 +324,13 @@ def _problem(record: bytes) -> str:
     return "not a JSON object"
 
 
-_WHOLE = re.compile(r"-?[0-9]+")
-_NON_FINITE = {
-    "NaN": math.nan,
-    "+INF": math.inf,
-    "+Infinity": math.inf,
-    "Infinity": math.inf,
-    "-INF": -math.inf,
-    "-Infinity": -math.inf,
-}
-"""Texts, with quotes or without, that Spark reads as floating point numbers."""
-
-
 def from_words(words: pa.StringArray, kind: pa.DataType) -> Converted:
     """Convert words of JSON other than null to a type without children."""
     if pa.types.is_boolean(kind):
         return matching(words, kind, "^(true|false)$", None)
     if pa.types.is_signed_integer(kind):
         most = 1 << (kind.bit_width - 1)
-        # Numbers of fewer digits than the largest one has all fit.
+        # All numbers of fewer digits than the largest one fit.
         short = f"^-?[0-9]{{1,{len(str(most)) - 1}}}$"
         return matching(words, kind, short, lambda word: _whole(word, -most, most - 1))
     if pa.types.is_timestamp(kind) and kind.tz is not None:
@@ -333,27 +338,25 @@ def from_words(words: pa.StringArray, kind: pa.DataType) -> Converted:
         return Converted(pc.multiply(seconds.column, MICROS_PER_S).cast(kind), seconds.problems)
     if pa.types.is_decimal(kind):
         return from_texts(words, kind, lambda word: decimal_of(word, kind))
-    if pa.types.is_floating(kind):
-        return _floating(words, kind)
-    return matching(words, kind, "^$", None)
+    return _floats(words, kind) if pa.types.is_floating(kind) else matching(words, kind, "^$", None)
+
+
+def _floats(words: pa.StringArray, kind: pa.DataType) -> Converted:
+    is_finite = pc.match_substring_regex(words, "^-?[0-9]")
+    finite, others = places(is_finite), places(pc.invert(is_finite))
+    if not len(others):
+        return Converted(words.cast(kind))
+    named = constants(words.take(int64_array(others)), kind)
+    parts = [(finite, words.take(int64_array(finite)).cast(kind)), (others, named.column)]
+    problems = {int(others[index]): problem for index, problem in named.problems.items()}
+    return Converted(spread(len(words), kind, parts), problems)
 
 
 def constants(texts: pa.StringArray, kind: pa.DataType) -> Converted:
     """Convert NaN and the infinities."""
-    found = pc.index_in(texts, pa.array(list(_NON_FINITE)))
-    column = pa.array(list(_NON_FINITE.values())).take(found).cast(kind)
-    return Converted(column, dict.fromkeys(places(found.is_null()).tolist(), "is not a number"))
-
-
-def _floating(words: pa.StringArray, kind: pa.DataType) -> Converted:
-    finite = places(pc.match_substring_regex(words, "^-?[0-9]"))
-    if len(finite) == len(words):
-        return Converted(words.cast(kind))
-    others = places(pc.invert(pc.match_substring_regex(words, "^-?[0-9]")))
-    found = constants(words.take(int64_array(others)), kind)
-    parts = [(finite, words.take(int64_array(finite)).cast(kind)), (others, found.column)]
-    problems = {int(others[index]): problem for index, problem in found.problems.items()}
-    return Converted(spread(len(words), kind, parts), problems)
+    indices = pc.index_in(texts, pa.array(list(_NON_FINITE)))
+    column = pa.array(list(_NON_FINITE.values())).take(indices).cast(kind)
+    return Converted(column, dict.fromkeys(places(indices.is_null()).tolist(), "is not a number"))
 
 
 def _whole(word: str, least: int, most: int) -> int:
@@ -369,42 +372,28 @@ def _seconds(word: str) -> int:
     return seconds
 
 
-_END = r"(?![A-Za-z0-9_$])"
-# A string without an end is a token, too: if it were none, each quote in it would be looked behind again.
-_TOKEN = re.compile(
-    r'"(?:[^"\\]|\\.)*+"?' + r"|'(?:[^'\\]|\\.)*+'?" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
-)
-_ESCAPED = re.compile(r'\\(.)|"', re.DOTALL)
-_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*+"?|(NaN|Infinity)', re.DOTALL)
-
-
 def strict_text(text: str, dialect: JsonDialect) -> str:
     """Return a record in which strings and numbers are written as JSON has it, the rest as it is."""
 
-    def rewritten(found: re.Match[str]) -> str:
-        token = found[0]
+    def rewritten(match: re.Match[str]) -> str:
+        token = match[0]
         if token[0] in "+-":
-            return (
-                token.lstrip("+").replace("INF", "Infinity") if dialect.allow_non_numeric_numbers else token
-            )
-        if len(token) == 1 or token[-1] != token[0]:
+            number = token.lstrip("+").replace("INF", "Infinity")
+            return number if dialect.allow_non_numeric_numbers else token
+        if len(token) == 1 or token[-1] != token[0] or not dialect.allow_single_quotes:
             return token
-        return _quoted(token[1:-1]) if dialect.allow_single_quotes else token
+        return f'"{_ESCAPED.sub(_in_double_quotes, token[1:-1])}"'
 
     return _TOKEN.sub(rewritten, text)
 
 
+def _in_double_quotes(match: re.Match[str]) -> str:
+    """Return an escape, or a double quote, as a string in double quotes has it."""
+    if match[0] == '"':
+        return '\\"'
+    return "'" if match[1] == "'" else match[0]
+
+
 def has_constant(text: str) -> bool:
     """Tell whether some JSON has a number that is invalid in standard JSON: NaN, or infinite."""
-    return any(found[1] for found in _CONSTANT.finditer(text))
-
-
-def _quoted(body: str) -> str:
-    """Return a string's body in double quotes."""
-
-    def escaped(found: re.Match[str]) -> str:
-        if found[0] == '"':
-            return '\\"'
-        return "'" if found[1] == "'" else found[0]
-
-    return f'"{_ESCAPED.sub(escaped, body)}"'
+    return any(token[1] for token in _CONSTANT.finditer(text))

@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark._formats.arrays import Positions, int64_array, invalid_utf8_at, slices
+from gazette_spark._formats.arrays import Mask, Positions, int64_array, invalid_utf8_at, slices
 from gazette_spark._formats.framing import Block
-from gazette_spark._formats.values import Mask, places, spread
+from gazette_spark._formats.values import places, spread
 
 if TYPE_CHECKING:
     import numpy.typing as npt

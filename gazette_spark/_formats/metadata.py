@@ -7,6 +7,9 @@ one. A field of type ``array<string>`` takes all values, in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
@@ -18,6 +21,94 @@ Labels = tuple[tuple[str, tuple[str, ...]], ...]
 """Label names with their values, both in order."""
 
 LABELS_FORM = "map<string,array<string>>, or struct<…> whose fields, string or array<string>, name labels"
+
+JOURNAL = "_journal"
+OFFSET = "_offset"
+"""Offset of the first byte of the record's frame: a query may start there."""
+END_OFFSET = "_end_offset"
+"""Offset just past the record's frame: a query may start there, too."""
+MOD_TIME = "_fragment_mod_time"
+"""Time at which the fragment of the frame's first byte was stored, to the second; null while
+only brokers have it. So it is the one column that may differ when the same offsets are read again."""
+LABELS = "_labels"
+"""The journal's labels, as they were when the batch was planned: all values of each name, in order."""
+RECORD = "_record"
+"""The record's bytes, without its frame, whatever the values of other columns."""
+
+UUID = "_uuid"
+"""Text of the message's UUID; null for a message that has none."""
+PRODUCER = "_producer"
+"""The message's producer, as twelve hexadecimal digits."""
+CLOCK = "_clock"
+"""The message's clock, as a signed number."""
+FLAGS = "_flags"
+ACK_OFFSET = "_ack_offset"
+"""Where the message begins that committed this one. It lies in the bytes that the batch reads; ``_offset``
+may lie before these. Acknowledgements, and messages outside of transactions, have their own offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """A column that a schema may name."""
+
+    ddl: str
+    """Its type, as Spark writes types."""
+    type: pa.DataType | None
+    """Its type; None for labels, which have several."""
+    values: Callable[[Block], pa.Array] | None = None
+    """Its values for the records of a block; None: those of labels, or those that the scan adds to blocks."""
+
+
+ORIGIN_COLUMNS = {
+    JOURNAL: MetadataColumn("string", pa.string(), Block.journal_array),
+    OFFSET: MetadataColumn("bigint", pa.int64(), Block.offset_array),
+    END_OFFSET: MetadataColumn("bigint", pa.int64(), Block.end_offset_array),
+    MOD_TIME: MetadataColumn("timestamp", pa.timestamp("us", "UTC"), Block.mod_time_array),
+    LABELS: MetadataColumn(LABELS_FORM, None),
+    RECORD: MetadataColumn("binary", pa.binary(), gathered),
+}
+
+MESSAGE_COLUMNS = {
+    UUID: MetadataColumn("string", pa.string()),
+    PRODUCER: MetadataColumn("string", pa.string()),
+    CLOCK: MetadataColumn("bigint", pa.int64()),
+    FLAGS: MetadataColumn("int", pa.int32()),
+    ACK_OFFSET: MetadataColumn("bigint", pa.int64()),
+}
+"""Columns of queries of committed messages; the same names are fields of the records in other queries."""
+
+DDL = {name: column.ddl for name, column in ORIGIN_COLUMNS.items()}
+MESSAGE_DDL = {name: column.ddl for name, column in MESSAGE_COLUMNS.items()}
+
+
+def is_metadata(field: pa.Field, *, messages: bool = False) -> bool:
+    """Tell whether a field of a schema is one of these columns.
+
+    Args:
+        field: The field.
+        messages: Whether columns of messages count, too.
+
+    Raises:
+        OptionError: by its name it is, but not by its type.
+    """
+    columns = ORIGIN_COLUMNS | MESSAGE_COLUMNS if messages else ORIGIN_COLUMNS
+    column = columns.get(field.name)
+    if column is None:
+        return False
+    if not (is_labels_type(field.type) if column.type is None else field.type == column.type):
+        raise OptionError("schema", f"{field.name} {field.type}", f"{field.name} {column.ddl}")
+    return True
+
+
+def metadata_column(block: Block, field: pa.Field, labels: Labels) -> pa.Array:
+    """Return one of these columns for the records of a block."""
+    if field.name in block.columns:
+        return block.columns[field.name]
+    values = ORIGIN_COLUMNS[field.name].values
+    if values is not None:
+        return values(block)
+    row = labels_array(field.type, labels, block.journal)
+    return row.take(int64_array(np.zeros(len(block), np.int64)))
 
 
 def is_labels_type(kind: pa.DataType) -> bool:
@@ -41,115 +132,15 @@ def labels_array(kind: pa.DataType, labels: Labels, journal: str) -> pa.Array:
     """
     if pa.types.is_map(kind):
         return pa.array([[(name, list(values)) for name, values in labels]], kind)
-    found = dict(labels)
+    by_name = dict(labels)
     row: dict[str, object] = {}
     for field in kind:
+        values = by_name.get(field.name)
         if pa.types.is_list(field.type):
-            row[field.name] = list(found[field.name]) if field.name in found else None
-        else:
-            row[field.name] = label_value(labels, field.name, journal)
+            row[field.name] = None if values is None else list(values)
+            continue
+        if values and len(values) > 1:
+            got = f"_labels.{field.name} string, and journal {journal!r} has the values {', '.join(values)}"
+            raise OptionError("schema", got, f"a field {field.name} array<string>")
+        row[field.name] = values[0] if values else None
     return pa.array([row], kind)
-
-
-def label_value(labels: Labels, name: str, journal: str) -> str | None:
-    """Return the value of a label, None if the journal does not have it.
-
-    Raises:
-        OptionError: it has several.
-    """
-    values = dict(labels).get(name, ())
-    if len(values) > 1:
-        got = f"_labels.{name} string, and journal {journal!r} has the values {', '.join(values)}"
-        raise OptionError("schema", got, f"a field {name} array<string>")
-    return values[0] if values else None
-
-
-JOURNAL = "_journal"
-OFFSET = "_offset"
-"""Offset of the first byte of the record's frame: a query may start there."""
-END_OFFSET = "_end_offset"
-"""Offset just past the record's frame: a query may start there, too."""
-MOD_TIME = "_fragment_mod_time"
-"""Time at which the fragment of the frame's first byte was stored, to the second; null while
-only brokers have it. So it is the one column that may differ when the same offsets are read again."""
-LABELS = "_labels"
-"""The journal's labels, as they were when the batch was planned: all values of each name, in order."""
-RECORD = "_record"
-"""The record's bytes, without its frame, whatever the values of other columns."""
-
-DDL = {
-    JOURNAL: "string",
-    OFFSET: "bigint",
-    END_OFFSET: "bigint",
-    MOD_TIME: "timestamp",
-    LABELS: LABELS_FORM,
-    RECORD: "binary",
-}
-"""Names and types of the columns, as Spark writes types."""
-
-UUID = "_uuid"
-"""Text of the message's UUID; null for a message that has none."""
-PRODUCER = "_producer"
-"""The message's producer, as twelve hexadecimal digits."""
-CLOCK = "_clock"
-"""The message's clock, as a signed number."""
-FLAGS = "_flags"
-ACK_OFFSET = "_ack_offset"
-"""Where the message begins that committed this one. It lies in the bytes that the batch reads; ``_offset``
-may lie before these. Acknowledgements, and messages outside of transactions, have their own offset."""
-
-MESSAGE_DDL = {UUID: "string", PRODUCER: "string", CLOCK: "bigint", FLAGS: "int", ACK_OFFSET: "bigint"}
-"""Columns of queries of committed messages; the same names are fields of the records in other queries."""
-
-_TYPES = {
-    JOURNAL: pa.string(),
-    OFFSET: pa.int64(),
-    END_OFFSET: pa.int64(),
-    MOD_TIME: pa.timestamp("us", "UTC"),
-    RECORD: pa.binary(),
-    UUID: pa.string(),
-    PRODUCER: pa.string(),
-    CLOCK: pa.int64(),
-    FLAGS: pa.int32(),
-    ACK_OFFSET: pa.int64(),
-}
-
-
-def is_metadata(column: pa.Field, *, messages: bool = False) -> bool:
-    """Tell whether a column is one of these; those of messages count only if wanted.
-
-    Raises:
-        OptionError: by its name it is, but not by its type.
-    """
-    kind, forms = column.type, DDL | MESSAGE_DDL if messages else DDL
-    if column.name not in forms:
-        return False
-    if column.name == LABELS:
-        right = is_labels_type(kind)
-    else:
-        right = kind == _TYPES[column.name]
-    if not right:
-        raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {forms[column.name]}")
-    return True
-
-
-def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
-    """Return one of these columns for the records of a block."""
-    known = block.columns.get(column.name)
-    return _origin_column(block, column, labels) if known is None else known
-
-
-def _origin_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
-    match column.name:
-        case "_journal":
-            return block.journal_array()
-        case "_offset":
-            return block.offset_array()
-        case "_end_offset":
-            return block.end_offset_array()
-        case "_fragment_mod_time":
-            return block.mod_time_array()
-        case "_record":
-            return gathered(block)
-    one = labels_array(column.type, labels, block.journal)
-    return one.take(int64_array(np.zeros(len(block), np.int64)))

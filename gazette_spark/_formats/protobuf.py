@@ -55,7 +55,7 @@ not fit."""
 
 @dataclass(frozen=True, slots=True)
 class ProtobufFormat(RowFormat):
-    """Type of protobuf messages and the wanted columns. Can be pickled."""
+    """Type of protobuf messages and the columns of a query. Can be pickled."""
 
     descriptor_set: bytes = b""
     message: str = ""
@@ -90,25 +90,25 @@ class ProtobufFormat(RowFormat):
             return pool.FindMessageTypeByName(self.message)
         except KeyError:
             own = [file for name, file in files.items() if name not in _WELL_KNOWN]
-            known = sorted(name for file in own for name in _message_names(file))
-            raise OptionError("messageName", repr(self.message), "one of " + ", ".join(known)) from None
+            names = sorted(name for file in own for name in _message_names(file))
+            raise OptionError("messageName", repr(self.message), "one of " + ", ".join(names)) from None
 
 
 class ProtobufParser(FallbackParser):
     """Parses blocks of protobuf messages. For one thread."""
 
-    def __init__(self, wanted: ProtobufFormat) -> None:
-        super().__init__(wanted, ProtobufRecordParser(wanted), None)
+    def __init__(self, row_format: ProtobufFormat) -> None:
+        super().__init__(row_format, ProtobufRecordParser(row_format), None)
 
 
 class ProtobufRecordParser:
     """Reads messages. Immutable."""
 
-    def __init__(self, wanted: ProtobufFormat) -> None:
-        descriptor = wanted.descriptor()
-        self._name = wanted.message
+    def __init__(self, row_format: ProtobufFormat) -> None:
+        descriptor = row_format.descriptor()
+        self._name = row_format.message
         self._class = message_factory.GetMessageClass(descriptor)
-        self._members = _members(descriptor.fields_by_name, wanted.data_fields, wanted.message)
+        self._members = _members(descriptor.fields_by_name, row_format.data_fields, row_format.message)
 
     def row(self, record: bytes) -> ParsedRecord:
         """Read one message. Never raises, whatever its bytes."""
@@ -174,8 +174,8 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
     for column in columns:
         field = fields.get(column.name)
         if field is None:
-            known = ", ".join(sorted(fields)) or "none"
-            raise OptionError("schema", f"column {column.name}", f"fields of message {where}: {known}")
+            names = ", ".join(sorted(fields)) or "none"
+            raise OptionError("schema", f"column {column.name}", f"fields of message {where}: {names}")
         convert = _converter(field, column.type, repeated=_is_repeated(field))
         if convert is None:
             got = f"column {column.name} {column.type} for a {_type_name(field)} of message {where}"
@@ -186,9 +186,11 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    # Newer versions of protobuf have the one and warn of the other, older ones lack it.
-    found = getattr(field, "is_repeated", None)
-    return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED if found is None else found)  # noqa: B009 - not in the stubs.
+    # protobuf 6 has ``is_repeated`` and warns of ``label``; earlier versions have ``label`` alone.
+    repeated = getattr(field, "is_repeated", None)
+    if repeated is None:
+        return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 - not in the stubs.
+    return bool(repeated)
 
 
 def _absent(field: FieldDescriptor) -> object:

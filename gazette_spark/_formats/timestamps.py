@@ -67,10 +67,10 @@ must not become a path of thousands of directories, nor stay in a cache."""
 
 def parse_date(text: str) -> int:
     """Return the days of a date's text; ValueError when the text is invalid."""
-    found = _DATE.fullmatch(text.strip(_SPACE))
-    if not found:
+    match = _DATE.fullmatch(text.strip(_SPACE))
+    if not match:
         raise ValueError("is not a date")
-    sign, year, month, day = found.groups()
+    sign, year, month, day = match.groups()
     return date_in_range(days_of(_signed(sign, year), int(month or 1), int(day or 1)))
 
 
@@ -94,10 +94,10 @@ def parse_local_timestamp(text: str) -> int:
 
 def _local(text: str) -> tuple[int, int, str | None]:
     """Return seconds and microseconds as the text says them, and the zone, if it has one."""
-    found = _TIMESTAMP.fullmatch(text.strip(_SPACE))
-    if not found:
+    match = _TIMESTAMP.fullmatch(text.strip(_SPACE))
+    if not match:
         raise ValueError("is not a timestamp")
-    sign, year, month, day, hour, minute, second, fraction, named = found.groups()
+    sign, year, month, day, hour, minute, second, fraction, named = match.groups()
     days = days_of(_signed(sign, year), int(month or 1), int(day or 1))
     of_day = seconds_of(int(hour or 0), int(minute or 0), int(second or 0))
     micros = int((fraction or "0")[:6].ljust(6, "0"))
@@ -151,9 +151,9 @@ def offset_s(zone: str, local_s: int) -> int:
     """
     if len(zone) > _MAX_ZONE:
         raise ValueError("has a time zone that nobody knows")
-    found = _zone(zone)
-    if isinstance(found, int):
-        return found
+    fixed_or_named = _zone(zone)
+    if isinstance(fixed_or_named, int):
+        return fixed_or_named
     # Outside the years that datetime knows zones do as they did in the first, or do in 400-year turns.
     days, of_day = divmod(local_s, _DAY_S)
     ordinal = days + 719_163
@@ -161,7 +161,7 @@ def offset_s(zone: str, local_s: int) -> int:
         ordinal -= (ordinal - 3_652_000 + 146_096) // 146_097 * 146_097
     day = datetime.date.fromordinal(max(ordinal, 1))
     time = datetime.time(of_day // 3600, of_day // 60 % 60, of_day % 60)
-    offset = datetime.datetime.combine(day, time, found).utcoffset()
+    offset = datetime.datetime.combine(day, time, fixed_or_named).utcoffset()
     assert offset is not None, "a zone has an offset at all times"
     return int(offset.total_seconds())
 
@@ -181,10 +181,10 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
 
 
 def _offset(text: str) -> int:
-    found = _OFFSET.fullmatch(text)
-    if not found:
+    match = _OFFSET.fullmatch(text)
+    if not match:
         raise ValueError("has a time zone that is none")
-    sign, hour, hours, *rest = found.groups()
+    sign, hour, hours, *rest = match.groups()
     minutes, seconds = (int(a or b or 0) for a, b in zip(rest[:2], rest[2:], strict=True))
     total = (int(hour or hours) * 60 + minutes) * 60 + seconds
     if minutes > 59 or seconds > 59 or total > _LONGEST_OFFSET_S:
@@ -248,6 +248,11 @@ class DatePattern:
     def __post_init__(self) -> None:
         _expression(self.text)
 
+    @classmethod
+    def of(cls, text: str | None) -> DatePattern | None:
+        """Return a pattern, None if there is none; ValueError when it is invalid."""
+        return None if text is None else cls(text)
+
     def date(self, text: str) -> int:
         """Return the days since 1970; ValueError when the text does not follow the pattern."""
         return date_in_range(self._read(text)[0])
@@ -272,10 +277,10 @@ class DatePattern:
 
     def _read(self, text: str) -> tuple[int, int, int, int | None]:
         """Return days, seconds of the day, microseconds and the offset in seconds, if there is one."""
-        found = _expression(self.text).fullmatch(text)
-        if not found:
+        match = _expression(self.text).fullmatch(text)
+        if not match:
             raise ValueError(f"is not of the form {self.text}")
-        parts = found.groupdict()
+        parts = match.groupdict()
         year = parts.get("y") or "1970"
         days = days_of(int(year) + (2000 if parts.get("yy") else 0), _month(parts), int(parts.get("d") or 1))
         of_day = seconds_of(_hour(parts), int(parts.get("m") or 0), int(parts.get("s") or 0))
@@ -288,7 +293,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern; ValueError names its first error."""
     if pattern.count("'") % 2:
         raise ValueError("an open quote")
-    tokens = [found.group() for found in _TOKEN.finditer(pattern)]
+    tokens = [token.group() for token in _TOKEN.finditer(pattern)]
     expression = "".join(_parts(tokens))
     try:
         return re.compile(expression, re.IGNORECASE | re.ASCII)

@@ -12,25 +12,21 @@ import decimal
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.arrays import bool_array, valid
+from gazette_spark._formats.arrays import Mask, Positions, bool_array, valid
 from gazette_spark._formats.timestamps import (
     UTC,
+    DatePattern,
     offset_s,
     parse_date,
     parse_local_timestamp,
     parse_timestamp,
 )
 from gazette_spark.errors import GazetteError, OptionError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from gazette_spark._formats.timestamps import DatePattern
 
 # Possessive: what gives digits back takes quadratic time, which is minutes for a text of 30 KB.
 _DECIMAL = re.compile(r"[+-]?(\d++(?:\.\d*+)?|\.\d++)([eE][+-]?\d++)?")
@@ -43,15 +39,11 @@ _LEAST_EXPONENT = -(1 << 29)
 _LARGEST_SCALE = (1 << 31) - 1
 """Largest scale of Java's decimals, either way."""
 
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A string, which may have no end, or a bracket."""
 
-def _pattern(text: str | None) -> DatePattern | None:
-    """Return a pattern, None for a missing one; ValueError when it is unknown."""
-    if text is None:
-        return None
-    # Few queries have one.
-    from gazette_spark._formats.timestamps import DatePattern
-
-    return DatePattern(text)
+V = TypeVar("V")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ class JsonDialect:
         }
         for option, text in formats.items():
             try:
-                _pattern(text)
+                DatePattern.of(text)
             except ValueError as error:
                 expected = "a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX"
                 raise OptionError(option, f"{text!r} ({error})", expected) from None
@@ -87,18 +79,16 @@ class JsonDialect:
 
     def usual_zone(self, kind: pa.DataType) -> str | None:
         """Return the zone of a type's texts that name none; None where they follow a pattern."""
-        given = self.timestamp_ntz_format if pa.types.is_timestamp(kind) and kind.tz is None else None
-        given = self.timestamp_format if pa.types.is_timestamp(kind) and kind.tz else given
-        given = self.date_format if pa.types.is_date(kind) else given
-        return None if given else self.time_zone
+        pattern = None
+        if pa.types.is_timestamp(kind):
+            pattern = self.timestamp_format if kind.tz else self.timestamp_ntz_format
+        elif pa.types.is_date(kind):
+            pattern = self.date_format
+        return None if pattern else self.time_zone
 
 
 SPARK_DIALECT = JsonDialect()
 """Default dialect of Spark's reader, in a session whose zone is UTC."""
-
-
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-"""A string, which may have no end, or a bracket."""
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
@@ -143,7 +133,7 @@ def text_converter(kind: pa.DataType, dialect: JsonDialect) -> Callable[[str], o
     if pa.types.is_timestamp(kind):
         return _timestamps(dialect, local=kind.tz is None)
     if pa.types.is_date32(kind):
-        dates = _pattern(dialect.date_format)
+        dates = DatePattern.of(dialect.date_format)
         return dates.date if dates else lambda text: _forgiving(parse_date, text)
     return decode_base64 if pa.types.is_binary(kind) else None
 
@@ -180,8 +170,8 @@ def decode_base64(value: str) -> bytes:
 
 def _timestamps(dialect: JsonDialect, *, local: bool) -> Callable[[str], int]:
     """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
-    zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
-    pattern = _pattern(given)
+    zone = dialect.time_zone
+    pattern = DatePattern.of(dialect.timestamp_ntz_format if local else dialect.timestamp_format)
     if local:
         return pattern.local_timestamp if pattern else parse_local_timestamp
     if pattern:
@@ -197,12 +187,6 @@ def _forgiving(parse: Callable[[str], int], text: str) -> int:
         if "GMT" not in text:
             raise
         return parse(text.replace("GMT", ""))
-
-
-Mask: TypeAlias = "npt.NDArray[np.bool_]"
-Places: TypeAlias = "npt.NDArray[np.int64]"
-V = TypeVar("V")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +209,15 @@ def from_texts(
         convert: Converts one text; what it raises makes the text a problem.
         zone: Zone of timestamps without one; None: ``convert`` decides, not the usual formats.
     """
-    usual = [] if zone is None else _usual(texts, kind, zone)
-    for mask, shape in usual:
+    shapes = [] if zone is None else _usual_shapes(texts, kind, zone)
+    # Most columns are of one shape, and need neither a filter nor a copy.
+    for mask, shape in shapes:
         if mask.all():
             try:
                 return Converted(texts.cast(shape).cast(kind))
             except pa.ArrowInvalid:
                 break
-    return _mixed(texts, kind, convert, usual)
+    return _by_shapes(texts, kind, convert, shapes)
 
 
 def matching(
@@ -246,7 +231,7 @@ def matching(
         pattern: A regular expression.
         convert: Converts one of the other texts; None: none of them fits.
     """
-    return _mixed(texts, kind, convert, [(_matches(texts, pattern), kind)])
+    return _by_shapes(texts, kind, convert, [(_matches(texts, pattern), kind)])
 
 
 def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | None]:
@@ -265,7 +250,7 @@ def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | Non
         return None, str(error) if isinstance(error, ValueError) else f"does not fit: {type(error).__name__}"
 
 
-def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Places, pa.Array]]) -> pa.Array:
+def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Array]]) -> pa.Array:
     """Return a column of values at their places, null elsewhere; of several at one place the last counts."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
@@ -276,43 +261,44 @@ def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Places, pa.Array
         return values
     taken = np.full(count, -1, np.int64)
     taken[order] = np.arange(len(order))
-    known = pa.py_buffer(np.packbits(taken >= 0, bitorder="little"))
-    return values.take(pa.Array.from_buffers(pa.int64(), count, [known, pa.py_buffer(taken)]))
+    filled = bool_array(taken >= 0).buffers()[1]
+    return values.take(pa.Array.from_buffers(pa.int64(), count, [filled, pa.py_buffer(taken)]))
 
 
-def places(flags: pa.BooleanArray) -> Places:
+def places(flags: pa.BooleanArray) -> Positions:
     """Return where flags are set."""
     # It takes a worker longer to load than all of this package, and few records need it.
     import pyarrow.compute as pc
 
-    found = pc.indices_nonzero(flags)
-    if not len(found):
+    indices = pc.indices_nonzero(flags)
+    if not len(indices):
         return np.empty(0, np.int64)
-    return np.frombuffer(found.buffers()[1], np.uint64, len(found)).astype(np.int64)
+    return np.frombuffer(indices.buffers()[1], np.uint64, len(indices)).astype(np.int64)
 
 
-def _mixed(
+def _by_shapes(
     texts: pa.StringArray,
     kind: pa.DataType,
     convert: Callable[[str], object] | None,
-    usual: list[tuple[Mask, pa.DataType]],
+    shapes: list[tuple[Mask, pa.DataType]],
 ) -> Converted:
+    """Convert the texts of each shape at once, and the rest one by one."""
     parts = []
-    left = valid(texts)
-    for mask, shape in usual:
+    remaining = valid(texts)
+    for mask, shape in shapes:
+        chosen = mask & remaining  # Nulls are of any shape.
         try:
-            mask = mask & left  # noqa: PLW2901 - nulls are of any shape.
-            found = texts if mask.all() else texts.filter(bool_array(mask))
-            parts.append((np.flatnonzero(mask), found.cast(shape).cast(kind)))
+            some = texts if chosen.all() else texts.filter(bool_array(chosen))
+            parts.append((np.flatnonzero(chosen), some.cast(shape).cast(kind)))
         except pa.ArrowInvalid:
-            continue
-        left &= ~mask
-    rest = np.flatnonzero(left)
+            continue  # One of them has the shape and no value, such as February 30.
+        remaining &= ~chosen
+    rest = np.flatnonzero(remaining)
     if convert is None:
         return Converted(spread(len(texts), kind, parts), dict.fromkeys(rest.tolist(), "does not fit"))
     values: list[object] = []
     problems = {}
-    for index, text in zip(rest.tolist(), texts.filter(bool_array(left)).to_pylist(), strict=True):
+    for index, text in zip(rest.tolist(), texts.filter(bool_array(remaining)).to_pylist(), strict=True):
         value, problem = conversion(convert, text)
         values.append(value)
         if problem is not None:
@@ -324,12 +310,12 @@ def _mixed(
 def _matches(texts: pa.StringArray, pattern: str) -> Mask:
     import pyarrow.compute as pc
 
-    found = np.zeros(len(texts), np.bool_)
-    found[places(pc.match_substring_regex(texts, pattern))] = True
-    return found
+    matches = np.zeros(len(texts), np.bool_)
+    matches[places(pc.match_substring_regex(texts, pattern))] = True
+    return matches
 
 
-def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:
+def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:
     """Return which texts, nulls among them, have a shape that Arrow converts, and to which type."""
     _, bounds, data = texts.buffers()
     ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -352,7 +338,7 @@ def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Ma
     starts, ends = np.where(long, starts, 0), np.where(long, ends, 0)
     long &= octets[starts + len("2024-01-02T03:04")] == ord(":")
     # An end of 0 wraps around to the last bytes, which is as good as any: these are not long.
-    signed = [_one_of(octets[ends - back], b"+-") for back in (3, 5, 6)]
+    signed = [(octets[ends - back] == ord("+")) | (octets[ends - back] == ord("-")) for back in (3, 5, 6)]
     ends_in_z = octets[ends - 1] == ord("Z")
     local = long & ~ends_in_z & ~(signed[0] | signed[1] | signed[2])
     if kind.tz is None:
@@ -365,8 +351,3 @@ def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Ma
     )
     shapes = [((long & (ends_in_z | offset)) | null, kind)]
     return [*shapes, (local | null, pa.timestamp("us"))] if zone == UTC else shapes
-
-
-def _one_of(octets: npt.NDArray[np.uint8], wanted: bytes) -> Mask:
-    found: Mask = (octets == wanted[0]) | (octets == wanted[1])
-    return found
