@@ -19,8 +19,8 @@ from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.group_lag import JournalStore, Unread
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table
-from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
+from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table, store_history
+from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.ledger.positions import (
     GroupCommit,
     checkpoint_commit,
@@ -214,7 +214,7 @@ class DeltaLog:
                 table = open_table(self._location)
             else:
                 table.update_incremental()
-            found = [history_row(info) for info in table.history(limit)]
+            found = list(store_history(table, self._location, limit))
             if not found:
                 raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
             self._table = table
@@ -237,12 +237,21 @@ class CheckpointFeed:
         directory: the query checkpoint, in a file system of this machine; ``file:`` may precede it.
         group: name of the group.
         batches: number of the last batches that the first poll reads.
+
+    Raises:
+        InputError: the checkpoint is in an object store.
     """
 
     def __init__(self, directory: str, group: str, batches: int = 10) -> None:
         self.groups = (group,)
         self._group = group
-        self._directory = Path(local_path(directory) or directory)
+        path = local_path(directory)
+        if path is None:
+            problem = (
+                f"query checkpoint {masked_url(directory)} is in an object store and cannot be read there"
+            )
+            raise InputError(f"{problem}. If the query has a DeltaSink, name its table instead")
+        self._directory = Path(path)
         self._batches = batches
 
     def __repr__(self) -> str:

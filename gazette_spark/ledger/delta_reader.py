@@ -40,17 +40,42 @@ def open_table(location: str) -> DeltaTable:
 
 
 def directory_history(table: Path) -> Iterator[HistoryRow]:
-    """Yield the commits left in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would.
-
-    ``deltalake`` 1.6.6 gives no history of a directory with ``#`` or ``?`` in its name, so it is not asked.
-    """
+    """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
     commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
     for path in sorted(commits, reverse=True):
-        for line in path.read_text().splitlines():
-            match json.loads(line):
-                case {"commitInfo": dict(info)}:
-                    yield history_row({**info, "version": int(path.stem)})
-                    break
+        yield from _commit_row(int(path.stem), path.read_bytes())
+
+
+def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
+    """Yield the commits left in the log of a table in an object store, newest first.
+
+    ``deltalake`` 1.6.6 gives an empty history of a table whose location contains ``#`` or ``?``, although it
+    reads the files of its log. So these are read here, one request each.
+    """
+    if not {"#", "?"} & set(location):
+        yield from map(history_row, table.history(limit))
+        return
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import PyFileSystem
+
+    files = PyFileSystem(DeltaStorageHandler.from_table(table._table))
+    newest = table.version()
+    oldest = 0 if limit is None else max(0, newest - limit + 1)
+    for version in range(newest, oldest - 1, -1):
+        try:
+            with files.open_input_file(f"_delta_log/{version:020}.json") as file:
+                content = file.read()
+        except FileNotFoundError:  # Older files of the log are deleted after its retention.
+            return
+        yield from _commit_row(version, content)
+
+
+def _commit_row(version: int, content: bytes) -> Iterator[HistoryRow]:
+    for line in content.splitlines():
+        match json.loads(line):
+            case {"commitInfo": dict(info)}:
+                yield history_row({**info, "version": version})
+                return
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import InputError
-from gazette_spark.lag.feeds import HeadFeed, poll_all
+from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, poll_all
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
@@ -96,3 +96,9 @@ def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: lis
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     client = FakeClient({"shop/orders": FakeJournal(b"12345")})
     assert poll_all([HeadFeed(client, selector)], monitor, 1_000) == failures  # type: ignore[arg-type]  # as far as it asks
+
+
+def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
+    """It was looked for in a directory named ``s3a:``."""
+    with pytest.raises(InputError, match=r"s3a://lake/orders is in an object store .* name its table"):
+        CheckpointFeed("s3a://lake/orders", "orders")

@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from gazette_spark.data_files.target import FileTarget, checked_storage_options
 from gazette_spark.data_files.writer import write_files
 from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.lag.feeds import DeltaLog
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.locations import deltalake_location
 from gazette_spark.offsets import JournalOffsets
@@ -108,10 +109,17 @@ def test_files_and_commits_are_read_back(store: ObjectStore) -> None:
 ODD_NAMES = ("a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^@v1", "back\\slash", "100%", "a%zz")
 
 
-def test_a_prefix_of_any_name_is_the_one_that_spark_has(store: ObjectStore) -> None:
-    """Objects of files and commits have the characters of Spark's location."""
+def test_a_prefix_of_any_name_is_the_one_that_spark_has(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects have the characters of Spark's location, and the lag monitor finds the ledger there."""
+    for name, value in store.options().items():
+        monkeypatch.setenv(name, value)
     for name in ODD_NAMES:
         check_prefix(store, name)
+        newest, _created = DeltaLog(f"s3a://lake/odd/{name}").rows(None)
+        assert (newest.version, newest.user_metadata) == (1, entry(1).to_json())
+        assert DeltaLog(f"s3a://lake/odd/{name}").rows(1) == [newest]
 
 
 def check_prefix(store: ObjectStore, name: str) -> None:
