@@ -1,6 +1,7 @@
 #!/bin/sh
 # Build the real Gazette broker, gazctl, goclient (../go), the chunker of its example stream-sum and etcd for the
-# conformance tests. With --soak also the broker of v0.99, the last one whose List answers once.
+# conformance tests. With --soak also the broker of v0.99, the last one whose List answers once, and versitygw, an S3
+# server over a directory.
 #
 # They go into $GAZETTE_SPARK_CACHE, or .cache/gazette of this repository. A program is built again when its
 # versions (go.mod, go.sum, sources) change.
@@ -63,4 +64,5 @@ CGO_ENABLED=1 build ../go chunker -modfile="$out/chunker.mod" -o "$out/chunker" 
 CGO_ENABLED=0 build etcd etcd -o "$out/etcd" .
 if [ "${1:-}" = --soak ]; then
     CGO_ENABLED=0 build gazette_v0_99 gazette-v0.99 -tags nozstd -o "$out/gazette-v0.99" $core/gazette
+    CGO_ENABLED=0 build versitygw versitygw -o "$out/versitygw" github.com/versity/versitygw/cmd/versitygw
 fi

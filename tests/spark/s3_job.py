@@ -1,0 +1,134 @@
+"""Tables, dead letters and checkpoints in a bucket of a real S3 server, under a name that URLs would change.
+
+It is run as a script, for Spark's client of S3 is a jar of 700 MB that no other test needs. Its arguments are
+the server's endpoint, a directory, and the name. It writes what it saw as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pa_fs
+from click.testing import CliRunner
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+from gazette_spark import Client, DeadLetters, DeltaSink, EmbeddedBroker, ingest, verify_table
+from gazette_spark.cli.main import main
+from gazette_spark.client import journal_spec
+from gazette_spark.lag import (
+    Evaluator,
+    History,
+    HistoryOptions,
+    Monitor,
+    TableFeed,
+    Thresholds,
+)
+from gazette_spark.session import session_builder
+from gazette_spark.table.sql_names import table_at
+from tests.rig.versitygw import KEY_ID, SECRET
+
+BUCKET = "lake"
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
+"""Of the Hadoop that PySpark 4.2 bundles."""
+
+COLUMNS = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
+SCHEMA = f"{COLUMNS}, _record BINARY, _corrupt_record STRING"
+TIMEOUT_S = 300
+
+
+def enter(endpoint: str) -> None:
+    """Let this process's libraries into the store, and make the bucket."""
+    os.environ |= {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+    store = pa_fs.S3FileSystem(
+        access_key=KEY_ID, secret_key=SECRET, endpoint_override=endpoint, allow_bucket_creation=True
+    )
+    store.create_dir(BUCKET)
+
+
+def start_spark(root: Path, endpoint: str) -> SparkSession:
+    """Start a session that knows the store as ``s3a://``."""
+    conf = {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.access.key": KEY_ID,
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    }
+    builder = session_builder(root / "spark", conf=conf)
+    return configure_spark_with_delta_pip(builder, extra_packages=[HADOOP_AWS]).getOrCreate()
+
+
+def observe(endpoint: str, root: Path, name: str) -> dict[str, Any]:
+    """Fill a table by both lanes, and ask all that reads it."""
+    enter(endpoint)
+    lake = f"s3a://{BUCKET}/{name}"
+    table, dead, checkpoint = f"{lake}/{name}", f"{lake}/dead {name}", f"{lake}/checkpoint {name}"
+    seen: dict[str, Any] = {}
+    with EmbeddedBroker.start(root / "broker") as broker, Client(broker.endpoint) as client:
+        client.create_journals(journal_spec("events", labels={"content-type": "application/x-ndjson"}))
+        spark = start_spark(root, endpoint)
+        options = {"brokerAddress": broker.endpoint, "journals": "events", "format": "json"}
+        reader = spark.readStream.format("gazette").options(**options).option("startingOffsets", "earliest")
+        reader = reader.schema(SCHEMA)
+        spark.sql(f"CREATE TABLE {table_at(table)} ({COLUMNS}) USING delta")
+
+        def rows(location: str) -> list[Any]:
+            return sorted(spark.read.format("delta").load(location).collect())
+
+        # Spark's lane, whose second record does not parse; then without its checkpoint.
+        sink = DeltaSink("events", path=table, dead_letters=DeadLetters(path=dead))
+        client.append("events", b'{"id": 1, "text": "a"}\nnot JSON\n')
+        query = sink.start(reader.load(), checkpoint=checkpoint, availableNow=True)
+        assert query.awaitTermination(TIMEOUT_S)
+        client.append("events", b'{"id": 2, "text": "b"}\n')
+        query = sink.start(
+            sink.resume(reader, spark).load(), checkpoint=f"{checkpoint} again", availableNow=True
+        )
+        assert query.awaitTermination(TIMEOUT_S)
+        seen["dead letters"] = [[row.offset, bytes(row.raw).decode()] for row in rows(dead)]
+
+        # The direct lane goes on with the same table; its checkpoint is there, too.
+        client.append("events", b'{"id": 3, "text": "c"}\n')
+        direct = DeltaSink("events", path=table)
+        narrow = spark.readStream.format("gazette").options(**options).schema(COLUMNS)
+        query = ingest(
+            direct.resume(narrow, spark), direct, checkpoint=f"{checkpoint} direct", availableNow=True
+        )
+        assert query.awaitTermination(TIMEOUT_S)
+        seen["rows"] = [[row.id, row.text] for row in rows(table)]
+
+        # What reads the table and the checkpoints.
+        entry = direct.ledger(spark)
+        assert entry is not None
+        seen["read through"] = dict(entry.read_through)
+        seen["commits"] = [commit.order for commit in direct.commits(spark)]
+        for location in (table, table.replace("s3a:", "s3:")):
+            shown = CliRunner().invoke(main, ["offsets", "show", location, "--format", "json"])
+            seen[f"offsets of {location[:3]}"] = [
+                line["batch_id"] for line in json.loads(shown.stdout or shown.output)
+            ]
+        found = verify_table(spark, sink.table, client, {"brokerAddress": broker.endpoint})
+        seen["verify"] = found.result
+        history = History(HistoryOptions())
+        monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+        TableFeed(table, "table").poll(monitor, 10**12)
+        seen["lag"] = monitor.last_order("table")
+        seen["entry"] = [entry.batch_id, direct.commits(spark)[-1].order]
+        spark.stop()
+    return seen
+
+
+if __name__ == "__main__":
+    print(json.dumps(observe(sys.argv[1], Path(sys.argv[2]), sys.argv[3])))  # noqa: T201 - a program's result
