@@ -1,1 +1,21 @@
-"""Framings and formats: bytes of journals to records, records to columns, and values to records."""
+"""Framings and formats: bytes of journals to records, records to columns, and values to records.
+
+===================== ==========================================================================
+``registry``          all framings and formats, in two tables: begin here
+``framing``           what a framing does, and the block of records that it passes on
+``lines`` ``fixed``   the framings; each finds records and writes them
+``csv`` ``raw``
+``encode``            values of a DataFrame to the bytes of appends
+``rows``              what all formats share: modes, malformed records, metadata columns
+``json``              JSON by Arrow's parser, and when it is not trusted
+``json_reference``    JSON of any kind, by what ``json_tokens`` finds
+``json_infer``        the schema of JSON records
+``csv_parser``        CSV
+``protobuf``          protobuf messages
+``values``            texts to values: decimals, bytes, dates; by column and one by one
+``timestamps``        dates and times, by Spark's rules or a pattern
+``variant``           JSON to VARIANT
+``metadata``          the columns of a record's origin
+``arrays``            Arrow arrays without pandas
+===================== ==========================================================================
+"""

@@ -1,4 +1,4 @@
-"""Where each value of JSON records stands: a block's structure, found and checked at once.
+"""The position of each value in JSON records: a block's structure, found and checked at once.
 
 Every step works on the whole block, none on a record:
 
@@ -11,7 +11,7 @@ Every step works on the whole block, none on a record:
    in it. Then the values of one object or array, a *container*, stand next to each other, between its head
    and its tail. Those in objects have names, those in arrays have none.
 
-A record with a mistake is left out: the first one shows, whatever comes after it. Depth costs no stack.
+A record with a mistake is left out. Depth costs no stack.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Values:
 
     def records_of(self, at: Positions) -> Positions:
         """Return the index of the record that each of some values is in."""
-        found: Positions = np.searchsorted(self.starts, self.tokens.begins[self.at[at]], "right") - 1
-        return found
+        records: Positions = np.searchsorted(self.starts, self.tokens.begins[self.at[at]], "right") - 1
+        return records
 
     def inside(self, owners: Positions, level: int) -> tuple[Positions, Positions]:
         """Return the values in some containers of a depth, and who owns each.
@@ -150,19 +150,25 @@ class Values:
         if level >= len(self.levels):
             return self.levels[:0], self.levels[:0]
         low, high = self.levels[level - 1 : level + 1]
-        found = owners[self.containers[low:high]]
-        chosen = np.flatnonzero(found >= 0)
-        return chosen + low, found[chosen]
+        value_owners = owners[self.containers[low:high]]
+        chosen = np.flatnonzero(value_owners >= 0)
+        return chosen + low, value_owners[chosen]
 
     def _texts(self, tokens: Places, ends: Places) -> pa.StringArray:
-        found = slices(self.data, self.tokens.begins[tokens], ends)
+        texts = slices(self.data, self.tokens.begins[tokens], ends)
         escaped = self.tokens.escaped[tokens]
         if not escaped.any():
-            return found
+            return texts
+        # Python's parser replaces escapes, of all texts that have some in one call. A surrogate without its
+        # partner, which cannot be stored, becomes ``?``, as in Java.
         some, others = np.flatnonzero(escaped), np.flatnonzero(~escaped)
-        written = '","'.join(found.take(int64_array(some)).to_pylist())
-        read = pa.array([_utf8(text) for text in json.loads(f'["{written}"]')], pa.string())
-        return spread(len(found), pa.string(), [(some, read), (others, found.take(int64_array(others)))])
+        written = '","'.join(texts.take(int64_array(some)).to_pylist())
+        read = [
+            text if text.isascii() else text.encode("utf-8", "replace").decode()
+            for text in json.loads(f'["{written}"]')
+        ]
+        parts = [(some, pa.array(read, pa.string())), (others, texts.take(int64_array(others)))]
+        return spread(len(texts), pa.string(), parts)
 
 
 def values_of(block: Block, *, constants: bool) -> Values:
@@ -172,27 +178,36 @@ def values_of(block: Block, *, constants: bool) -> Values:
         block: The records.
         constants: Whether NaN and the infinities are numbers.
     """
-    fine = _are_utf8(block)
-    return _sorted(block, fine, _tokens(block, fine, constants=constants))
+    if invalid_utf8_at(block.data) < 0:
+        valid = np.ones(len(block), np.bool_)
+    else:
+        valid = np.array([invalid_utf8_at(block.record(at)) < 0 for at in range(len(block))], np.bool_)
+    # Each step marks the records in which it finds a mistake, and the last ones leave these out.
+    return _sorted(block, valid, _tokens(block, valid, constants=constants))
 
 
 def _tokens(block: Block, fine: Mask, *, constants: bool) -> _Tokens:
-    """Find all tokens; note records with a string or a word that is none."""
+    """Find all tokens; mark records with an invalid string or word."""
+    # Strings first, because in them every other byte means nothing. Control characters must be escaped there.
     octets = np.frombuffer(block.data, np.uint8)
     quotes, escapes = _quotes(block, octets, fine)
     inside = _inside(len(octets), quotes)
     controls = np.flatnonzero((octets < 0x20) & inside)
     fine[_records_of(block, controls)] = False
 
+    # Words are runs of bytes outside of strings that are neither space nor punctuation.
     classes = np.frombuffer(block.data.translate(bytes(_CLASSES)), np.uint8)
     outside = ~inside
     words = np.zeros(len(octets) + 2, np.bool_)
     np.logical_and(classes == WORD, outside, out=words[1:-1])
     edges = np.flatnonzero(words[1:] != words[:-1])
     first, last = edges[0::2], edges[1::2]
-    wrong = first[_no_words(slices(block.data, first, last), constants=constants)]
-    fine[_records_of(block, wrong)] = False
+    valid_words = pc.match_substring_regex(
+        slices(block.data, first, last), _WORDS.format(_CONSTANTS if constants else "")
+    )
+    fine[_records_of(block, first[places(pc.invert(valid_words))])] = False
 
+    # A token begins at each punctuation mark, at each word and at each opening quote.
     marks = (classes > TEXT) & outside
     marks[first] = True
     marks[quotes[0::2]] = True
@@ -215,60 +230,49 @@ def _flatnonzero(flags: Mask) -> Places:
     return np.flatnonzero(flags).astype(np.int32)
 
 
-def _utf8(value: str) -> str:
-    """Return text that can be stored: a surrogate without its partner becomes ``?``, as in Java."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
-
-
 def _records_of(block: Block, at: Positions | Places) -> Positions:
-    found: Positions = np.searchsorted(block.starts, at, "right") - 1
-    return found
-
-
-def _are_utf8(block: Block) -> Mask:
-    if invalid_utf8_at(block.data) < 0:
-        return np.ones(len(block), np.bool_)
-    return np.array([invalid_utf8_at(block.record(at)) < 0 for at in range(len(block))], np.bool_)
+    records: Positions = np.searchsorted(block.starts, at, "right") - 1
+    return records
 
 
 def _quotes(block: Block, octets: Octets, fine: Mask) -> tuple[Positions, Positions]:
     """Return the places of quotes, and of backslashes in strings, that no backslash escapes.
 
-    Records with an odd number of quotes, and with an invalid escape, are noted; no quotes of the former are
-    returned.
+    Records with an odd number of quotes, and with an invalid escape, are marked. Quotes of the former are
+    left out, so that they do not pair with those of the next record.
     """
     quotes = np.flatnonzero(octets == ord('"'))
     escapes = quotes[:0]
     if _BACKSLASH in block.data:
         escapes = _escapes(octets)
         quotes = quotes[~np.isin(quotes, escapes + 1, assume_unique=True)]
-        fine[_records_of(block, escapes[_are_wrong(octets, escapes)])] = False
+        fine[_records_of(block, escapes[_are_invalid(octets, escapes)])] = False
     odd = (np.searchsorted(quotes, block.ends) - np.searchsorted(quotes, block.starts)) % 2 == 1
     if odd.any():
         fine &= ~odd
         quotes = quotes[~odd[_records_of(block, quotes)]]
-    # Outside of strings they spoil the word they are in.
+    # A backslash outside of strings needs no mark: the word that it is in is invalid.
     return quotes, escapes[np.searchsorted(quotes, escapes) % 2 == 1]
 
 
 def _escapes(octets: Octets) -> Positions:
     """Return the places of backslashes that are not escaped themselves: every second one of a run."""
-    found = np.flatnonzero(octets == _BACKSLASH)
-    index = np.arange(len(found))
-    begins = np.diff(found, prepend=-2) != 1
-    odd = (index - np.maximum.accumulate(np.where(begins, index, 0))) % 2 == 1
-    escapes: Positions = found[~odd]
+    backslashes = np.flatnonzero(octets == _BACKSLASH)
+    index = np.arange(len(backslashes))
+    begins_run = np.diff(backslashes, prepend=-2) != 1
+    is_escaped = (index - np.maximum.accumulate(np.where(begins_run, index, 0))) % 2 == 1
+    escapes: Positions = backslashes[~is_escaped]
     return escapes
 
 
-def _are_wrong(octets: Octets, escapes: Positions) -> Mask:
+def _are_invalid(octets: Octets, escapes: Positions) -> Mask:
     last = len(octets) - 1
     letters = octets[np.minimum(escapes + 1, last)]
-    wrong: Mask = ~_ESCAPES[letters]
+    invalid: Mask = ~_ESCAPES[letters]
     coded = np.flatnonzero(letters == ord("u"))
     for digit in range(2, 6):
-        wrong[coded] |= ~_HEX[octets[np.minimum(escapes[coded] + digit, last)]]
-    return wrong
+        invalid[coded] |= ~_HEX[octets[np.minimum(escapes[coded] + digit, last)]]
+    return invalid
 
 
 def _inside(count: int, quotes: Positions) -> Mask:
@@ -284,12 +288,6 @@ def _inside(count: int, quotes: Positions) -> Mask:
     return marks[:count].view(np.bool_)
 
 
-def _no_words(texts: pa.StringArray, *, constants: bool) -> Positions:
-    """Return which texts are no words of JSON."""
-    pattern = _WORDS.format(_CONSTANTS if constants else "")
-    return places(pc.invert(pc.match_substring_regex(texts, pattern)))
-
-
 def _sorted(block: Block, fine: Mask, tokens: _Tokens) -> Values:
     """Check the order of tokens, and return the values among them by depth."""
     at, kinds, records, depths = _items(block, fine, tokens)
@@ -303,21 +301,24 @@ def _sorted(block: Block, fine: Mask, tokens: _Tokens) -> Values:
     kinds += as_value * np.uint8(OBJECT - OBJECT_HEAD)
     deepest = int(levels.max(initial=1))
     levels = levels.astype(np.min_scalar_type(deepest))
+    # The sort is stable, so the values of a container stay in order between its head and its tail.
     if deepest > 1:
         order = np.argsort(levels, kind="stable")
         items, kinds, levels = items[order], kinds[order], levels[order]
     containers, wrong = _containers(tokens, at[items], kinds)
     if len(wrong):
         fine[records[items[wrong]]] = False
-        kept = _flatnonzero(fine[records[items]])
-        items, kinds, levels = items[kept], kinds[kept], levels[kept]
+        # The containers of the other records are counted again, without theirs.
+        sound = _flatnonzero(fine[records[items]])
+        items, kinds, levels = items[sound], kinds[sound], levels[sound]
         containers, _ = _containers(tokens, at[items], kinds)
     count = int(np.count_nonzero(fine))
     tails = tokens.ends[at[items[_IS_TAIL[kinds]]]]
     chosen = _flatnonzero(_IS_VALUE[kinds])
-    kinds, found = kinds[chosen], at[items[chosen]]
+    kinds, value_tokens = kinds[chosen], at[items[chosen]]
     nested = kinds >= OBJECT
-    ends = tokens.ends[found]
+    # A container ends where its tail does; the first tails are those of the records themselves.
+    ends = tokens.ends[value_tokens]
     ends[nested] = tails[count:]
     return Values(
         data=block.data,
@@ -325,7 +326,7 @@ def _sorted(block: Block, fine: Mask, tokens: _Tokens) -> Values:
         starts=block.starts,
         records=np.flatnonzero(fine),
         kinds=kinds,
-        at=found,
+        at=value_tokens,
         ends=ends,
         containers=containers[chosen],
         inner=np.where(nested, np.cumsum(nested, dtype=np.int32) + (count - 1), np.int32(-1)),
@@ -337,8 +338,8 @@ def _sorted(block: Block, fine: Mask, tokens: _Tokens) -> Values:
 def _items(block: Block, fine: Mask, tokens: _Tokens) -> tuple[Places, Octets, Places, Places]:
     """Return which tokens are values or brackets, their kinds, records and depths.
 
-    Names are told from other texts. Records whose tokens are in no order, or do not close, are noted. The
-    tokens of records with a mistake are left out.
+    Names get a kind of their own. Records whose tokens are in an invalid order, or do not close, are marked.
+    The tokens of marked records are left out.
     """
     kinds = tokens.kinds
     firsts = np.searchsorted(tokens.begins, block.starts)
@@ -347,6 +348,7 @@ def _items(block: Block, fine: Mask, tokens: _Tokens) -> tuple[Places, Octets, P
     fine &= some
     first, last = firsts[some], stops[some] - 1
     kinds[:-1][(kinds[:-1] == TEXT) & (kinds[1:] == COLON)] = NAME
+    # Each pair of neighbours is one byte, which the grammar's table translates in one pass.
     pairs = kinds.copy()
     pairs[1:] |= kinds[:-1] << 4
     allowed = np.frombuffer(pairs.tobytes().translate(bytes(_ALLOWED)), np.bool_).copy()
@@ -367,10 +369,10 @@ def _items(block: Block, fine: Mask, tokens: _Tokens) -> tuple[Places, Octets, P
         ends = np.add.reduceat(depths <= 0, first, dtype=np.int64)
         fine[some] &= (ends == 1) & (depths[first + counts[some] - 1] == 0)
     records = np.repeat(np.arange(len(block), dtype=np.int32), counts)
-    kept = fine[records]
-    if kept.all():
+    sound = fine[records]
+    if sound.all():
         return at, kinds, records, depths
-    return at[kept], kinds[kept], records[kept], depths[kept]
+    return at[sound], kinds[sound], records[sound], depths[sound]
 
 
 def _containers(tokens: _Tokens, at: Places, kinds: Octets) -> tuple[Places, Positions]:

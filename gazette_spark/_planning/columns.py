@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    IntegerType,
     LongType,
     MapType,
     StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from gazette_spark._formats import metadata
@@ -30,20 +28,14 @@ RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
 
 RAW_TYPES: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
 METADATA_TYPES: dict[str, DataType] = {
-    metadata.JOURNAL: StringType(),
-    metadata.OFFSET: LongType(),
-    metadata.END_OFFSET: LongType(),
-    metadata.MOD_TIME: TimestampType(),
-    metadata.LABELS: MapType(StringType(), ArrayType(StringType())),
-    metadata.RECORD: BinaryType(),
+    name: MapType(StringType(), ArrayType(StringType()))
+    if column.type is None
+    else from_arrow_type(column.type)
+    for name, column in metadata.ORIGIN_COLUMNS.items()
 }
 """Columns of a record's origin; in no query's schema unless it names them."""
 MESSAGE_TYPES: dict[str, DataType] = {
-    metadata.UUID: StringType(),
-    metadata.PRODUCER: StringType(),
-    metadata.CLOCK: LongType(),
-    metadata.FLAGS: IntegerType(),
-    metadata.ACK_OFFSET: LongType(),
+    name: from_arrow_type(column.type) for name, column in metadata.MESSAGE_COLUMNS.items()
 }
 """Columns of a message's UUID, under isolationLevel=read_committed."""
 
