@@ -58,13 +58,13 @@ class JournalIdentities:
 
     def __init__(self, view: JournalView) -> None:
         self._view = view
-        self._known: dict[str, Fingerprint] = {}
+        self._fingerprints: dict[str, Fingerprint] = {}
         """The last fingerprint of each journal."""
-        self._untested: set[str] = set()
+        self._unverified: set[str] = set()
         """Journals whose fingerprint comes from outside and was not compared yet."""
-        self._read: dict[str, bytes] = {}
-        """Bytes before the end of ``_known``, of journals that this run read or compared."""
-        self._ends: dict[str, tuple[int, bytes]] = {}
+        self._bytes_before: dict[str, bytes] = {}
+        """Bytes before the end of the last fingerprint, of journals that this run read or compared."""
+        self._planned_ends: dict[str, tuple[int, bytes]] = {}
         """Ends of the batch that is being planned, with the bytes before them."""
         self._renewed: dict[str, Fingerprint] = {}
         """Compared fingerprints under another creation, which the next position passes on to the ledger."""
@@ -72,25 +72,26 @@ class JournalIdentities:
         """Creations that were found to be of the same bytes."""
 
     def __repr__(self) -> str:
-        return f"JournalIdentities({len(self._known)} known, {len(self._untested)} untested)"
+        count, unverified = len(self._fingerprints), len(self._unverified)
+        return f"JournalIdentities({count} fingerprints, {unverified} not compared)"
 
     def take(self, recorded: Mapping[str, Fingerprint]) -> None:
-        """Take what a ledger or a position recorded; what is known of a journal already is kept.
+        """Take what a ledger or a position recorded, of journals without a fingerprint so far.
 
         A ledger's fingerprints are to be taken first: the sink compares by their ranges.
         """
-        new = {journal: each for journal, each in recorded.items() if journal not in self._known}
-        self._known |= new
-        self._untested |= new.keys()
+        new = {journal: each for journal, each in recorded.items() if journal not in self._fingerprints}
+        self._fingerprints |= new
+        self._unverified |= new.keys()
 
     def go_on_from(self, planned: Mapping[str, Fingerprint]) -> None:
-        """Take the fingerprints of a batch that runs again, but for journals that are known further ahead."""
+        """Take the fingerprints of a batch that runs again, except where a later one is known."""
         for journal, fingerprint in planned.items():
-            recorded = self._known.get(journal)
-            if recorded is None or recorded.end < fingerprint.end:
-                self._known[journal] = fingerprint
-                self._read.pop(journal, None)  # Those bytes are before another offset.
-                self._untested.discard(journal)
+            last = self._fingerprints.get(journal)
+            if last is None or last.end < fingerprint.end:
+                self._fingerprints[journal] = fingerprint
+                self._bytes_before.pop(journal, None)  # Those bytes are before another offset.
+                self._unverified.discard(journal)
 
     def compare_first(
         self, reached: Mapping[str, int], created: Mapping[str, int], heads: Mapping[str, int]
@@ -106,16 +107,16 @@ class JournalIdentities:
             JournalRecreatedError: a journal is another one than the offsets were read from.
             OffsetBeyondHeadError: a journal ends before the recorded bytes do.
         """
-        names = sorted(self._untested & reached.keys())
-        behind = [journal for journal in names if heads[journal] < self._known[journal].end]
-        if behind:
-            self._view.check_heads({journal: self._known[journal].end for journal in behind})
+        names = sorted(self._unverified & reached.keys())
+        ends = {journal: self._fingerprints[journal].end for journal in names}
+        if too_short := {journal: end for journal, end in ends.items() if heads[journal] < end}:
+            self._view.check_heads(too_short)
 
         def compare(journal: str) -> None:
-            self._compare(journal, self._known[journal], created.get(journal, 0), reached[journal])
+            self._compare(journal, self._fingerprints[journal], created.get(journal, 0), reached[journal])
 
         self._view.map_journals(compare, names)
-        self._untested -= set(names)
+        self._unverified -= set(names)
 
     def compare_recreated(self, journal: str, reached: int, create_revision: int, seen_revision: int) -> None:
         """Compare a journal that was created after the query's position.
@@ -131,7 +132,7 @@ class JournalIdentities:
         """
         if reached == 0 or self._confirmed.get(journal) == create_revision:
             return
-        recorded = self._known.get(journal, Fingerprint(reached, reached))
+        recorded = self._fingerprints.get(journal, Fingerprint(reached, reached))
         if recorded.create_revision in {0, create_revision}:
             recorded = replace(recorded, create_revision=seen_revision)
         try:
@@ -139,32 +140,34 @@ class JournalIdentities:
         except OffsetBeyondHeadError as error:
             raise JournalRecreatedError(journal, reached, create_revision, seen_revision) from error
         self._compare(journal, recorded, create_revision, reached)
-        self._untested.discard(journal)
+        self._unverified.discard(journal)
         self._confirmed[journal] = create_revision
 
     def _compare(self, journal: str, recorded: Fingerprint, create_revision: int, reached: int) -> None:
-        """Compare a journal with a fingerprint, by the table of the module, and keep what is found.
+        """Compare a journal with a fingerprint by the table of the module, and keep the result.
 
-        Where what was read ends behind the fingerprint, the rest was never recorded.
+        What was read beyond the fingerprint's end was never recorded.
         """
         begin, end, old_revision = recorded.begin, recorded.end, recorded.create_revision
         try:
             content = window_reader(self._view.client, journal, fail_on_data_loss=False)(begin, end)
         except (SuspendedError, OffsetNotYetAvailableError):
-            content = b""  # It has no bytes left there, as when its spec names another store.
-        are_revisions_known = bool(create_revision and old_revision)
-        is_other_creation = are_revisions_known and create_revision != old_revision
-        if begin < end == begin + len(content):
+            content = b""  # The journal has no bytes there, as when its spec names another store.
+
+        # The bytes decide if all of them can be read.
+        all_read = begin < end == begin + len(content)
+        if all_read:
             if not recorded.is_of(content):
                 raise JournalRecreatedError(
                     journal, end, create_revision, old_revision, compared=(begin, end)
                 )
-            self._read[journal] = content
-        if (
-            is_other_creation
-            and reached > 0
-            and (begin + len(content) < end or begin == end or end < reached)
-        ):
+            self._bytes_before[journal] = content
+
+        # Otherwise the creation does: retention deletes bytes of the same journal, and a new journal of the
+        # same name has others. Also, bytes that were never recorded may be others in a new journal.
+        are_revisions_known = bool(create_revision and old_revision)
+        is_other_creation = are_revisions_known and create_revision != old_revision
+        if is_other_creation and reached > 0 and (not all_read or end < reached):
             raise JournalRecreatedError(journal, end, create_revision, old_revision)
         if begin + len(content) < end and not are_revisions_known:
             log.warning(
@@ -172,7 +175,7 @@ class JournalIdentities:
             )
         if create_revision not in {0, old_revision}:
             recorded = self._renewed[journal] = replace(recorded, create_revision=create_revision)
-        self._known[journal] = recorded
+        self._fingerprints[journal] = recorded
 
     @property
     def renewed(self) -> Collection[str]:
@@ -181,38 +184,39 @@ class JournalIdentities:
 
     def read(self, journal: str, begin: int, end: int, content: bytes) -> None:
         """Take the bytes before the end of a batch, which begins at ``begin``."""
-        known = self._known.get(journal)
-        if len(content) < FINGERPRINT_BYTES and known is not None and known.end == end - len(content):
-            content = self._read.get(journal, b"") + content  # So small batches have long fingerprints, too.
+        last = self._fingerprints.get(journal)
+        if len(content) < FINGERPRINT_BYTES and last is not None and last.end == end - len(content):
+            # Small batches get long fingerprints, too: these bytes follow the last fingerprint's.
+            content = self._bytes_before.get(journal, b"") + content
         if begin < end and content:
-            self._ends[journal] = (end, content[-FINGERPRINT_BYTES:])
+            self._planned_ends[journal] = (end, content[-FINGERPRINT_BYTES:])
 
     def finish(self, reached: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
         """Return the fingerprints of the planned batch's position: of what it reads, and renewed ones."""
-        for journal, (end, content) in self._ends.items():
+        recorded: dict[str, Fingerprint] = {}
+        for journal, (end, content) in self._planned_ends.items():
             if reached[journal] == end:
-                self._known[journal] = Fingerprint.of(content, end, created.get(journal, 0))
-                self._read[journal] = content
-        found = {
-            journal: each
-            for journal in self._ends
-            if (each := self._known.get(journal)) is not None and each.end == reached[journal]
-        }
-        found |= {journal: each for journal, each in self._renewed.items() if journal in reached}
-        self._ends, self._renewed = {}, {}
-        return found
+                self._fingerprints[journal] = Fingerprint.of(content, end, created.get(journal, 0))
+                self._bytes_before[journal] = content
+            last = self._fingerprints.get(journal)
+            if last is not None and last.end == reached[journal]:
+                recorded[journal] = last
+        recorded |= {journal: each for journal, each in self._renewed.items() if journal in reached}
+        self._planned_ends, self._renewed = {}, {}
+        return recorded
 
     def has_all(self, fingerprints: Mapping[str, Fingerprint]) -> bool:
         """Say whether these are the last fingerprints of their journals."""
-        return all(self._known.get(journal) == each for journal, each in fingerprints.items())
+        return all(self._fingerprints.get(journal) == each for journal, each in fingerprints.items())
 
     def pinned(self, offsets: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
         """Return the fingerprints of journals whose first offset is pinned.
 
-        Of those that a table does not have the creation is recorded, which costs no read. Stores know none.
+        Of a journal that a table does not have, the creation is recorded, which costs no read. Stores do not
+        record creations.
         """
         for journal, offset in offsets.items():
             self._renewed.pop(journal, None)
-            if journal not in self._known and (create_revision := created.get(journal, 0)):
-                self._known[journal] = Fingerprint(offset, offset, create_revision=create_revision)
-        return {journal: self._known[journal] for journal in offsets if journal in self._known}
+            if journal not in self._fingerprints and (create_revision := created.get(journal, 0)):
+                self._fingerprints[journal] = Fingerprint(offset, offset, create_revision=create_revision)
+        return {name: self._fingerprints[name] for name in offsets if name in self._fingerprints}

@@ -2,7 +2,7 @@
 
 A piece holds the records whose FIRST byte lies in ``[begin, end)``. Its reader goes past ``end``, up
 to ``limit``, to finish the last of them. The byte before ``begin`` shows whether a record begins there. So a
-piece that is not the head of its range reads from ``begin - 1`` and skips bytes before the first record end.
+piece that does not begin with its range reads from ``begin - 1`` and skips bytes before the first record end.
 Hence every record is read by exactly one piece, wherever the cuts are.
 
 Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads its own fragment from
@@ -28,6 +28,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Protocol
 
 from gazette_spark._formats.framing import Framing
@@ -36,20 +37,20 @@ from gazette_spark._formats.metadata import Labels
 from gazette_spark._planning.store_layout import StoredFragment
 
 MAX_PIECES = 100_000
-"""Most pieces of one split: past this Spark's scheduler costs more than the reading."""
+"""Maximum number of pieces of one split: with more, Spark's scheduler costs more than the reading."""
 
 ENOUGH_PIECES = 32
 """Pieces of one split that keep an ordinary cluster busy; for a larger one there is ``minPartitions``."""
 
 
 SHARED_BYTES = 4 << 20
-"""Most bytes of a task that reads several pieces: some 60 ms of parsing."""
+"""Maximum bytes of a task that reads several pieces: some 60 ms of parsing."""
 
 SHARED_PIECES = 64
-"""Most pieces of such a task: each costs a request to a broker."""
+"""Maximum number of pieces of such a task: each costs a request to a broker."""
 
 SHARED_CONTENT_BYTES = 512 << 10
-"""Most bytes that the pieces of a task bring along: Spark warns of tasks of twice as many."""
+"""Maximum bytes that the pieces of a task bring along: Spark warns of tasks of twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Piece:
 
 
 class FragmentSpan(Protocol):
-    """A fragment, as far as splitting cares."""
+    """Where a fragment begins and ends."""
 
     @property
     def begin(self) -> int:
@@ -142,7 +143,7 @@ def split(
         solid: Fragments that are better read whole.
         framings: Framings by journal; ``lines`` for journals that are left out.
         min_partitions: At least this many pieces, if there are as many bytes.
-        max_bytes: No piece is longer, 0: as long as its range.
+        max_bytes: Maximum length of a piece, 0: as long as its range.
 
     Pieces of an anchored framing are longer, and fewer, where fragments are; so are those that end with
     a solid fragment, by less than its length.
@@ -151,76 +152,38 @@ def split(
         The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
     """
     total = sum(each.size_bytes for each in ranges)
-    at_most = max_bytes or max(total, 1)
-    at_most = min(at_most, max(1, total // max(1, min_partitions)))
+    at_most = min(max_bytes or max(total, 1), max(1, total // max(1, min_partitions)))
     at_most = max(at_most, -(-total // MAX_PIECES))
-    edges = {
-        each.journal: {span.begin for span in (fragments or {}).get(each.journal, ())} for each in ranges
-    }
-    named = {each.journal: (framings or {}).get(each.journal, LINES) for each in ranges}
 
-    def cut(solids: Mapping[str, Sequence[FragmentSpan]]) -> list[Piece]:
-        return [
-            piece
-            for each in ranges
-            for piece in _pieces(
-                each, named[each.journal], edges[each.journal], solids.get(each.journal, ()), at_most
-            )
-        ]
+    def cut_all(solid: Mapping[str, Sequence[FragmentSpan]]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for span in ranges:
+            framing = (framings or {}).get(span.journal, LINES)
+            edges = {fragment.begin for fragment in (fragments or {}).get(span.journal, ())}
+            if framing.anchored:
+                cuts = _anchored_cuts(span, edges, at_most)
+            else:
+                cuts = _cuts(span, edges, solid.get(span.journal, ()), at_most)
+            begin = span.begin
+            for cut in (*cuts, span.end):
+                if begin < cut:
+                    limit = cut if framing.anchored else span.end
+                    starts_on_record = framing.anchored or begin == span.begin
+                    pieces.append(Piece(span.journal, begin, cut, limit, starts_on_record, framing.name))
+                begin = cut
+        return pieces
 
-    anywhere = cut({})
+    # Whole solid fragments cost the least in total, but if that leaves too few pieces, a cluster would idle
+    # while few cores decompress. Then ranges are cut anywhere.
+    anywhere = cut_all({})
     if not solid or len(anywhere) <= len(ranges):
         return anywhere
-    aligned = cut(solid)
+    aligned = cut_all(solid)
     enough = max(min_partitions, min(ENOUGH_PIECES, len(anywhere)))
     return aligned if len(aligned) >= enough else anywhere
 
 
-def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
-    """Group pieces into tasks: small ones share a task where there are more than keep a cluster busy.
-
-    A task costs Spark some milliseconds, and a connection. A batch of thousands of journals with little news
-    each would pay for that thousands of times.
-
-    Args:
-        pieces: The pieces of a batch.
-        min_partitions: At least this many tasks, if there are as many pieces.
-
-    Returns:
-        The pieces in their order; at least :data:`ENOUGH_PIECES` tasks, if there are as many pieces.
-    """
-    at_most = min(SHARED_PIECES, len(pieces) // max(min_partitions, ENOUGH_PIECES))
-    found: list[tuple[Piece, ...]] = []
-    task: list[Piece] = []
-    size = content = 0
-    for piece in pieces:
-        length, brought = piece.end - piece.begin, len(piece.content or b"")
-        too_large = size + length > SHARED_BYTES or content + brought > SHARED_CONTENT_BYTES
-        if task and (len(task) >= at_most or too_large):
-            found.append(tuple(task))
-            task, size, content = [], 0, 0
-        task.append(piece)
-        size += length
-        content += brought
-    return [*found, tuple(task)] if task else found
-
-
-def _pieces(
-    each: OffsetRange, framing: Framing, edges: Collection[int], solid: Sequence[FragmentSpan], at_most: int
-) -> Iterator[Piece]:
-    cuts = _anchored_cuts if framing.anchored else _cuts
-    begin = each.begin
-    for cut in (*cuts(each, edges, solid, at_most), each.end):
-        if begin < cut:
-            limit = cut if framing.anchored else each.end
-            head = framing.anchored or begin == each.begin
-            yield Piece(each.journal, begin, cut, limit, head, framing.name)
-        begin = cut
-
-
-def _anchored_cuts(
-    span: OffsetRange, begins: Collection[int], _solid: Sequence[FragmentSpan], at_most: int
-) -> Iterator[int]:
+def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
     """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
     edges = sorted(edge for edge in begins if span.begin < edge < span.end)
     at = span.begin
@@ -241,54 +204,72 @@ def _cuts(
     An equal length that would end inside a solid fragment is drawn out to the end of that.
     """
     edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
-    whole = _disjoint(solid)
-    starts = [begin for begin, _ in whole]
+    whole: list[tuple[int, int]] = []  # Solid bytes, as ascending spans that do not overlap.
+    for begin, end in sorted((fragment.begin, fragment.end) for fragment in solid):
+        if whole and begin < whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(whole[-1][1], end))
+        else:
+            whole.append((begin, end))
     at = span.begin
-    while span.end - at > at_most:
-        left = span.end - at
-        step = -(-left // -(-left // at_most))
+    while (remaining := span.end - at) > at_most:
+        step = -(-remaining // -(-remaining // at_most))
         in_reach = bisect_right(edges, at + at_most)
         edge = edges[in_reach - 1] if in_reach else 0
-        at = edge if edge > at + at_most // 2 else _past(whole, starts, at + step)
+        if edge > at + at_most // 2:
+            at = edge
+        else:
+            at += step
+            # A cut one byte after a fragment's begin is where it belongs: see the module.
+            index = bisect_right(whole, at - 1, key=itemgetter(0)) - 1
+            if index >= 0 and whole[index][0] + 1 < at <= whole[index][1]:
+                at = whole[index][1] + 1
         if at >= span.end:
             return
         yield at
 
 
-def _disjoint(solid: Sequence[FragmentSpan]) -> list[tuple[int, int]]:
-    """Return the bytes in which no cut is wanted, as ascending spans that do not overlap."""
-    merged: list[tuple[int, int]] = []
-    for begin, end in sorted((each.begin, each.end) for each in solid):
-        if merged and begin < merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((begin, end))
-    return merged
+def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
+    """Group pieces into tasks: small ones share a task where there are more than keep a cluster busy.
 
+    A task costs Spark some milliseconds, and a connection. A batch of thousands of journals with little news
+    each would pay for that thousands of times.
 
-def _past(whole: Sequence[tuple[int, int]], starts: Sequence[int], cut: int) -> int:
-    """Return a cut, or the first one past the fragment that contains it: one byte after its end."""
-    # A cut one byte after a fragment's begin is where it belongs: see the module.
-    at = bisect_right(starts, cut - 1) - 1
-    return whole[at][1] + 1 if at >= 0 and whole[at][0] + 1 < cut <= whole[at][1] else cut
+    Args:
+        pieces: The pieces of a batch.
+        min_partitions: At least this many tasks, if there are as many pieces.
+
+    Returns:
+        The pieces in their order; at least :data:`ENOUGH_PIECES` tasks, if there are as many pieces.
+    """
+    at_most = min(SHARED_PIECES, len(pieces) // max(min_partitions, ENOUGH_PIECES))
+    grouped: list[tuple[Piece, ...]] = []
+    task: list[Piece] = []
+    size = content = 0
+    for piece in pieces:
+        length, brought = piece.end - piece.begin, len(piece.content or b"")
+        too_large = size + length > SHARED_BYTES or content + brought > SHARED_CONTENT_BYTES
+        if task and (len(task) >= at_most or too_large):
+            grouped.append(tuple(task))
+            task, size, content = [], 0, 0
+        task.append(piece)
+        size += length
+        content += brought
+    return [*grouped, tuple(task)] if task else grouped
 
 
 PLANNED_BYTES = 8 << 20
-"""Most bytes of a batch."""
+"""Maximum bytes of a batch that its pieces bring along: Spark carries them through the driver's JVM."""
 
 
 class PlannedBytes:
     """The bytes of the ranges of one batch, by journal, as far as they are few."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[int, bytes]] = {}
+        self._contents: dict[str, tuple[int, bytes]] = {}
+        """By journal, where the range begins, and its bytes."""
 
     def __repr__(self) -> str:
-        return f"PlannedBytes({len(self._kept)} journals)"
-
-    def __contains__(self, journal: object) -> bool:
-        """Tell whether all bytes of a journal's range are kept."""
-        return journal in self._kept
+        return f"PlannedBytes({len(self._contents)} journals)"
 
     def keep(self, begins: Mapping[str, int], ends: Mapping[str, int], contents: Mapping[str, bytes]) -> None:
         """Keep the bytes of a new batch, the smallest ranges first, and forget those of the last one.
@@ -296,25 +277,24 @@ class PlannedBytes:
         Args:
             begins: Where the batch begins.
             ends: Where it ends.
-            contents: Bytes from the begin on; those of the range may not be all there, or not alone.
+            contents: Bytes from the begin on; they may be fewer than those of the range, or more.
         """
-        self._kept = {}
-        left = PLANNED_BYTES
+        self._contents = {}
+        budget = PLANNED_BYTES
         for size, name in sorted((ends[name] - begins[name], name) for name in contents):
-            if size > left:
+            if size > budget:
                 return
             if 0 < size <= len(contents[name]):
-                self._kept[name] = (begins[name], contents[name][:size])
-                left -= size
+                self._contents[name] = (begins[name], contents[name][:size])
+                budget -= size
 
     def attach_to(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return pieces with their bytes, if these are kept; they stay kept, as Spark may plan again."""
-        return [
-            replace(piece, content=self._kept[piece.journal][1]) if self._are(piece) else piece
-            for piece in pieces
-        ]
-
-    def _are(self, piece: Piece) -> bool:
-        """Tell whether the bytes that are kept are those of a piece."""
-        begin, content = self._kept.get(piece.journal, (0, b""))
-        return piece.is_whole and bool(content) and (piece.begin, piece.end) == (begin, begin + len(content))
+        """Return pieces with their bytes where these are kept. They stay kept, as Spark may plan again."""
+        attached: list[Piece] = []
+        for piece in pieces:
+            begin, content = self._contents.get(piece.journal, (0, b""))
+            is_same = (piece.begin, piece.end) == (begin, begin + len(content))
+            attached.append(
+                replace(piece, content=content) if content and is_same and piece.is_whole else piece
+            )
+        return attached

@@ -1,7 +1,7 @@
-"""The journals a query reads: the selected ones, and the status of those not selected any more or recreated.
+"""The journals that a query reads: which exist, appeared, went, or were created again.
 
-:func:`classify` decides a journal's status from the query's position and from the brokers' answer to a
-request for that journal by name; never from its absence in a list:
+:func:`classify` decides the status of a journal that the list lacks, from the query's position and from the
+brokers' answer to a request for that journal by name; never from its absence in the list:
 
 ==============  ==========================================================  =============================
 status          when                                                        consequence
@@ -14,11 +14,11 @@ status          when                                                        cons
 ``NOT_LISTED``  it is gone for a broker at an older revision                asked again, then an error
 ==============  ==========================================================  =============================
 
-Whether a journal that was created again is another one, its bytes decide: see ``identities``.
+The bytes of a journal that was created again show whether it is another one: see ``identities``.
 
-The write head is the one this run saw last. What was appended between that look and the deletion is unknown.
-So a write head that only the position has does not count: what was appended while no query ran would be lost
-unseen. The next position records that a journal is gone, so that this is decided once.
+The write head is the one that this run saw last. A write head that only the position has does not count,
+because what was appended while no query ran would be lost unseen. The next position records that a journal is
+gone, so that this is decided once.
 
 Brokers may answer at different revisions of Etcd. A look at journals has the larger revision of its list and
 of the query's position. A journal that the list lacks is looked up until the answer is that new. So every
@@ -57,7 +57,7 @@ NOWHERE = JournalOffsets()
 
 
 class JournalStatus(Enum):
-    """Status of a journal of a query; see the module."""
+    """Status of a journal of a query that is not selected any more, or was created again; see the module."""
 
     PAUSED = "journal not selected any more, its offset is kept"
     READ = "journal is gone and was read to the end last seen, its offset is kept"
@@ -69,46 +69,46 @@ class JournalStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """A query's last knowledge of a journal that is not selected any more."""
+    """What a query knows of a journal that is not selected any more."""
 
     reached: int
     """Offset up to which it was read."""
     head: int | None
-    """The journal's write head when last seen; None if unknown."""
+    """The journal's write head when it was seen last; None if unknown."""
     revision: int
-    """Etcd's revision at which it was there; 0 if unknown."""
+    """Etcd's revision at which it existed; 0 if unknown."""
     is_current: bool = False
     """This run saw the write head."""
     is_gone: bool = False
     """The position says that it is gone."""
 
     @property
-    def left_bytes(self) -> int | None:
-        """Bytes not read; None if that is not known."""
+    def unread_bytes(self) -> int | None:
+        """Number of bytes not read; None if unknown."""
         return None if self.head is None else max(0, self.head - self.reached)
 
 
-def classify(known: LastSeen, create_revision: int | None, listed_revision: int) -> JournalStatus:
+def classify(last_seen: LastSeen, create_revision: int | None, listed_revision: int) -> JournalStatus:
     """Return a journal's status.
 
     Args:
-        known: The query's knowledge of it.
+        last_seen: What the query knows of it.
         create_revision: Revision of its creation, None if brokers say that it does not exist.
         listed_revision: Etcd's revision of the brokers' answer.
     """
     if create_revision is not None:
-        return (
-            JournalStatus.RECREATED if is_recreated(create_revision, known.revision) else JournalStatus.PAUSED
-        )
-    if listed_revision < known.revision:
+        recreated = is_recreated(create_revision, last_seen.revision)
+        return JournalStatus.RECREATED if recreated else JournalStatus.PAUSED
+    if listed_revision < last_seen.revision:
         return JournalStatus.NOT_LISTED
-    if known.is_gone:
+    if last_seen.is_gone:
         return JournalStatus.GONE
-    return JournalStatus.READ if known.is_current and known.left_bytes == 0 else JournalStatus.LOST
+    is_read = last_seen.is_current and last_seen.unread_bytes == 0
+    return JournalStatus.READ if is_read else JournalStatus.LOST
 
 
 def is_recreated(create_revision: int, seen_revision: int) -> bool:
-    """Tell whether a journal is another one than the query saw. Brokers before 0.100 do not say: 0."""
+    """Say whether a journal was created after the query saw it. Brokers before 0.100 do not say: 0."""
     return 0 < seen_revision < create_revision
 
 
@@ -117,21 +117,21 @@ def check_continued(
 ) -> None:
     """Check that a position is not one of another source.
 
-    Journals that were deleted say nothing: others may have replaced them. The sign of another source is one
-    that exists and is not selected any more, while only journals are selected that the position lacks.
+    Journals that were deleted prove nothing: others may have replaced them. The sign of another source is
+    that one of its journals exists and is not selected any more, while the selected ones are all new.
 
     Args:
         option: Option that selects the journals.
         position: Journals of the position.
         selected: Journals that the option selects.
-        existing: Those of the position that brokers know.
+        existing: Journals of the position that exist.
 
     Raises:
         OtherJournalsError: the option selects journals, and none of the position's, some of which exist.
     """
-    left = set(existing) & set(position)
-    if selected and left and not set(position) & set(selected):
-        raise OtherJournalsError(option, tuple(sorted(left)), tuple(sorted(selected)))
+    unselected = set(existing) & set(position)
+    if selected and unselected and not set(position) & set(selected):
+        raise OtherJournalsError(option, tuple(sorted(unselected)), tuple(sorted(selected)))
 
 
 class QueryJournals:
@@ -144,8 +144,8 @@ class QueryJournals:
         self.created: Mapping[str, int] = {}
         """Revisions at which the journals of the list were created, by journal; 0 if brokers do not say."""
         self.heads: Mapping[str, int] = {}
-        """Write heads that the last look saw, by journal."""
-        self._seen: dict[str, int] = {}
+        """Write heads of the last look, by journal."""
+        self._heads_of_run: dict[str, int] = {}
         """Write heads as this run saw them last, also of journals that are gone."""
         self.revision = 0
         """Largest Etcd revision at which all journals of the last look were seen; 0 if brokers do not say."""
@@ -155,24 +155,30 @@ class QueryJournals:
         """Journals of the last look that do not exist any more."""
         self._listing: Listing | None = None
         self._names: frozenset[str] = frozenset()
+        """The journals of the list that the options select."""
         self._youngest = 0
         """Largest create revision of the list."""
-        self._absent: frozenset[str] = frozenset()
-        """Journals that were looked up for that list, because it lacks them."""
+        self._looked_up: frozenset[str] = frozenset()
+        """Journals that were looked up by name, because the list lacks them."""
         self._warned: set[str] = set()
         self._is_continued = False
-        """The position that a run began at is one of these journals."""
+        """The position at which the run began is one of these journals."""
 
     def __repr__(self) -> str:
         return f"QueryJournals({self._view.options.selection}, {self._listing})"
 
     def listed(self) -> frozenset[str]:
-        """Request the list, and return the journals that match, whether or not others should."""
+        """Request the list and return the selected journals, without a check of any others."""
         self._take(self._journals.fresh(), NOWHERE)
         return self._names
 
     def chosen(self) -> list[str]:
-        """Return the journals of a new query, by name."""
+        """Return the journals of a new query, by name.
+
+        Raises:
+            JournalNotFoundError: an option names a journal that does not exist.
+            OptionError: no journal is selected, or an option names one that is not.
+        """
         options = self._view.options
         journals = sorted(self.selected(fresh=True))
         if not journals:
@@ -184,13 +190,16 @@ class QueryJournals:
             ("endingOffsets", options.ending_offsets.named),
         ):
             for journal in sorted(named.keys() - set(journals)):
-                self._check_named(option, journal)
+                try:
+                    self._view.client.get_journal(journal)
+                except JournalNotFoundError as error:
+                    raise JournalNotFoundError(journal, f"option {option!r} names it") from error
                 got = f"journal {journal!r}, which option {options.selection.option!r} leaves out"
                 raise OptionError(option, got, "journals of the query only")
         return journals
 
     def selected(self, start: JournalOffsets = NOWHERE, *, fresh: bool = False) -> frozenset[str]:
-        """Return the journals that match; those of ``start`` that do not, or are new ones, are checked.
+        """Return the journals that the options select, after a check of the position's other journals.
 
         Args:
             start: The query's position.
@@ -203,17 +212,61 @@ class QueryJournals:
             UnavailableError: brokers stayed at an older revision than the query's.
         """
         self._take(self._journals.fresh() if fresh else self._journals.latest(), start)
+        reached = start.read_through
+
+        # A journal that an option names has to exist. Once the query has read it, it may be deleted like any
+        # other journal.
         selection = self._view.options.selection
         for name in selection.names:
-            if name not in self._names and name not in start.read_through:
+            if name not in self._names and name not in reached:
                 who = "load()" if selection.option == "path" else f"option {selection.option!r}"
                 hint = name_hint(self._view.client, name)
                 raise JournalNotFoundError(name, f"{who} names it{hint}")
-        self._check_recreated(start)
-        absent = frozenset(start.read_through.keys() - self._names)
-        if absent - self._absent:
+
+        # A journal that was created after the position was made may be another one of the same name. The
+        # youngest one shows whether there is any: the list may have thousands.
+        if is_recreated(self._youngest, start.revision):
+            for journal, create_revision in self.created.items():
+                if is_recreated(create_revision, start.revision) and journal in reached:
+                    self._identities.compare_recreated(
+                        journal, reached[journal], create_revision, start.revision
+                    )
+
+        # Journals that the list lacks are looked up once for each list: at most triggers there is no new one.
+        absent = frozenset(reached.keys() - self._names)
+        if absent - self._looked_up:
             self._look_up(start, absent)
         return self._names
+
+    def _look_up(self, start: JournalOffsets, absent: frozenset[str]) -> None:
+        """Ask about journals that the list lacks, and warn or raise as their status requires."""
+        listed_revision = self._listing.revision if self._listing else 0
+        answer = self._view.describe_journals(sorted(absent), start.revision, listed_revision)
+        paused, gone = set(), []
+        for journal in sorted(absent):
+            entry = answer.get(journal)
+            last_seen = LastSeen(
+                start.read_through[journal],
+                self._heads_of_run.get(journal, start.head_seen(journal)),
+                start.revision,
+                is_current=journal in self._heads_of_run,
+                is_gone=journal in start.gone,
+            )
+            status = classify(last_seen, entry.create_revision if entry else None, answer.revision)
+            if status is JournalStatus.RECREATED and entry:
+                reached = start.read_through[journal]
+                self._identities.compare_recreated(journal, reached, entry.create_revision, start.revision)
+                status = JournalStatus.PAUSED  # It has the same bytes, or there was an error.
+            if status is JournalStatus.LOST and self._view.options.fail_on_data_loss:
+                raise _lost(journal, last_seen)
+            if status is JournalStatus.PAUSED:
+                paused.add(journal)
+            else:
+                gone.append(journal)
+            if journal not in self._warned:
+                self._warned.add(journal)
+                log.warning("%s journal=%s", status.value, journal)
+        self._looked_up, self.paused, self.gone = absent, frozenset(paused), tuple(gone)
 
     def check_continued(self, start: JournalOffsets) -> None:
         """Check, once, that the position at which a run begins is one of these journals.
@@ -226,23 +279,20 @@ class QueryJournals:
         """
         if self._is_continued or not start.read_through:
             return
-        self._take(self._journals.latest(), start)
+        listing = self._journals.latest()
+        self._take(listing, start)
         position = start.read_through.keys()
         # A list that is older than the position may lack its journals.
-        if self._names and not position & self._names and self._listed_revision >= start.revision:
-            told = self._view.describe_journals(sorted(position), start.revision, self._listed_revision)
+        if self._names and not position & self._names and listing.revision >= start.revision:
+            answer = self._view.describe_journals(sorted(position), start.revision, listing.revision)
             option = self._view.options.selection.option
-            check_continued(option, position, self._names, told.names)
+            check_continued(option, position, self._names, answer.names)
         self._is_continued = True
 
     def see(self, heads: Mapping[str, int]) -> None:
         """Remember the write heads of a look."""
         self.heads = heads
-        self._seen |= heads
-
-    @property
-    def _listed_revision(self) -> int:
-        return self._listing.revision if self._listing else 0
+        self._heads_of_run |= heads
 
     def _take(self, listing: Listing, start: JournalOffsets) -> None:
         self.revision = max(listing.revision, start.revision) if listing.revision else 0
@@ -256,68 +306,18 @@ class QueryJournals:
         self._listing, self._names = listing, frozenset(spec.name for spec in matching)
         self.created = {entry.spec.name: entry.create_revision for entry in listing.journals}
         self._youngest = max(self.created.values(), default=0)
-        self._absent = self.paused = frozenset()
+        self._looked_up = self.paused = frozenset()
         self.gone = ()
 
-    def _check_recreated(self, start: JournalOffsets) -> None:
-        if not is_recreated(self._youngest, start.revision):
-            return
-        for journal, create_revision in self.created.items():
-            if is_recreated(create_revision, start.revision) and journal in start.read_through:
-                self._compare_recreated(journal, start, create_revision)
 
-    def _compare_recreated(self, journal: str, start: JournalOffsets, create_revision: int) -> None:
-        reached = start.read_through[journal]
-        self._identities.compare_recreated(journal, reached, create_revision, start.revision)
-
-    def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
-        """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
-        told = self._view.describe_journals(sorted(absent), start.revision, self._listed_revision)
-        paused, gone = set(), []
-        for journal in sorted(absent):
-            entry = told.get(journal)
-            known = self._known(journal, start)
-            fate = classify(known, entry.create_revision if entry else None, told.revision)
-            if fate is JournalStatus.RECREATED and entry:
-                self._compare_recreated(journal, start, entry.create_revision)
-                fate = JournalStatus.PAUSED
-            if fate is JournalStatus.LOST and self._view.options.fail_on_data_loss:
-                raise _lost(journal, known)
-            if fate is JournalStatus.PAUSED:
-                paused.add(journal)
-            else:
-                gone.append(journal)
-            self._warn(journal, fate.value)
-        self._absent, self.paused, self.gone = frozenset(absent), frozenset(paused), tuple(gone)
-
-    def _known(self, journal: str, start: JournalOffsets) -> LastSeen:
-        head = self._seen.get(journal, start.head_seen(journal))
-        return LastSeen(
-            start.read_through[journal],
-            head,
-            start.revision,
-            is_current=journal in self._seen,
-            is_gone=journal in start.gone,
-        )
-
-    def _warn(self, journal: str, event: str) -> None:
-        if journal not in self._warned:
-            self._warned.add(journal)
-            log.warning("%s journal=%s", event, journal)
-
-    def _check_named(self, option: str, journal: str) -> None:
-        try:
-            self._view.client.get_journal(journal)
-        except JournalNotFoundError as error:
-            raise JournalNotFoundError(journal, f"option {option!r} names it") from error
-
-
-def _lost(journal: str, known: LastSeen) -> JournalNotFoundError:
-    left = f"with {known.left_bytes} bytes not read" if known.left_bytes else "maybe with bytes not read"
-    if known.left_bytes == 0:
-        left += ": it was deleted while the query did not run, and what was appended before is unknown"
+def _lost(journal: str, last_seen: LastSeen) -> JournalNotFoundError:
+    unread = f"with {last_seen.unread_bytes} bytes not read"
+    if not last_seen.unread_bytes:
+        unread = "maybe with bytes not read"
+    if last_seen.unread_bytes == 0:
+        unread += ": it was deleted while the query did not run, and what was appended before is unknown"
     detail = (
-        f"the query has read it up to offset {known.reached} and it is gone, {left}; "
+        f"the query has read it up to offset {last_seen.reached} and it is gone, {unread}; "
         "set failOnDataLoss=false, for one run, to leave it out"
     )
     return JournalNotFoundError(journal, detail)
