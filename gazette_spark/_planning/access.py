@@ -6,10 +6,10 @@ The driver enters the cluster by files, tasks by what the driver read from them:
 option               the driver's client        a task's client
 ==================== ========================== ==========================================================
 ``auth.token``       sends it                   sends it
-``auth.tokenFile``   reads it when it changes   reads it likewise, if the machine has the file; else sends
-                                                the token that it held when the batch was planned
+``auth.tokenFile``   reads it when it changes   reads it when it changes, if the machine has the file;
+                                                else sends the token of when the batch was planned
 ``auth.keysSecret``  signs a token a request    signs a token a request
-``tls.…File``        reads them when they       has the contents of when the batch was planned
+``tls.…File``        reads them when they       has their contents of when the batch was planned
                      change
 ==================== ========================== ==========================================================
 """
@@ -53,11 +53,9 @@ def open_journals(options: SourceOptions) -> Client | StoreJournals:
 def opened_pieces(
     options: SourceOptions, pieces: Collection[Piece]
 ) -> Iterator[tuple[JournalSource | None, Piece]]:
-    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store.
-
-    Nothing is needed where all pieces bring their content, but to look for the states of producers.
-    """
+    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store."""
     show_logs(options.log_level)
+    # Pieces that bring their content need no client, except one for the states of producers.
     if not options.reads_committed and all(piece.content is not None for piece in pieces):
         yield from ((None, piece) for piece in pieces)
         return
@@ -74,7 +72,7 @@ def opened_pieces(
 
 
 def open_client(options: SourceOptions) -> Client:
-    """Return a client as the options say. The caller closes it."""
+    """Return a client by the options. The caller closes it."""
     from gazette_spark.client import Client
 
     return Client(
@@ -97,7 +95,7 @@ class Access(TypedDict):
 
 
 def access(security: Security) -> Access:
-    """Return the arguments of a client that enters as the options say.
+    """Return the arguments of a client by the options of access.
 
     Raises:
         OptionError: a certificate's file cannot be read, or certificates cannot be used.
@@ -111,7 +109,7 @@ def access(security: Security) -> Access:
 
 
 def security_for_tasks(security: Security) -> Security:
-    """Return what a task gets: contents in place of files, and the present token.
+    """Return the access of tasks: contents in place of files, and the current token.
 
     Raises:
         OptionError: a file cannot be read, or certificates cannot be used.
@@ -126,15 +124,31 @@ def security_for_tasks(security: Security) -> Security:
     return Security(token, security.token_file, security.keys, ca=tls.authorities, cert=cert, key=key)
 
 
+def _tls(security: Security) -> TlsOptions | None:
+    settings = (
+        security.ca_file,
+        security.cert_file,
+        security.key_file,
+        security.ca,
+        security.cert,
+        security.key,
+    )
+    if not any(settings):
+        return None
+    from gazette_spark.client import TlsOptions
+
+    return TlsOptions(*settings)
+
+
 class TaskCredentials:
-    """Reads the files for one batch after the other. For one thread."""
+    """The access of tasks, from files that change while a query runs. For one thread."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
         self._last: Security | None = None
 
     def snapshot(self) -> Security:
-        """Return what tasks get that are planned now; what the last ones got if the files are being changed.
+        """Return the access of tasks planned now; that of the last batch while files are being replaced.
 
         Raises:
             OptionError: the first time, a file cannot be read, or certificates cannot be used.
@@ -146,22 +160,6 @@ class TaskCredentials:
                 raise
             log.warning("files of the last batch are used again: %s", error)
         return self._last
-
-
-def _tls(security: Security) -> TlsOptions | None:
-    given = (
-        security.ca_file,
-        security.cert_file,
-        security.key_file,
-        security.ca,
-        security.cert,
-        security.key,
-    )
-    if not any(given):
-        return None
-    from gazette_spark.client import TlsOptions
-
-    return TlsOptions(*given)
 
 
 def show_logs(level: str | None) -> None:

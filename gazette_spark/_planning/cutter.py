@@ -39,7 +39,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import MAX_ROWS, Block, Cut, Framing, bounded
+from gazette_spark._formats.framing import MAX_ROWS, Block, Framing, bounded
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.metadata import Labels, metadata_column
 from gazette_spark._planning.pieces import Piece
@@ -50,7 +50,7 @@ BLOCK_BYTES = 1 << 20
 """Bytes gathered before a block is cut: large enough to make calls cheap, small enough for the cache."""
 
 LOOK_BYTES = 64 << 10
-"""Least bytes gathered before it is looked whether a record grows too long."""
+"""Minimum bytes gathered before the next check whether a record grows too long."""
 
 MAX_RECORD_BYTES = 64 << 20
 """Default of the longest record."""
@@ -101,22 +101,23 @@ class Cutter:
         self._framing = framing
         self._skipping = not piece.starts_on_record
         self._records_begin = records_begin
-        """Offsets at which a record begins, also where missing bytes end there."""
-        self._rest: int | None = None
+        """Offsets at which a record begins, even where missing bytes end there."""
+        self._resync_from: int | None = None
         """First byte after a jump, as long as no record's end was seen since."""
         self._position = piece.read_from
         self._start = piece.read_from
-        self._kept: list[bytes] = []
+        self._unfinished: list[bytes] = []
+        """Bytes from ``_start`` on that are not yielded yet."""
         self._stored = [(0, 0)]
-        """Store times of the kept bytes, in the form of a block."""
-        self._look_later(0)
+        """Store times of those bytes, in the form of a block."""
+        self._schedule_flush(0)
 
     def __repr__(self) -> str:
         state = "done" if self._done else "skipping" if self._skipping else "cutting"
         return f"Cutter({self.piece}, {state} at {self._position}, gaps={len(self.gaps)})"
 
     def done(self) -> bool:
-        """Tell whether all records of the piece are out; nothing more need be read then."""
+        """Say whether all records of the piece are out; nothing more need be read then."""
         return self._done
 
     def feed(self, offset: int, content: bytes, mod_time: int = 0) -> Iterator[Block]:
@@ -134,11 +135,18 @@ class Cutter:
         if mod_time != self._stored[-1][1]:
             self._stored.append((offset, mod_time))
         for low in range(0, len(content), self._block_bytes):
-            if self.done():
+            if self._done:
                 return
-            yield from self._take(content[low : low + self._block_bytes])
+            part = content[low : low + self._block_bytes]
+            if self._skipping:
+                part = self._skip(part)
+            if part:
+                self._unfinished.append(part)
+                self._position += len(part)
+                if self._position >= self._flush_at:
+                    yield from self._flush()
 
-    def finish(self, landed: int) -> Iterator[Block]:
+    def finish(self, resumed: int) -> Iterator[Block]:
         """End the read, at the offset where the journal goes on, and yield the remaining blocks.
 
         Raises:
@@ -146,9 +154,9 @@ class Cutter:
             RecordError: the last record has no end.
             OffsetNotYetAvailableError: the read ended before the piece did.
         """
-        if not self.done() and landed > self._position:
-            yield from self._jump(landed)
-        if self.done():
+        if not self._done and resumed > self._position:
+            yield from self._jump(resumed)
+        if self._done:
             return
         journal, limit = self.piece.journal, self.piece.limit
         if self._position < limit:
@@ -156,81 +164,104 @@ class Cutter:
         self._report_rest()
         if not self._skipping:
             yield from self._flush(last=True)
-            if not self.done() and self._position > self._start:
-                raise RecordError(journal, self._start, self._endless())
+            if not self._done and self._position > self._start:
+                problem = f"has no end before the range's end, offset {limit}"
+                if self._framing.anchored:
+                    problem = (
+                        f"has no end before its piece's end, offset {limit}. Framing {self._framing.name} is "
+                        "read in pieces that are cut where appends begin, so each append has to hold whole "
+                        "records. Raise maxBytesPerPartition, and leave out minPartitions, to read the range "
+                        "in one piece"
+                    )
+                raise RecordError(journal, self._start, problem)
         self._done = True
-
-    def _take(self, content: bytes) -> Iterator[Block]:
-        """Keep content that follows at the present position."""
-        if self._skipping:
-            content = self._skip(content)
-        if not content:
-            return
-        self._kept.append(content)
-        self._position += len(content)
-        if self._position >= self._look_at:
-            yield from self._flush()
 
     def _skip(self, content: bytes) -> bytes:
         """Drop bytes before the first record start, return the rest for the piece."""
         boundary = self._framing.first_boundary(content, self._position)
-        self._position += len(content) if boundary is None else boundary
-        self._begin_at(self._position)
+        self._restart_at(self._position + (len(content) if boundary is None else boundary))
         self._skipping = boundary is None
-        if self._rest is not None and boundary is None:
-            return b""  # The rest is this piece's to report, also past its end.
+        if boundary is None and self._resync_from is not None:
+            # The rest of a cut record is this piece's to report, even past the piece's end: the piece in
+            # which the jump ends is the only one that sees it.
+            return b""
         self._report_rest()
         self._done = self._position >= self.piece.end
         return b"" if boundary is None or self._done else content[boundary:]
 
-    def _begin_at(self, position: int) -> None:
-        """Note where the next record begins of which nothing is there yet."""
-        self._start = self._position = position
-        self._kept.clear()
-        self._look_later(0)
-
-    def _look_later(self, needs: int) -> None:
-        """Set when to look for records again: seldom enough that no byte is looked at many times."""
-        rest = self._position - self._start
-        longest = self._max_record_bytes + LOOK_BYTES
-        if self._position < self.piece.end:
-            wanted = max(min(self._block_bytes, longest), 2 * rest, needs)
-            self._look_at = min(self._start + min(wanted, rest + longest), self.piece.end)
-        else:
-            self._look_at = self._position + min(max(rest, LOOK_BYTES // 16), longest)
-
     def _jump(self, target: int) -> Iterator[Block]:
-        """Go on at the target: yield whole records, drop the one that is cut."""
-        piece, wanted = self.piece, self._position
+        """Continue at the target: yield whole records, drop the one that is cut."""
+        piece, expected = self.piece, self._position
         if self._fail_on_data_loss:
-            raise DataLossError(piece.journal, wanted, target)
+            raise DataLossError(piece.journal, expected, target)
         self._report_rest()
         yield from self._flush(last=True)
         if self._done:
             return  # The record that the jump cuts short belongs to the next piece.
-        cut = 0 if self._skipping else wanted - self._start
-        begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
-        if cut or begin < end:
-            self.gaps.append(Gap(piece.journal, begin, end, self._start if cut else begin, cut))
-        self._begin_at(target)
+        cut_bytes = 0 if self._skipping else expected - self._start
+        # Each piece reports the missing bytes that lie in it, so that the reports of all pieces add up.
+        begin, end = (min(max(at, piece.begin), piece.end) for at in (expected, target))
+        if cut_bytes or begin < end:
+            self.gaps.append(Gap(piece.journal, begin, end, self._start if cut_bytes else begin, cut_bytes))
+        self._restart_at(target)
         self._done = target >= piece.end
         self._skipping = self._framing.resyncs and target not in self._records_begin
-        self._rest = target if self._skipping and not self._done else None
+        self._resync_from = target if self._skipping and not self._done else None
+
+    def _restart_at(self, position: int) -> None:
+        """Continue with the record that begins at a position, of which nothing is there yet."""
+        self._start = self._position = position
+        self._unfinished.clear()
+        self._schedule_flush(0)
 
     def _report_rest(self) -> None:
         """Report the bytes since the last jump, up to here: no record is seen to begin in them."""
-        if self._rest is not None and self._rest < self._position:
-            self.gaps.append(Gap(self.piece.journal, self._rest, self._position, self._rest, 0, "rest"))
-        self._rest = None
+        begin, journal = self._resync_from, self.piece.journal
+        if begin is not None and begin < self._position:
+            self.gaps.append(Gap(journal, begin, self._position, begin, 0, "rest"))
+        self._resync_from = None
+
+    def _schedule_flush(self, needs: int) -> None:
+        """Set when to look for records again: seldom enough that no byte is looked at many times."""
+        waiting = self._position - self._start
+        longest = self._max_record_bytes + LOOK_BYTES
+        if self._position < self.piece.end:
+            # At least twice as many bytes each time, so that a long record costs a constant factor.
+            gathered = max(min(self._block_bytes, longest), 2 * waiting, needs)
+            self._flush_at = min(self._start + min(gathered, waiting + longest), self.piece.end)
+        else:
+            # Only the end of the last record is awaited, which is near, so a small step reads little beyond.
+            self._flush_at = self._position + min(max(waiting, LOOK_BYTES // 16), longest)
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
-        """Yield the kept whole records that the piece owns."""
+        """Yield the whole records so far that the piece owns: those that begin before its end."""
         if self._skipping or self._position == self._start:
             return
-        data = b"".join(self._kept)
-        cut = self._framing.cut(data, self._start, last=last)
-        block = self._owned(data, cut)
-        self._refuse_desync(cut)
+        framing, journal, end = self._framing, self.piece.journal, self.piece.end
+        data = b"".join(self._unfinished)
+        cut = framing.cut(data, self._start, last=last)
+        whole = data if cut.size == len(data) else data[: cut.size]
+        headers = (framing.header_bytes, framing.trailer_bytes)
+        stored = self._stored_of(whole)
+        block = Block(journal, self._start, whole, cut.starts, cut.ends, *headers, stored)
+        if self._start + len(whole) > end:
+            block = block.rows(0, int(np.searchsorted(block.offsets, end)))
+
+        # Bytes where a record should begin and none does are an error, or they count as skipped. Two runs of
+        # them that touch are one, wherever the chunks were cut.
+        for low, high in cut.skipped:
+            skipped_begin, skipped_end = self._start + low, self._start + high
+            if self._fail_on_data_loss:
+                problem = (
+                    f"desync: no record of framing {framing.name} begins in the {high - low} bytes "
+                    "from here. Set failOnDataLoss=false to skip such bytes"
+                )
+                raise RecordError(journal, skipped_begin, problem)
+            if self.gaps and self.gaps[-1].kind == "desync" and self.gaps[-1].end == skipped_begin:
+                skipped_begin = self.gaps.pop().begin
+            self.gaps.append(Gap(journal, skipped_begin, skipped_end, skipped_begin, 0, "desync"))
+
+        # The records before one that is too long are rows all the same.
         oversized = np.flatnonzero(block.ends - block.starts > self._max_record_bytes)
         if len(oversized):
             stop = int(oversized[0])
@@ -238,65 +269,24 @@ class Cutter:
                 yield block.rows(0, stop)
             raise self._oversized(int(block.offsets[stop]))
         self._start += cut.size
-        self._kept = [data[cut.size :]]
-        self._done = self._start >= self.piece.end
+        self._unfinished = [data[cut.size :]]
+        self._done = self._start >= end
         if len(block):
             yield block
-        longest = self._max_record_bytes + self._framing.header_bytes
+        # A record that is not whole may be too long already: its end is not waited for.
+        longest = self._max_record_bytes + framing.header_bytes
         if not self._done and max(len(data) - cut.size, cut.needs) > longest:
             raise self._oversized(self._start)
-        self._look_later(cut.needs)
-
-    def _owned(self, data: bytes, cut: Cut) -> Block:
-        """Return the records that begin before the piece's end."""
-        framing = self._framing
-        whole = data if cut.size == len(data) else data[: cut.size]
-        block = Block(
-            self.piece.journal,
-            self._start,
-            whole,
-            cut.starts,
-            cut.ends,
-            framing.header_bytes,
-            framing.trailer_bytes,
-            self._stored_of(whole),
-        )
-        if self._start + len(whole) <= self.piece.end:
-            return block
-        return block.rows(0, int(np.searchsorted(block.offsets, self.piece.end)))
+        self._schedule_flush(cut.needs)
 
     def _stored_of(self, data: bytes) -> Sequence[tuple[int, int]]:
-        """Return the store times of the kept bytes, and forget earlier ones."""
+        """Return the store times of bytes from ``_start`` on, and forget earlier ones."""
         at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
         del self._stored[:at]
         if self._stored == [(0, 0)]:
             return ()
         until = bisect_left(self._stored, self._start + len(data), lo=1, key=itemgetter(0))
         return tuple(self._stored[:until])
-
-    def _refuse_desync(self, cut: Cut) -> None:
-        """Raise, or count, bytes where a record should begin and none does."""
-        journal = self.piece.journal
-        for low, high in cut.skipped:
-            begin, end = self._start + low, self._start + high
-            if self._fail_on_data_loss:
-                problem = (
-                    f"desync: no record of framing {self._framing.name} begins in the {end - begin} bytes "
-                    "from here. Set failOnDataLoss=false to skip such bytes"
-                )
-                raise RecordError(journal, begin, problem)
-            if self.gaps and self.gaps[-1].kind == "desync" and self.gaps[-1].end == begin:
-                begin = self.gaps.pop().begin
-            self.gaps.append(Gap(journal, begin, end, begin, 0, "desync"))
-
-    def _endless(self) -> str:
-        if not self._framing.anchored:
-            return f"has no end before the range's end, offset {self.piece.limit}"
-        return (
-            f"has no end before its piece's end, offset {self.piece.limit}. Framing {self._framing.name} is "
-            "read in pieces that are cut where appends begin, so each append has to hold whole records. "
-            "Raise maxBytesPerPartition, and leave out minPartitions, to read the range in one piece"
-        )
 
     def _oversized(self, offset: int) -> RecordError:
         problem = f"oversized record: longer than maxRecordBytes={self._max_record_bytes} allows"

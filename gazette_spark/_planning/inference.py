@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -47,6 +47,22 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from gazette_spark._planning.reads import JournalSource
+
+
+MAX_JOURNALS = 16
+"""Maximum number of journals that are sampled."""
+
+SAMPLING_TIMEOUT_S = 60.0
+"""Maximum time for reading a sample. Part of one would be another sample, so a longer read is an error."""
+
+OPTION = "inferredSchemaLocation"
+
+FILE = "schema.json"
+
+FORMAT_VERSION = 1
+
+Fields: TypeAlias = "list[dict[str, Any]]"
+"""Columns in the form of Spark's JSON."""
 
 
 def query_schema(
@@ -99,18 +115,11 @@ def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
         corrupt_column=options.column_name_of_corrupt_record,
         dialect=json_dialect(options),
     )
-    found = [field for field in schema if field.name not in {*metadata.DDL, options.rescued_data_column}]
-    if not found:
+    columns = [field for field in schema if field.name not in {*metadata.DDL, options.rescued_data_column}]
+    if not columns:
         got = f"{len(sample.pieces)} journals in whose first records no field is seen"
         raise OptionError("inferSchema", got, "records of JSON objects, more samplingBytes, or a schema")
-    return pa.schema(found)
-
-
-MAX_JOURNALS = 16
-"""Most journals that are sampled."""
-
-SAMPLING_TIMEOUT_S = 60.0
-"""Longest time reading a sample may take; then it is an error, since part of one would be another sample."""
+    return pa.schema(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,11 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     Raises:
         OptionError: no journal holds a record, or their framings differ.
     """
-    planner = Planner(journals, replace(options, starting_offsets=_early(options.starting_offsets)))
+    # A query that starts at the latest offsets has no records yet.
+    choice = options.starting_offsets
+    named = {journal: EARLIEST if offset == LATEST else offset for journal, offset in choice.named.items()}
+    early = OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
+    planner = Planner(journals, replace(options, starting_offsets=early))
     start, end = planner.batch()
     begins, ends = start.read_through, end.read_through
     filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
@@ -184,29 +197,13 @@ def sampled(
                 break
 
 
-def _early(choice: OffsetChoice) -> OffsetChoice:
-    named = {journal: EARLIEST if offset == LATEST else offset for journal, offset in choice.named.items()}
-    return OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
-
-
-OPTION = "inferredSchemaLocation"
-
-FILE = "schema.json"
-
-FORMAT_VERSION = 1
-
-
-Fields: TypeAlias = "list[dict[str, Any]]"
-"""Columns in the form of Spark's JSON."""
-
-
 def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
     """Return the columns that a location has; infer and write them if it has none.
 
     Where two queries start at once, the one whose file is there first counts for both.
 
     Raises:
-        OptionError: the location cannot be used, or its file is none that this wrote.
+        OptionError: the location cannot be used, or its file was not written by this function.
     """
     # Loaded here: few queries have a location.
     from pyarrow.fs import FileSystem
@@ -214,12 +211,22 @@ def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
     with _trouble(location):
         system, directory = FileSystem.from_uri(location)
         path = f"{directory.rstrip('/')}/{FILE}"
-        found = _read(system, path)
-    if found is None:
-        fields = infer()
+        text = _read(system, path)
+    if text is None:
+        value = {"format_version": FORMAT_VERSION, "schema": struct(infer())}
+        text = seal(json.dumps(value, indent=2).encode() + b"\n")
         with _trouble(location):
-            found = _written(system, directory, path, fields)
-    return parse_fields(found, f"{location.rstrip('/')}/{FILE}")
+            system.create_dir(directory)
+            draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
+            with system.open_output_stream(draft) as file:
+                file.write(text)
+            # The columns of another query that started at the same time count for both.
+            if (first := _read(system, path)) is not None:
+                system.delete_file(draft)
+                text = first
+            else:
+                system.move(draft, path)
+    return parse_fields(text, f"{location.rstrip('/')}/{FILE}")
 
 
 @contextmanager
@@ -245,10 +252,12 @@ def parse_fields(text: bytes, where: str) -> Fields:
     except JsonError as error:
         problem = f"that is {error}"
     match value:
-        case {"format_version": found, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
-            found == FORMAT_VERSION and _is_schema(schema)
+        case {"format_version": version, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
+            version == FORMAT_VERSION
         ):
-            return fields
+            with suppress(Exception):  # Spark has no one error for what is not a type.
+                StructType.fromJson(schema)
+                return fields
         case {"format_version": int(version)} if version > FORMAT_VERSION:
             problem = f"of format_version {version}, which a later gazette_spark wrote"
     ways = (
@@ -258,31 +267,9 @@ def parse_fields(text: bytes, where: str) -> Fields:
     raise OptionError(OPTION, f"a file {where} {problem}", ways)
 
 
-def _is_schema(schema: dict[str, Any]) -> bool:
-    try:
-        StructType.fromJson(schema)
-    except Exception:  # noqa: BLE001 - Spark has no one error for what is no type
-        return False
-    return True
-
-
 def _read(system: FileSystem, path: str) -> bytes | None:
     try:
         with system.open_input_stream(path) as file:
             return bytes(file.read())
     except FileNotFoundError:
         return None
-
-
-def _written(system: FileSystem, directory: str, path: str, fields: Fields) -> bytes:
-    value = {"format_version": FORMAT_VERSION, "schema": struct(fields)}
-    text = seal(json.dumps(value, indent=2).encode() + b"\n")
-    system.create_dir(directory)
-    draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
-    with system.open_output_stream(draft) as file:
-        file.write(text)
-    if (first := _read(system, path)) is not None:
-        system.delete_file(draft)
-        return first
-    system.move(draft, path)
-    return text

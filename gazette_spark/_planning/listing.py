@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
-"""Age up to which a list that was asked for is not asked for again."""
+"""Age up to which a requested list is not requested again."""
 
 CHECK_S = 60.0
-"""Age at which the list is asked for although a watch follows it."""
+"""Age at which the list is requested although a watch follows it."""
 
 
 class JournalLister(Protocol):
@@ -106,61 +106,53 @@ class FollowedJournals:
         self._clock = clock
         self._watch: WatchedList | None = None
         self._watchable = True
-        self._asked: Listing | None = None
-        self._asked_at = 0.0
+        self._requested: Listing | None = None
+        self._requested_at_s = 0.0
 
     def __repr__(self) -> str:
-        return f"FollowedJournals({self._watch!r}, asked={self._asked!r})"
+        return f"FollowedJournals({self._watch!r}, requested={self._requested!r})"
 
     def latest(self) -> Listing:
         """Return the newest known list, or request one."""
-        if self._asked is None:
+        if self._requested is None:
             return self.fresh()
-        age_s = self._clock() - self._asked_at
-        if self._watch is None:
-            if age_s <= FRESH_S:
-                return self._asked
-            if not self._watchable:
-                return self.fresh()
-            self._begin_watch()
-        if age_s > CHECK_S or self._watch is None:
+        age_s = self._clock() - self._requested_at_s
+        # A short run gets by with the list of its start.
+        if self._watch is None and age_s <= FRESH_S:
+            return self._requested
+        if self._watch is None and self._watchable:
+            watch = self._new_watch()
+            try:
+                watch.start()
+            except WatchUnsupportedError as error:
+                log.info("brokers know no watch, list is requested cause=%s", error)
+                self._watchable = False
+            else:
+                self._watch = watch
+        # A watch that hangs looks like one without news, so the list is requested now and then all the same.
+        watched = self._watched() if age_s <= CHECK_S else None
+        if watched is None:
             return self.fresh()
-        return self._newest()
+        return watched if watched.revision > self._requested.revision else self._requested
 
     def fresh(self) -> Listing:
         """Request the list; restart the watch if its revision is later than the brokers'."""
-        asked = self._client.list_all_journals(self._selector)
-        if self._asked is None or not same(asked, self._asked):
-            self._asked = asked
-        self._asked_at = self._clock()
+        requested = self._client.list_all_journals(self._selector)
+        if self._requested is None or not same(requested, self._requested):
+            self._requested = requested
+        self._requested_at_s = self._clock()
         watched = self._watched()
-        if watched is not None and asked.revision < watched.revision:
+        if watched is not None and requested.revision < watched.revision:
             event = "brokers went back, watch begins again"
-            log.warning("%s revision=%d watched=%d", event, asked.revision, watched.revision)
+            log.warning("%s revision=%d watched=%d", event, requested.revision, watched.revision)
             self.close()
-        return self._asked
+        return self._requested
 
     def close(self) -> None:
         """End the watch."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-
-    def _begin_watch(self) -> None:
-        watch = self._new_watch()
-        try:
-            watch.start()
-        except WatchUnsupportedError as error:
-            log.info("brokers know no watch, list is asked for cause=%s", error)
-            self._watchable = False
-            return
-        self._watch = watch
-
-    def _newest(self) -> Listing:
-        watched = self._watched()
-        if watched is None or self._asked is None:
-            return self.fresh()
-        return watched if watched.revision > self._asked.revision else self._asked
 
     def _watched(self) -> Listing | None:
         """Return the watch's list; None without a working watch. A request gives the reason."""

@@ -17,6 +17,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,18 @@ FORM = "1"
 
 KEPT_FILES = 8
 """Files of a journal that are kept: a restart asks for the newest, or the one before it."""
+
+REFRESHED_JOURNALS = 200
+"""Maximum number of journals whose files are read at once."""
+
+UNREAD = -1
+"""In place of the offset of a journal whose file was not there."""
+
+SHOWN = 10
+"""Maximum number of transactions of a journal that are shown, the oldest ones; the others are counted."""
+
+OpenJson = dict[str, Any]
+"""A journal's open transactions, as JSON: ``at`` an offset, their ``count``, and the ``oldest`` by begin."""
 
 _FILE_NAME = re.compile(r"([0-9]{1,19})(\.[0-9a-f]{32})?")
 """An offset; behind it, what a file is called by until it is whole."""
@@ -96,8 +109,8 @@ class StateFiles:
 
     def older(self, journal: str, before: int, since: int) -> list[int]:
         """Return the offsets of files in ``[since, before)``, the largest first."""
-        found = [(int(name), rest) for name, rest in self._names(journal)]
-        return sorted((at for at, rest in found if not rest and since <= at < before), reverse=True)
+        names = [(int(name), rest) for name, rest in self._names(journal)]
+        return sorted((at for at, rest in names if not rest and since <= at < before), reverse=True)
 
     def save(
         self, journal: str, offset: int, start: int, states: ProducerStates, *, begin: int | None = None
@@ -124,7 +137,13 @@ class StateFiles:
                 got = f"a directory where the states of {journal!r} at {offset} cannot be written: {error}"
                 expected = "one that all tasks can read and write"
                 raise OptionError("stateLocation", got, expected) from error
-        self._clean(journal, offset, begin)
+        # Remove files before the offset: all but the newest, and those of tasks that died before a rename.
+        names = [(int(name), rest) for name, rest in self._names(journal) if int(name) < offset]
+        whole = sorted((at for at, rest in names if not rest), reverse=True)
+        old = [str(at) for at in whole[KEPT_FILES - 1 :] if at != begin]
+        for name in old + [f"{at}{rest}" for at, rest in names if rest]:
+            with suppress(OSError):  # Another task removed it.
+                self._system.delete_file(f"{self._base}/{journal}/{name}")
 
     def _write(self, path: str, content: bytes) -> None:
         from pyarrow.fs import LocalFileSystem
@@ -147,27 +166,16 @@ class StateFiles:
         with self._system.open_output_stream(path) as file:
             file.write(content)
 
-    def _clean(self, journal: str, offset: int, begin: int | None) -> None:
-        """Remove files before an offset: all but the newest, and those of tasks that died before a rename."""
-        found = [(int(name), rest) for name, rest in self._names(journal) if int(name) < offset]
-        whole = sorted((at for at, rest in found if not rest), reverse=True)
-        old = [str(at) for at in whole[KEPT_FILES - 1 :] if at != begin]
-        for name in old + [f"{at}{rest}" for at, rest in found if rest]:
-            try:
-                self._system.delete_file(f"{self._base}/{journal}/{name}")
-            except OSError:
-                continue  # Another task removed it.
-
     def _names(self, journal: str) -> list[tuple[str, str]]:
         """Return the names of a journal's files: the offset, and the rest of an unfinished file's name."""
         from pyarrow.fs import FileSelector
 
         try:
-            found = self._system.get_file_info(FileSelector(f"{self._base}/{journal}", allow_not_found=True))
+            infos = self._system.get_file_info(FileSelector(f"{self._base}/{journal}", allow_not_found=True))
         except OSError as error:
             log.warning("files of states cannot be listed journal=%s: %s", journal, error)
             return []
-        names = [_FILE_NAME.fullmatch(each.base_name) for each in found if each.is_file]
+        names = [_FILE_NAME.fullmatch(info.base_name) for info in infos if info.is_file]
         return [(name[1], name[2] or "") for name in names if name]
 
     def _path(self, journal: str, offset: int) -> str:
@@ -235,14 +243,14 @@ class RangeStates:
             return ProducerStates.none()
         if self._files is None:
             return self._caught_up(ProducerStates.none(), self._start)
-        found = self._files.load(self._journal, self._begin, self._start)
-        if found is not None:
-            return found[0]
+        loaded = self._files.load(self._journal, self._begin, self._start)
+        if loaded is not None:
+            return loaded[0]
         # Only where the file is missing is the directory listed.
         for at in self._files.older(self._journal, self._begin, self._start):
-            found = self._files.load(self._journal, at, self._start)
-            if found is not None:
-                return self._caught_up(found[0], at)
+            loaded = self._files.load(self._journal, at, self._start)
+            if loaded is not None:
+                return self._caught_up(loaded[0], at)
         return self._caught_up(ProducerStates.none(), self._start)
 
     def _caught_up(self, states: ProducerStates, at: int) -> ProducerStates:
@@ -266,22 +274,18 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
 
 def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
     """Return the content of a file."""
-    table = _table(states).replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return seal(sink.getvalue().to_pybytes())
-
-
-def _table(states: ProducerStates) -> pa.Table:
     octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
     producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
     numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
     columns = [
-        pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(each))])
-        for field, each in zip(list(_SCHEMA)[1:], numbers, strict=True)
+        pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(column))])
+        for field, column in zip(list(_SCHEMA)[1:], numbers, strict=True)
     ]
-    return pa.Table.from_arrays([producers, *columns], schema=_SCHEMA)
+    table = pa.Table.from_arrays([producers, *columns], schema=_SCHEMA).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return seal(sink.getvalue().to_pybytes())
 
 
 def _states(table: pa.Table, newest: int) -> ProducerStates:
@@ -337,69 +341,55 @@ def _by_fsspec(location: str) -> tuple[Any, str] | None:
     return system, path
 
 
-REFRESHED_JOURNALS = 200
-"""Journals of one look."""
-
-UNREAD = -1
-"""In place of the offset of a journal whose file was not there."""
-
-SHOWN = 10
-"""Transactions of a journal that are shown, the oldest ones; the others are counted."""
-
-OpenJson = dict[str, Any]
-"""A journal's open transactions, as JSON: ``at`` an offset, their ``count``, and the ``oldest`` by begin."""
-
-
 class OpenTransactions:
-    """Knows what was open in each journal when it was looked at last. For one thread."""
+    """The transactions that were open in each journal when its file was read last. For one thread."""
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
-        self._looked: dict[str, int] = {}
-        """By journal, the offset that was looked at, or ``UNREAD``; the journals looked at last are at the
-        end."""
-        self._found: dict[str, OpenJson] = {}
+        self._read_at: dict[str, int] = {}
+        """By journal, the offset whose file was read, or ``UNREAD``; those read last come last."""
+        self._open: dict[str, OpenJson] = {}
 
     def refresh(
         self,
         position: JournalOffsets,
-        each: Callable[[Callable[[str], OpenJson | None], Iterable[str]], dict[str, OpenJson | None]],
+        map_journals: Callable[[Callable[[str], OpenJson | None], Iterable[str]], dict[str, OpenJson | None]],
     ) -> None:
-        """Look at journals that moved, and again at those whose file was not there.
+        """Read the files of journals that moved, and again of those whose file was not there.
 
         Args:
             position: Where the last batch ended. A journal without a start may be of any query.
-            each: Asks about many journals at the same time.
+            map_journals: Calls a function for many journals at the same time.
         """
         reached = position.read_through
-        moved = [journal for journal in reached if journal not in self._looked]
-        moved += [journal for journal, at in self._looked.items() if reached.get(journal, at) != at]
+        moved = [journal for journal in reached if journal not in self._read_at]
+        moved += [journal for journal, at in self._read_at.items() if reached.get(journal, at) != at]
 
-        def found_in(journal: str) -> OpenJson | None:
+        def open_in(journal: str) -> OpenJson | None:
             at, start = reached[journal], position.starts.get(journal)
             if at in (0, start):
                 return {}
-            found = self._files.load(journal, at, start)
-            return None if found is None else open_at(found[0], at) or {}
+            loaded = self._files.load(journal, at, start)
+            return None if loaded is None else open_at(loaded[0], at) or {}
 
-        for journal, found in each(found_in, list(islice(moved, REFRESHED_JOURNALS))).items():
-            self._looked.pop(journal, None)
-            self._looked[journal] = UNREAD if found is None else reached[journal]
-            self._found.pop(journal, None)
-            if found:
-                self._found[journal] = found
-        for journal in self._looked.keys() - reached.keys():
-            del self._looked[journal]
-            self._found.pop(journal, None)
+        for journal, opened in map_journals(open_in, list(islice(moved, REFRESHED_JOURNALS))).items():
+            self._read_at.pop(journal, None)  # Its turn comes again after all others.
+            self._read_at[journal] = UNREAD if opened is None else reached[journal]
+            self._open.pop(journal, None)
+            if opened:
+                self._open[journal] = opened
+        for journal in self._read_at.keys() - reached.keys():
+            del self._read_at[journal]
+            self._open.pop(journal, None)
 
     @property
     def known(self) -> set[str]:
-        """Journals of which it is known what was open when they were looked at last."""
-        return {journal for journal, at in self._looked.items() if at != UNREAD}
+        """Journals whose file was there when it was read last."""
+        return {journal for journal, at in self._read_at.items() if at != UNREAD}
 
     def to_dict(self) -> dict[str, OpenJson]:
         """Return what is open, by journal."""
-        return dict(sorted(self._found.items()))
+        return dict(sorted(self._open.items()))
 
 
 def open_at(states: ProducerStates, at: int) -> OpenJson | None:
