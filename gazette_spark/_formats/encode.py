@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark._formats.arrays import null_rows, value_bounds
-from gazette_spark._formats.framing import Framing, RowRefusal
+from gazette_spark._formats.framing import RecordFraming, RowRefusal
 
 CHUNK_BYTES = 4 << 20
 """Bytes that are made at a time, unless one record is longer."""
@@ -32,7 +32,7 @@ def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
     return None
 
 
-def encoded(values: pa.Array, framing: Framing) -> Iterator[bytes] | RowRefusal:
+def encoded(values: pa.Array, framing: RecordFraming) -> Iterator[bytes] | RowRefusal:
     """Return the bytes of records, in pieces of whole records.
 
     Args:

@@ -2,7 +2,7 @@
 
 A framing finds where records begin and end in a journal's bytes, and writes values as such records.
 Everything that reads journals (the planner's search for the last whole record, the scan of a piece, the
-column builders) asks a :class:`Framing` and knows nothing about newlines itself.
+column builders) asks a :class:`RecordFraming` and knows nothing about newlines itself.
 
 In some framings every record end is visible by itself: a newline always ends a record. In others, which are
 ``anchored``, bytes can only be understood from the start of a record on: a newline may be inside quotes, and
@@ -205,7 +205,7 @@ class RowRefusal:
     advice: str
 
 
-class Framing(Protocol):
+class RecordFraming(Protocol):
     """Finds where records begin and end, and writes values as records."""
 
     @property

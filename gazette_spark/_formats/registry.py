@@ -28,7 +28,7 @@ from gazette_spark.protocol.labels import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gazette_spark._formats.framing import Framing
+    from gazette_spark._formats.framing import RecordFraming
     from gazette_spark._formats.metadata import Labels
     from gazette_spark._formats.rows import RowParser
     from gazette_spark._formats.values import JsonDialect
@@ -40,7 +40,7 @@ class FramingSpec:
 
     content_types: tuple[str, ...]
     """Labels of journals in this framing."""
-    make: Callable[[int, str, str], Framing]
+    make: Callable[[int, str, str], RecordFraming]
     """Takes ``maxRecordBytes``, and ``sep`` and ``quote`` of CSV."""
     message_type: str | None = None
     """The content type of messages in this framing; None: it has no messages."""
@@ -57,25 +57,25 @@ class FormatSpec:
     content of ``descriptorFile``; None: rows are made without a parser."""
 
 
-def _lines(_max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+def _lines(_max_record_bytes: int, _separator: str, _quote: str) -> RecordFraming:
     from gazette_spark._formats.lines import LINES
 
     return LINES
 
 
-def _fixed(_max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+def _fixed(_max_record_bytes: int, _separator: str, _quote: str) -> RecordFraming:
     from gazette_spark._formats.fixed import FIXED
 
     return FIXED
 
 
-def _csv(_max_record_bytes: int, separator: str, quote: str) -> Framing:
+def _csv(_max_record_bytes: int, separator: str, quote: str) -> RecordFraming:
     from gazette_spark._formats.csv import CsvFraming
 
     return CsvFraming(separator, quote)
 
 
-def _chunks(max_record_bytes: int, _separator: str, _quote: str) -> Framing:
+def _chunks(max_record_bytes: int, _separator: str, _quote: str) -> RecordFraming:
     from gazette_spark._formats.raw import CHUNK_BYTES, ChunkFraming
 
     return ChunkFraming(min(CHUNK_BYTES, max_record_bytes))
@@ -128,7 +128,7 @@ UNFRAMED = frozenset({"", "text/plain"})
 """Content types whose records are lines unless an option says otherwise; "" is a missing label."""
 
 
-def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> Framing:
+def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> RecordFraming:
     """Return the framing of a name; the last two arguments are those of CSV."""
     return FRAMINGS[name].make(max_record_bytes, separator, quote)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark._planning.reads import JournalOpener, resume_offset
 from gazette_spark.errors import DataLossError, RecordError
@@ -36,7 +36,7 @@ def record_end(
     max_record_bytes: int,
     *,
     journal: str = "",
-    framing: Framing = LINES,
+    framing: RecordFraming = LINES,
     write_head: int | None = None,
 ) -> int:
     """Return the largest record boundary in ``[begin, end]``; ``begin`` counts as a boundary.
@@ -81,7 +81,7 @@ def next_record_end(
     max_record_bytes: int,
     *,
     journal: str = "",
-    framing: Framing = LINES,
+    framing: RecordFraming = LINES,
 ) -> int | None:
     """Return a boundary past ``begin``, usually the first one, None without one up to the write head.
 
@@ -116,7 +116,7 @@ def limited_end(
     max_record_bytes: int,
     *,
     journal: str = "",
-    framing: Framing = LINES,
+    framing: RecordFraming = LINES,
 ) -> int:
     """Return where a batch ends that should stop at ``soft_end`` and may go up to the write head.
 
@@ -143,7 +143,7 @@ class AnchoredBoundary:
     read_window: ReadWindow
     max_record_bytes: int
     journal: str
-    framing: Framing
+    framing: RecordFraming
 
     def end(self, begin: int, end: int) -> int:
         """Return the largest boundary in ``[begin, end]``, itself taken to be one at ``begin``."""

@@ -39,7 +39,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark._formats.framing import MAX_ROWS, Block, Framing, bounded
+from gazette_spark._formats.framing import MAX_ROWS, Block, RecordFraming, bounded
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.metadata import Labels, metadata_column
 from gazette_spark._planning.pieces import Piece
@@ -86,7 +86,7 @@ class Cutter:
         fail_on_data_loss: bool,
         max_record_bytes: int = MAX_RECORD_BYTES,
         block_bytes: int = BLOCK_BYTES,
-        framing: Framing = LINES,
+        framing: RecordFraming = LINES,
         records_begin: Collection[int] = (),
     ) -> None:
         if framing.anchored and not (piece.starts_on_record and piece.end == piece.limit):
@@ -312,7 +312,7 @@ class PieceScan:
         fail_on_data_loss: bool,
         max_record_bytes: int = MAX_RECORD_BYTES,
         block_bytes: int = BLOCK_BYTES,
-        framing: Framing = LINES,
+        framing: RecordFraming = LINES,
         records_begin: Collection[int] = (),
     ) -> None:
         self._client = client
@@ -367,7 +367,7 @@ def raw_record_batches(
     blocks: Iterable[Block],
     columns: Sequence[str] | pa.Schema = tuple(RAW_SCHEMA.names),
     *,
-    framing: Framing = LINES,
+    framing: RecordFraming = LINES,
     labels: Labels = (),
     max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gazette_spark._formats.framing import Block, Framing
+from gazette_spark._formats.framing import Block, RecordFraming
 from gazette_spark._planning.admission import Backlog
 from gazette_spark._planning.boundary import ReadWindow, limited_end, window_of, window_reader
 from gazette_spark._planning.cutter import Cutter
@@ -262,7 +262,7 @@ def counted_end(
     *,
     fail_on_data_loss: bool,
     max_record_bytes: int,
-    framing: Framing,
+    framing: RecordFraming,
 ) -> int:
     """Return where record number ``max_records`` of a piece ends; the piece's end if it has fewer whole ones.
 
@@ -293,7 +293,7 @@ def counted_end(
     return piece.end
 
 
-def counted_end_of(content: bytes, begin: int, max_records: int, framing: Framing) -> int:
+def counted_end_of(content: bytes, begin: int, max_records: int, framing: RecordFraming) -> int:
     """Return where record number ``max_records`` ends in bytes in memory; their end if it does not."""
     ends = framing.cut(content, begin).ends
     if len(ends) < max_records:

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Protocol
 
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._planning.store_layout import StoredFragment
@@ -130,7 +130,7 @@ def split(
     fragments: Mapping[str, Sequence[FragmentSpan]] | None = None,
     *,
     solid: Mapping[str, Sequence[FragmentSpan]] | None = None,
-    framings: Mapping[str, Framing] | None = None,
+    framings: Mapping[str, RecordFraming] | None = None,
     min_partitions: int = 1,
     max_bytes: int = 0,
 ) -> list[Piece]:

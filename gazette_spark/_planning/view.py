@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark._planning.boundary import ReadWindow, record_end, window_reader
@@ -51,7 +51,7 @@ class JournalView:
         self.client = client
         self.options = options
         self._specs: dict[str, pb.JournalSpec] = {}
-        self._framings: dict[str, Framing] = {}
+        self._framings: dict[str, RecordFraming] = {}
         self._listed_from: dict[str, int] = {}
         """By journal, start of a fragment; earlier fragments have nothing left to read."""
 
@@ -141,7 +141,7 @@ class JournalView:
         since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
         return offset_at(since, timestamp_ms)
 
-    def framing(self, journal: str) -> Framing:
+    def framing(self, journal: str) -> RecordFraming:
         """Return the framing a journal is read in."""
         if journal not in self._framings:
             self.cache_spec(self.spec(journal))

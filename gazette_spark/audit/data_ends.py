@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark._planning.boundary import next_record_end, window_reader
 from gazette_spark._planning.cutter import MAX_RECORD_BYTES
@@ -33,7 +33,7 @@ class RecordOptions:
     quote: str = '"'
     max_record_bytes: int = MAX_RECORD_BYTES
 
-    def framing_of(self, client: JournalSource, journal: str) -> Framing:
+    def framing_of(self, client: JournalSource, journal: str) -> RecordFraming:
         """Return the framing a journal is read in."""
         name = framing_name(client.get_journal(journal).spec, self.framing, None)
         return framing_named(name, self.max_record_bytes, self.separator, self.quote)
@@ -103,7 +103,7 @@ class _Journal:
             )
         return end
 
-    def _framed(self, offset: int, head: int, framing: Framing) -> tuple[int | None, bytes | None]:
+    def _framed(self, offset: int, head: int, framing: RecordFraming) -> tuple[int | None, bytes | None]:
         longest = self.options.max_record_bytes
         window = window_reader(self.client, self.name)
         until = next_record_end(window, offset, head, longest, journal=self.name, framing=framing)

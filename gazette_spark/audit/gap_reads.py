@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._planning.cutter import Gap, PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.reads import ChunkLike, JournalOpener, JournalReader
@@ -20,7 +20,7 @@ from gazette_spark.protocol.spans import Spans, outside
 def skipping_scan(
     client: JournalOpener,
     piece: Piece,
-    framing: Framing,
+    framing: RecordFraming,
     gaps: Sequence[tuple[int, int]],
     max_record_bytes: int,
 ) -> PieceScan:

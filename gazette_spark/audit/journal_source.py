@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from gazette_spark._formats.framing import Block, Framing, bounded
+from gazette_spark._formats.framing import Block, RecordFraming, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
 from gazette_spark._formats.raw import ChunkFraming
 from gazette_spark._formats.registry import framing_named
@@ -127,7 +127,7 @@ def _is_gone(view: JournalView, journal: str) -> bool:
     return False
 
 
-def _ranges(claim: CoveredRange, framing: Framing) -> list[OffsetRange]:
+def _ranges(claim: CoveredRange, framing: RecordFraming) -> list[OffsetRange]:
     """Return the ranges that are read one by one."""
     if framing.name == "none":  # The end of a batch is the end of a chunk.
         return [OffsetRange(claim.journal, each.begin, each.end) for each in claim.spans]
@@ -135,7 +135,7 @@ def _ranges(claim: CoveredRange, framing: Framing) -> list[OffsetRange]:
 
 
 def _whole(
-    claim: CoveredRange, framing: Framing, gaps: Gaps, gone: Gaps
+    claim: CoveredRange, framing: RecordFraming, gaps: Gaps, gone: Gaps
 ) -> tuple[tuple[Gaps, Gaps], list[Piece]]:
     """Return the read of committed messages behind the last bytes that are gone."""
     begin = max([claim.start, *(end for _, end in gone)])
@@ -145,7 +145,7 @@ def _whole(
 
 
 def _skipped(
-    view: JournalView, claim: CoveredRange, framing: Framing, fragments: Sequence[Fragment]
+    view: JournalView, claim: CoveredRange, framing: RecordFraming, fragments: Sequence[Fragment]
 ) -> tuple[Gaps, Gaps]:
     """Return the bytes that a read skips, and those of them that the ledger does not name."""
     spans = [(each.begin, each.end) for each in fragments]
@@ -156,7 +156,7 @@ def _skipped(
 
 
 def _with_cut_record(
-    view: JournalView, claim: CoveredRange, framing: Framing, begin: int, end: int
+    view: JournalView, claim: CoveredRange, framing: RecordFraming, begin: int, end: int
 ) -> tuple[int, int]:
     """Return missing bytes with the rest of the record that they cut: it has a row, and cannot be read."""
     if isinstance(framing, ChunkFraming):

@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 from gazette_spark._formats import registry
 from gazette_spark._formats.fixed import FIXED, MAGIC
-from gazette_spark._formats.framing import Cut
-from gazette_spark._formats.framing import Framing as RecordFraming
+from gazette_spark._formats.framing import Cut, RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import MessageError
 from gazette_spark.message.uuids import Clock, ProducerId

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from gazette_spark._formats.arrays import Positions
 from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.fixed import FIXED
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.raw import ChunkFraming
 
 CHUNK = 7
 """Size of the chunks of ``none`` here: small, as the contents are."""
 
-FAST: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": ChunkFraming(CHUNK)}
+FAST: dict[str, RecordFraming] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": ChunkFraming(CHUNK)}
 
 
 def line_spans(data: bytes) -> tuple[Positions, Positions]:

@@ -10,11 +10,11 @@ from gazette_spark._formats.arrays import null_rows
 from gazette_spark._formats.csv import CSV, CsvFraming
 from gazette_spark._formats.encode import check_values, encoded
 from gazette_spark._formats.fixed import FIXED, frame
-from gazette_spark._formats.framing import Framing, RowRefusal
+from gazette_spark._formats.framing import RecordFraming, RowRefusal
 from gazette_spark._formats.lines import LINES
 from gazette_spark._formats.raw import ChunkFraming
 
-FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED, "csv": CSV, "none": ChunkFraming()}
+FRAMINGS: dict[str, RecordFraming] = {"lines": LINES, "fixed": FIXED, "csv": CSV, "none": ChunkFraming()}
 
 
 def joined(values: pa.Array, framing: str) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from gazette_spark._formats.csv import CSV
 from gazette_spark._formats.fixed import FIXED, frame
-from gazette_spark._formats.framing import Framing
+from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark._planning.cutter import BLOCK_BYTES
 from gazette_spark._planning.ends import counted_end, counted_end_of
@@ -16,7 +16,7 @@ from tests.oracles.lines import FakeJournal
 
 NAME = "acme/logs"
 
-RECORDS: dict[str, tuple[Framing, list[bytes], bytes]] = {
+RECORDS: dict[str, tuple[RecordFraming, list[bytes], bytes]] = {
     "lines": (LINES, [b"a\n", b"\n", b"x" * 99_999 + b"\n"] * 40, b"half"),
     "csv": (CSV, [b'1,"a\nb"\n', b"2," + b"y" * 70_000 + b"\n"] * 40, b'"half\n'),
     "fixed": (FIXED, [frame(b""), frame(b"z" * 90_000), frame(b"\n")] * 40, frame(b"half")[:-1]),
@@ -41,7 +41,7 @@ def ended(
     *,
     end: int = 0,
     lossless: bool = True,
-    framing: Framing = LINES,
+    framing: RecordFraming = LINES,
     longest: int = 1 << 20,
 ) -> int:
     """Return where a range up to ``end``, or the head, ends that is limited to some records."""
