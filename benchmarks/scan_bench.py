@@ -189,7 +189,7 @@ def main() -> None:
         content = content_of(max(1, options.megabytes // 5), fields=fields)
         measure(name, content, partial(parsed, odd))
     measure(
-        "json: exact half alone", small, lambda blocks: JsonParser(wanted, fast=False).record_batches(blocks)
+        "json: reference parser", small, lambda blocks: JsonParser(wanted, fast=False).record_batches(blocks)
     )
     blocks = [block.data for block in scan(clean)]
     size, rows = sum(map(len, blocks)), len(clean) // LINE_BYTES

@@ -109,9 +109,12 @@ def _with_hint(kind: JsonType, hint: SchemaHint, depth: int) -> JsonType:
     step = hint.path[depth]
     match kind:
         case {"type": "struct", "fields": list(fields)}:
-            old = next((each for each in fields if each["name"] == step), field(step, struct([])))
-            new = {**old, "type": _with_hint(old["type"], hint, depth + 1)}
-            return struct([new if each is old else each for each in fields] + [new] * (old not in fields))
+            names = [column["name"] for column in fields]
+            if step not in names:
+                return struct([*fields, field(step, _with_hint(struct([]), hint, depth + 1))])
+            index = names.index(step)
+            changed = {**fields[index], "type": _with_hint(fields[index]["type"], hint, depth + 1)}
+            return struct([*fields[:index], changed, *fields[index + 1 :]])
         case {"type": "array", "elementType": element} if step == ELEMENT:
             return {
                 "type": "array",
@@ -143,7 +146,7 @@ class _Parser:
             yield SchemaHint(tuple(path), self._type())
             if self._at == len(self._text):
                 return
-            self._want(",")
+            self._expect(",")
 
     def _type(self) -> JsonType:
         word = self._name().upper()
@@ -158,13 +161,13 @@ class _Parser:
             key, value = self._arguments(2)
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
         if word == "STRUCT":
-            self._want("<")
+            self._expect("<")
             fields = [self._field()]
             while self._take(","):
                 fields.append(self._field())
-            self._want(">")
+            self._expect(">")
             return struct(fields)
-        raise _HintError(f"{word} is no type of a column")
+        raise _HintError(f"{word} is not a type of a column")
 
     def _field(self) -> dict[str, Any]:
         name = self._name()
@@ -172,13 +175,13 @@ class _Parser:
         return field(name, self._type())
 
     def _arguments(self, count: int) -> list[JsonType]:
-        self._want("<")
-        found = [self._type()]
-        while len(found) < count:
-            self._want(",")
-            found.append(self._type())
-        self._want(">")
-        return found
+        self._expect("<")
+        arguments = [self._type()]
+        while len(arguments) < count:
+            self._expect(",")
+            arguments.append(self._type())
+        self._expect(">")
+        return arguments
 
     def _decimal(self) -> str:
         precision, scale = DEFAULT_DECIMAL
@@ -186,7 +189,7 @@ class _Parser:
             precision, scale = self._number(), 0
             if self._take(","):
                 scale = self._number()
-            self._want(")")
+            self._expect(")")
         if not 0 <= scale <= precision <= MAX_PRECISION or precision == 0:
             raise _HintError(f"DECIMAL({precision},{scale}) has no such digits")
         return f"decimal({precision},{scale})"
@@ -194,27 +197,27 @@ class _Parser:
     def _number(self) -> int:
         word = self._name()
         if not re.fullmatch("[0-9]{1,2}", word):
-            raise _HintError(f"{word} is no number of digits")
+            raise _HintError(f"{word} is not a number of digits")
         return int(word)
 
     def _name(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found[3]:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None or token[3]:
             raise self._unexpected("a name")
-        self._at = found.end()
-        return found[1][1:-1].replace("``", "`") if found[1] else found[2]
+        self._at = token.end()
+        return token[1][1:-1].replace("``", "`") if token[1] else token[2]
 
     def _take(self, sign: str) -> bool:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found[3] != sign:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None or token[3] != sign:
             return False
-        self._at = found.end()
+        self._at = token.end()
         return True
 
-    def _want(self, sign: str) -> None:
+    def _expect(self, sign: str) -> None:
         if not self._take(sign):
             raise self._unexpected(repr(sign))
 
-    def _unexpected(self, wanted: str) -> _HintError:
+    def _unexpected(self, expected: str) -> _HintError:
         rest = self._text[self._at :].lstrip()
-        return _HintError(f"expected {wanted} {f'before {shown(rest[:20])}' if rest else 'at the end'}")
+        return _HintError(f"expected {expected} {f'before {shown(rest[:20])}' if rest else 'at the end'}")

@@ -123,25 +123,25 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
         OptionError: two options say the same, one lacks another, or they do not fit the address.
     """
     security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
-    given = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
-    identities = [name for name in given if name.startswith("auth.")]
+    names = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
+    identities = [name for name in names if name.startswith("auth.")]
     if len(identities) > 1:
         raise OptionError(" and ".join(identities), "more than one", "one of them")
     for file, content in CONTENTS.items():
-        if file in given and content in given:
+        if file in names and content in names:
             raise OptionError(f"{file} and {content}", "both", "one of them: a file or its content")
-    _check_pair(given)
+    _check_pair(names)
     address: str = values["broker_address"] or ""
-    encrypted = [name for name in given if name.startswith("tls.")]
+    encrypted = [name for name in names if name.startswith("tls.")]
     if encrypted and address.startswith("http://"):
         raise OptionError(encrypted[0], f"brokerAddress {address}", "to be used with https:// only")
     return security
 
 
-def _check_pair(given: list[str]) -> None:
+def _check_pair(names: list[str]) -> None:
     certs, keys = ("tls.certFile", "tls.cert"), ("tls.keyFile", "tls.keySecret")
     for these, others in ((certs, keys), (keys, certs)):
-        if not set(these).isdisjoint(given) and set(others).isdisjoint(given):
-            one = next(name for name in these if name in given)
+        if not set(these).isdisjoint(names) and set(others).isdisjoint(names):
+            one = next(name for name in these if name in names)
             other = others[these.index(one)]
             raise OptionError(other, f"nothing, but {one}", f"{' or '.join(others)}: both or none")

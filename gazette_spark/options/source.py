@@ -497,12 +497,12 @@ OPTIONS = options_of(SourceOptions)
 
 
 def parse_options(
-    given: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
+    options: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> SourceOptions:
     """Parse the options that Spark passes in.
 
     Args:
-        given: option names, in any case, and their texts.
+        options: option names, in any case, and their texts.
         use: purpose of the options; None while the purpose is unknown: then options and values that only fit
             one use are accepted.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
@@ -510,7 +510,7 @@ def parse_options(
     Raises:
         OptionError: naming the first invalid option, and the valid ones.
     """
-    texts = option_texts(given, OPTIONS)
+    texts = option_texts(options, OPTIONS)
     values = parse_texts(texts, OPTIONS, use, environ=environ)
     form, framing = values["format"], values["framing"]
     format_framing = FORMAT_FRAMINGS.get(form or "")

@@ -84,13 +84,13 @@ def options_of(parsed: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
+def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
     """Return the texts of a table's options by name in lower case, without names that are Spark's own.
 
     Raises:
         OptionError: the table does not have one of them.
     """
-    texts = {name.lower(): text for name, text in given.items() if not _is_not_ours(name.lower())}
+    texts = {name.lower(): text for name, text in options.items() if not _is_not_ours(name.lower())}
     names = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")

@@ -177,17 +177,19 @@ _ONLY_WRITING = {row.name.lower() for row in WRITE_OPTIONS} - {row.name.lower() 
 """Options that reading does not have, in lower case."""
 
 
-def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] = os.environ) -> WriteOptions:
+def parse_write_options(
+    options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
+) -> WriteOptions:
     """Parse what Spark hands over.
 
     Args:
-        given: option names, in any case, and their texts.
+        options: option names, in any case, and their texts.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
 
     Raises:
         OptionError: naming the first option that is wrong, and the valid ones.
     """
-    texts = option_texts(given, WRITE_OPTIONS)
+    texts = option_texts(options, WRITE_OPTIONS)
     values = parse_texts(texts, WRITE_OPTIONS, None, environ=environ)
     values["security"] = take_security(values, texts)
     targets = {name: values.pop(name) for name in ("journal", "selector", "path")}
@@ -203,12 +205,12 @@ def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] 
 
 
 def checked_address(
-    given: Mapping[str, str], purpose: Purpose | None = None, *, environ: Mapping[str, str] = os.environ
+    options: Mapping[str, str], purpose: Purpose | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> str:
     """Check options for reading or writing, and return the broker's address.
 
     Args:
-        given: option names, in any case, and their texts.
+        options: option names, in any case, and their texts.
         purpose: purpose of the options; None while the purpose is unknown: then they have to fit one of the
             two.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
@@ -217,17 +219,17 @@ def checked_address(
         OptionError: an option is invalid.
     """
     if purpose == "write":
-        return parse_write_options(given, environ=environ).broker_address
+        return parse_write_options(options, environ=environ).broker_address
     try:
-        return parse_options(given, environ=environ).broker_address
+        return parse_options(options, environ=environ).broker_address
     except OptionError:
         if purpose == "read":
             raise
-        if not any(name.lower() in _ONLY_WRITING for name in given):
+        if not any(name.lower() in _ONLY_WRITING for name in options):
             with suppress(OptionError):
-                return parse_write_options(given, environ=environ).broker_address
+                return parse_write_options(options, environ=environ).broker_address
             raise
-    return parse_write_options(given, environ=environ).broker_address
+    return parse_write_options(options, environ=environ).broker_address
 
 
 def spark_purpose() -> Purpose | None:
@@ -238,12 +240,12 @@ def spark_purpose() -> Purpose | None:
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     running = {getattr(main, "name", "")} | sys.modules.keys()
-    found = {purpose for module, purpose in PURPOSES.items() if module in running}
-    return found.pop() if len(found) == 1 else None
+    purposes = {purpose for module, purpose in PURPOSES.items() if module in running}
+    return purposes.pop() if len(purposes) == 1 else None
 
 
 def _check_transaction(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """Check that the options of exactly-once writes stand together."""
+    """Check the options of exactly-once writes against each other."""
     if values["delivery_guarantee"] == "exactly_once":
         if values["transaction_journal"] is None:
             expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"

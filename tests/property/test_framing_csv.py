@@ -1,4 +1,4 @@
-"""The fast and the exact half of CSV give the same rows, and no row depends on others."""
+"""The two parsers of CSV give the same rows, and no row depends on others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list
 @example(b",".join([b"2024-01-01 00:00:00"] * WIDTH), b"\r\n")
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes, end: bytes) -> None:
-    """A record's row is that of the exact half, whether the fast half takes it or not."""
+    """A record's row is that of the record parser, whether the block parser takes it or not."""
     block = block_of([record], end)
     assert repr(parsed(block)) == repr(parsed(block, fast=False))
 

@@ -1,4 +1,4 @@
-"""The fast and the exact half of the JSON framing give the same rows, and no row depends on others."""
+"""The two parsers of JSON give the same rows, and no row depends on others."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def parsed(
 @example(b'{"price":100000E3}')
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes) -> None:
-    """A record's row is that of the exact half, whether the fast half takes it or not."""
+    """A record's row is that of the reference parser, whether the block parser takes it or not."""
     assert repr(parsed(block_of([record]))) == repr(parsed(block_of([record]), fast=False))
 
 
@@ -231,7 +231,7 @@ def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
 @example(b'{"whole":"x","whole":7}')
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree_on_what_is_rescued(record: bytes) -> None:
-    """Both halves rescue the same of a record, and no column changes."""
+    """Both parsers rescue the same of a record, and no column changes."""
     (fast,) = parsed(block_of([record]), schema=RESCUING)
     (exact,) = parsed(block_of([record]), schema=RESCUING, fast=False)
     assert repr(fast) == repr(exact)

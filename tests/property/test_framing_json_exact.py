@@ -1,4 +1,4 @@
-"""The exact half of the JSON framing gives the rows that Python's own parser gives, whatever the bytes."""
+"""The reference parser of JSON gives the rows that Python's own parser gives, whatever the bytes."""
 
 from __future__ import annotations
 

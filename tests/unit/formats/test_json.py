@@ -197,7 +197,7 @@ def test_nesting_takes_no_stack() -> None:
 
 
 def test_blocks_at_fault_change_none_that_follow() -> None:
-    """After blocks that only the exact half reads, others are read as before, by whichever half."""
+    """After blocks that only the reference parser reads, others are read as before, by whichever parser."""
     columns = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
     wrong, fine = b'{"a":"x"}', b'{"a":1}'
     blocks = [block_of(wrong, wrong)] * 3 + [block_of(fine, wrong, fine)] + [block_of(fine)] * 40

@@ -1,4 +1,4 @@
-"""Tests of :func:`gazette_spark._formats.framing.invalid_utf8_at`."""
+"""Tests of :func:`gazette_spark._formats.arrays.invalid_utf8_at`."""
 
 import itertools
 
