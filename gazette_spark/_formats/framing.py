@@ -28,9 +28,7 @@ from gazette_spark._formats.arrays import (
     packed_binary,
     slices,
 )
-
-MICROSECONDS = 1_000_000
-"""Microseconds in a second: Spark's timestamps count them."""
+from gazette_spark._formats.timestamps import MICROS_PER_S
 
 MAX_ROWS = 64 << 10
 """Most rows of one record batch."""
@@ -99,7 +97,7 @@ class Block:
         return pa.Array.from_buffers(
             pa.timestamp("us", "UTC"),
             len(self),
-            [bool_array(stored).buffers()[1], pa.py_buffer(seconds * MICROSECONDS)],
+            [bool_array(stored).buffers()[1], pa.py_buffer(seconds * MICROS_PER_S)],
             null_count=len(self) - int(np.count_nonzero(stored)),
         )
 

@@ -89,8 +89,12 @@ class ProtobufFormat(RowFormat):
         try:
             return pool.FindMessageTypeByName(self.message)
         except KeyError:
-            own = [file for name, file in files.items() if name not in _WELL_KNOWN]
-            names = sorted(name for file in own for name in _message_names(file))
+            names = sorted(
+                f"{file.package}.{message.name}".lstrip(".")
+                for name, file in files.items()
+                for message in file.message_type
+                if name not in _WELL_KNOWN
+            )
             raise OptionError("messageName", repr(self.message), "one of " + ", ".join(names)) from None
 
 
@@ -134,11 +138,6 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Mapping[str, An
         pool.AddSerializedFile(files[name].SerializeToString())
 
 
-def _message_names(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
-    package = f"{file.package}." if file.package else ""
-    return [package + message.name for message in file.message_type]
-
-
 @dataclass(frozen=True, slots=True)
 class _MessageFields:
     """The fields of a message that columns take."""
@@ -176,12 +175,15 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
         if field is None:
             names = ", ".join(sorted(fields)) or "none"
             raise OptionError("schema", f"column {column.name}", f"fields of message {where}: {names}")
-        convert = _converter(field, column.type, repeated=_is_repeated(field))
+        repeated = _is_repeated(field)
+        convert = _converter(field, column.type, repeated=repeated)
         if convert is None:
             got = f"column {column.name} {column.type} for a {_type_name(field)} of message {where}"
             raise OptionError("schema", got, "the type that from_protobuf gives it")
         members.converts[field.number] = (column.name, convert)
-        members.absent[column.name] = _absent(field)
+        # As in from_protobuf, a field that is not set is null unless its declaration has a default.
+        default = field.default_value if field.has_default_value else None
+        members.absent[column.name] = [] if repeated else default
     return members
 
 
@@ -191,12 +193,6 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     if repeated is None:
         return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 - not in the stubs.
     return bool(repeated)
-
-
-def _absent(field: FieldDescriptor) -> object:
-    if _is_repeated(field):
-        return []
-    return field.default_value if field.has_default_value else None
 
 
 def _type_name(field: FieldDescriptor) -> str:
@@ -209,7 +205,7 @@ def _type_name(field: FieldDescriptor) -> str:
 def _converter(field: FieldDescriptor, kind: pa.DataType, *, repeated: bool) -> Convert | None:
     """Return the converter of a field's values to a column's, None if there is no converter."""
     if repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return _map_converter(field.message_type, kind)
+        return _map_converter(field.message_type, kind) if pa.types.is_map(kind) else None
     if repeated:
         item = _converter(field, kind.value_type, repeated=False) if pa.types.is_list(kind) else None
         return None if item is None else lambda values: [item(value) for value in values]
@@ -221,8 +217,6 @@ def _converter(field: FieldDescriptor, kind: pa.DataType, *, repeated: bool) -> 
 
 
 def _map_converter(entry: Descriptor, kind: pa.DataType) -> Convert | None:
-    if not pa.types.is_map(kind):
-        return None
     key = _converter(entry.fields_by_name["key"], kind.key_type, repeated=False)
     item = _converter(entry.fields_by_name["value"], kind.item_type, repeated=False)
     if key is None or item is None:
@@ -289,8 +283,7 @@ def _whole(kind: pa.DataType) -> Convert:
 
     def convert(number: int) -> int:
         if not -most <= number < most:
-            msg = f"is out of the range of {kind}"
-            raise ValueError(msg)
+            raise ValueError(f"is out of the range of {kind}")
         return number
 
     return convert

@@ -51,7 +51,8 @@ class ChunkFraming:
         if last and done < len(data):
             ends, done = np.append(ends, len(data)), len(data)
         starts = np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
-        return Cut(starts, ends, done, needs=0 if done == len(data) else self._rest(offset + done))
+        needs = 0 if done == len(data) else self.chunk_bytes - (offset + done) % self.chunk_bytes
+        return Cut(starts, ends, done, needs)
 
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the chunks, without a copy."""
@@ -60,6 +61,3 @@ class ChunkFraming:
     def encode(self, values: pa.BinaryArray) -> bytes:
         """Return values one after the other."""
         return value_bytes(values)
-
-    def _rest(self, offset: int) -> int:
-        return self.chunk_bytes - offset % self.chunk_bytes

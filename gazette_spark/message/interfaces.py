@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from gazette_spark._formats import registry
-from gazette_spark._formats.fixed import FIXED, MAGIC
+from gazette_spark._formats.fixed import FIXED, frame
 from gazette_spark._formats.framing import Cut, RecordFraming
 from gazette_spark._formats.lines import LINES
 from gazette_spark.errors import MessageError
@@ -113,7 +113,7 @@ class Framing:
         if self.records is FIXED:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
-            return MAGIC + len(record).to_bytes(4, "little") + record
+            return frame(record)
         if not self._is_one_record(record):
             raise MessageError(f"{record[:80]!r} is not exactly one record of {self.content_type}")
         return record + b"\n"
