@@ -145,7 +145,7 @@ class CsvParser(FallbackParser):
             first = block.record(0).decode("utf-8", "replace").removeprefix("\ufeff")
             names = [text for text, _ in split(first, self._style)]
             if names != self._header:
-                problem = f"is no header: header=true, and it has {names} where the schema has {self._header}"
+                problem = f"is not the header that header=true expects: it has {names}, not {self._header}"
                 raise RecordError(block.journal, 0, problem)
         return block
 
@@ -178,7 +178,7 @@ class CsvRecordParser:
             column, invalid = converted(pa.array([text], pa.string()), field.type, self._style)
             # An Arrow scalar: Python has no type wide enough for some values, such as the year 0.
             values[field.name] = column[0]
-            problems += [f"field {field.name} is no {field.type}" for _ in invalid]
+            problems += [f"field {field.name} does not fit {field.type}" for _ in invalid]
         return ParsedRecord(values, problems[0] if problems else None)
 
 
@@ -234,7 +234,7 @@ class CsvBlockParser:
                 self._with_nulls(column), field.type, self._style, hexes=hexes
             )
             for index in invalid:
-                problems.setdefault(index, f"field {field.name} is no {field.type}")
+                problems.setdefault(index, f"field {field.name} does not fit {field.type}")
         return Columns(values, problems)
 
     def _with_nulls(self, texts: pa.StringArray) -> pa.StringArray:
@@ -386,7 +386,7 @@ def _cell(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
 def _whole(text: str, _kind: pa.DataType) -> int:
     # A 64-bit number has 19 digits; int() takes quadratic time on long texts.
     if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 19:
-        raise ValueError("is no whole number")
+        raise ValueError("is not a whole number")
     return int(text)
 
 
@@ -394,14 +394,14 @@ def _floating(text: str, kind: pa.DataType) -> object:
     number = _FLOAT.fullmatch(text.strip(BLANKS))
     trimmed = number[1] if number else text.strip(BLANKS)
     if not number and not re.fullmatch(_SPARK_WORDS, trimmed):
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     # Arrow's own cast: going through a double would round twice.
     return pa.array([trimmed.removeprefix("+")]).cast(kind)[0].as_py()
 
 
 def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
     if not text.isascii():
-        raise ValueError("is no decimal number")
+        raise ValueError("is not a decimal number")
     return decimal_of(text.replace(",", ""), kind)
 
 
@@ -409,7 +409,7 @@ def _date(text: str) -> int:
     try:
         return parse_date(text)
     except ValueError:
-        # Spark reads the format of its first versions; unlike in JSON, a number of days is no date.
+        # Spark reads the format of its first versions; unlike in JSON, a number of days is not a date.
         if "GMT" not in text:
             raise
         return parse_date(text.replace("GMT", ""))

@@ -115,7 +115,7 @@ def _value(text: str, dialect: JsonDialect) -> object:
         text = strict
         value = _DECODER.decode(text)
     if not dialect.allow_non_numeric_numbers and has_constant(text):
-        raise ValueError("a number that is none")
+        raise ValueError("has a number that is not JSON")
     return value
 
 

@@ -119,7 +119,7 @@ class ProtobufRecordParser:
         # Besides DecodeError: the implementation in Python raises others, for one of invalid UTF-8.
         message, problem = conversion(self._class.FromString, record)
         if message is None:
-            return ParsedRecord(None, f"is no message {self._name}: {problem}")
+            return ParsedRecord(None, f"is not a message {self._name}: {problem}")
         problems: list[str] = []
         values = _read(message, self._members, problems)
         return ParsedRecord(values, problems[0] if problems else None)

@@ -78,7 +78,7 @@ def parse_timestamp(text: str, zone: str = UTC) -> int:
     """Return the microseconds of a timestamp's text; in ``zone`` if the text names none.
 
     Raises:
-        ValueError: it is no timestamp.
+        ValueError: it is not a timestamp.
     """
     local_s, micros, named = _local(text)
     return in_range((local_s - offset_s(named or zone, local_s)) * MICROS_PER_S + micros)
@@ -125,9 +125,9 @@ def in_range(micros: int) -> int:
 def days_of(year: int, month: int, day: int) -> int:
     """Return the days since 1970-01-01 of a date in the proleptic Gregorian calendar, with a year 0."""
     if not 1 <= month <= 12 or not 1 <= day <= _MONTH_DAYS[month - 1]:
-        raise ValueError("is no day of any year")
+        raise ValueError("is not a day of any year")
     if (month, day) == (2, 29) and (year % 4 or (year % 100 == 0 and year % 400)):
-        raise ValueError("is no day of that year")
+        raise ValueError("is not a day of that year")
     # datetime knows the years 1 to 9999; the calendar repeats after 400.
     cycles, place = divmod(year - 1, 400)
     return datetime.date(place + 1, month, day).toordinal() + cycles * 146_097 - 719_163
@@ -136,7 +136,7 @@ def days_of(year: int, month: int, day: int) -> int:
 def seconds_of(hour: int, minute: int, second: int) -> int:
     """Return the seconds of a time of day."""
     if hour > 23 or minute > 59 or second > 59:
-        raise ValueError("is no time of day")
+        raise ValueError("is not a time of day")
     return (hour * 60 + minute) * 60 + second
 
 
@@ -150,7 +150,7 @@ def offset_s(zone: str, local_s: int) -> int:
         ValueError: there is no such zone.
     """
     if len(zone) > _MAX_ZONE:
-        raise ValueError("has a time zone that nobody knows")
+        raise ValueError("has an unknown time zone")
     fixed_or_named = _zone(zone)
     if isinstance(fixed_or_named, int):
         return fixed_or_named
@@ -183,7 +183,7 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
 def _offset(text: str) -> int:
     match = _OFFSET.fullmatch(text)
     if not match:
-        raise ValueError("has a time zone that is none")
+        raise ValueError("has an invalid time zone")
     sign, hour, hours, *rest = match.groups()
     minutes, seconds = (int(a or b or 0) for a, b in zip(rest[:2], rest[2:], strict=True))
     total = (int(hour or hours) * 60 + minutes) * 60 + seconds
@@ -194,7 +194,7 @@ def _offset(text: str) -> int:
 
 def _named(name: str) -> zoneinfo.ZoneInfo:
     if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
-        raise ValueError("has a time zone that is none")
+        raise ValueError("has an invalid time zone")
     # Most records name no zone, and Spark starts many processes.
     import zoneinfo
 
@@ -203,7 +203,7 @@ def _named(name: str) -> zoneinfo.ZoneInfo:
     except Exception:  # noqa: BLE001  # A directory's name, or that of another file, may raise anything.
         if not _has_zones():
             raise MissingZonesError(name) from None
-        raise ValueError("has a time zone that nobody knows") from None
+        raise ValueError("has an unknown time zone") from None
 
 
 def _has_zones() -> bool:
@@ -348,7 +348,7 @@ def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001, PLR0911 
             raise ValueError(f"{letter} right before another number")
         sign = "-?" if letter == "y" else ""
         return rf"(?P<{letter}>{sign}\d{{1,19}}+)"
-    raise ValueError(f"{letters}, which is not known")
+    raise ValueError(f"{letters}, which is not supported")
 
 
 def _month(parts: dict[str, str | None]) -> int:
@@ -363,7 +363,7 @@ def _hour(parts: dict[str, str | None]) -> int:
         if (text := parts.get(letter)) is not None:
             hour = int(text)
             if not low <= hour <= high:
-                raise ValueError("is no time of day")
+                raise ValueError("is not a time of day")
             half = 12 if (parts.get("a") or "").upper() == "PM" else 0
             return hour % (high - low + 1) + half
     return 0

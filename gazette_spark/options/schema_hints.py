@@ -85,7 +85,7 @@ def with_hints(fields: Sequence[Mapping[str, Any]], hints: Sequence[SchemaHint])
     """Return columns with the types of some hints; columns that were missing come last, in the hints' order.
 
     Raises:
-        OptionError: a path leads into a column that is no struct and no array.
+        OptionError: a path leads into a column that is neither a struct nor an array.
     """
     schema: Any = struct(fields)
     for hint in hints:
@@ -191,7 +191,7 @@ class _Parser:
                 scale = self._number()
             self._expect(")")
         if not 0 <= scale <= precision <= MAX_PRECISION or precision == 0:
-            raise _HintError(f"DECIMAL({precision},{scale}) has no such digits")
+            raise _HintError(f"DECIMAL({precision},{scale}) has too many digits, or none")
         return f"decimal({precision},{scale})"
 
     def _number(self) -> int:

@@ -566,7 +566,7 @@ def _check_message(values: Mapping[str, Any]) -> None:
 
 def _check_csv(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
     elsewhere = values["format"] not in (None, "csv") and values["framing"] != "csv"
-    for csv_option in (each for each in OPTIONS if each.section == "CSV"):
+    for csv_option in (row for row in OPTIONS if row.section == "CSV"):
         # Texts that say the default are accepted, because Spark's readers pass them for every format.
         default = csv_option.parse(csv_option.name, csv_option.default or "")
         if elsewhere and csv_option.name.lower() in texts and values[csv_option.key] != default:

@@ -25,7 +25,7 @@ BROKER_ONLY = ("brokerAddress", "fragmentRoot", *(option.name for option in SECU
 def parse_store(name: str, text: str) -> str:
     """Parse the URL of a fragment store that is read directly.
 
-    What authorizes is no part of it: options are shown in plans and logs.
+    It must not contain credentials: options are shown in plans and logs.
     """
     bad = OptionError(name, shown(re.sub(r"//[^/]*@|\?.*", "***", text)), STORE_FORM)
     try:

@@ -58,8 +58,8 @@ def parse_bool(name: str, text: str) -> bool:
 
 def _integer(low: int, high: int, units: Mapping[str, int], expected: str) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
-        found = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
-        if found and found[2] in units and low <= (value := int(found[1]) * units[found[2]]) <= high:
+        match = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
+        if match and match[2] in units and low <= (value := int(match[1]) * units[match[2]]) <= high:
             return value
         raise OptionError(name, shown(text), expected)
 
@@ -108,9 +108,9 @@ def parse_address(name: str, text: str) -> str:
 
 def parse_delay(name: str, text: str) -> timedelta:
     """Parse a time from 1 ms to 7 days, in milliseconds or with a unit."""
-    found = re.fullmatch(r"([0-9]{1,9})([a-z]{0,3})", text.lower())
-    if found and found[2] in _TIMES:
-        delay = int(found[1]) * _TIMES[found[2]]
+    match = re.fullmatch(r"([0-9]{1,9})([a-z]{0,3})", text.lower())
+    if match and match[2] in _TIMES:
+        delay = int(match[1]) * _TIMES[match[2]]
         if timedelta(0) < delay <= _LONGEST_DELAY:
             return delay
     raise OptionError(name, shown(text), "a time from 1ms to 7d, such as 90s, 15m or 1h")
@@ -174,7 +174,7 @@ def parse_token(name: str, text: str) -> str:
     """Parse a secret that is sent in a header and shown to nobody."""
     # The value is never shown, not even in part.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise OptionError(name, "a value that is no token (not shown)", "printable ASCII without spaces")
+        raise OptionError(name, "a value that is not a token (not shown)", "printable ASCII without spaces")
     return text
 
 

@@ -93,7 +93,7 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
     "seconds past the range of timestamps are null": (
         lambda line, kind, _spark, _ours: "timestamp" in kind and BIG_SECONDS.search(line) is not None
     ),
-    "a time of day is no timestamp": lambda line, kind, _spark, _ours: (
+    "a time of day is not a timestamp": lambda line, kind, _spark, _ours: (
         "timestamp" in kind and re.search(r"[\"']\s*T?\d{1,2}:\d{1,2}", line) is not None
     ),
     "a number of days in quotes is no date": lambda line, kind, _spark, _ours: (

@@ -86,5 +86,5 @@ def test_modes_do_what_they_do_in_spark(golden: GoldenFile) -> None:
     assert answers.found["FAILFAST"]["error"].startswith("FAILED_READ_FILE")
     assert answers.found["FAILFAST"]["cause"].startswith("MALFORMED_RECORD")
     schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
-    with pytest.raises(RecordError, match="field a is no int32"):
+    with pytest.raises(RecordError, match="field a does not fit int32"):
         parsed(question.records, schema, mode="FAILFAST")

@@ -105,7 +105,7 @@ def test_what_is_no_message_is_malformed(mode: str) -> None:
     form = wanted(pa.schema([("id", pa.int8()), ("_corrupt_record", pa.string())]), mode=mode)
     records = [ORDER(id=1).SerializeToString(), b"\x0b", ORDER(id=300).SerializeToString()]
     if mode == "FAILFAST":
-        with pytest.raises(RecordError, match=r"is no message shop\.Order") as caught:
+        with pytest.raises(RecordError, match=r"is not a message shop\.Order") as caught:
             rows(form, *records)
         assert caught.value.offset == 110
         return
