@@ -32,8 +32,8 @@ from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import OptionError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
-from gazette_spark.options.query_range import LATEST, RANGE_OPTIONS
-from gazette_spark.options.source import SourceOptions, parse_options
+from gazette_spark.options.query_range import LATEST
+from gazette_spark.options.source import RANGE_OPTIONS, SourceOptions, parse_options
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.preflight import check_workers

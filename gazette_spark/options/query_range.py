@@ -22,24 +22,6 @@ LATEST = -1
 MAX_TIMESTAMP_MS = 32_503_680_000_000
 """The year 3000. A larger number was meant in micro- or nanoseconds."""
 
-RANGE_OPTIONS = frozenset(
-    {
-        "endingoffsets",
-        "endingtimestamp",
-        "journals",
-        "journalspattern",
-        "messagessince",
-        "path",
-        "resumeoffsets",
-        "selector",
-        "startingoffsets",
-        "startingoffsetsbytimestamp",
-        "startingoffsetsbytimestampstrategy",
-        "startingtimestamp",
-    }
-)
-"""Options, in lower case, that say which bytes a query reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetChoice:

@@ -495,6 +495,13 @@ class SourceOptions:
 OPTIONS = options_of(SourceOptions)
 """All options, in the order in which they are checked and shown."""
 
+RANGE_OPTIONS = frozenset(
+    row.name.lower()
+    for row in OPTIONS
+    if row.section in ("Journals", "Start and end of a query") or row.name == "messagesSince"
+)
+"""Options, in lower case, that say which bytes a query reads."""
+
 
 def parse_options(
     options: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ

@@ -39,8 +39,7 @@ from gazette_spark.ledger.entry import (
 )
 from gazette_spark.ledger.history import HistoryRow, visible_entries
 from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
-from gazette_spark.options.query_range import RANGE_OPTIONS
-from gazette_spark.options.source import parse_options
+from gazette_spark.options.source import RANGE_OPTIONS, parse_options
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import COMMITTED_COLUMNS, has_columns, range_origin
 
