@@ -591,15 +591,15 @@ class DataLossError(GazetteError):
     """The journal now begins past an offset that has to be read, or has a hole there."""
 
     journal: str
-    wanted: int
+    requested: int
     """Offset that has to be read next."""
     available: int
-    """Smallest offset at or past ``wanted`` the journal can still serve."""
+    """Smallest offset at or past ``requested`` the journal can still serve."""
 
     def _text(self) -> str:
         return (
-            f"cannot read offset {self.wanted}, the next byte left is at {self.available}; "
-            f"{self.available - self.wanted} bytes are gone. Restore the fragments, or set "
+            f"cannot read offset {self.requested}, the next byte left is at {self.available}; "
+            f"{self.available - self.requested} bytes are gone. Restore the fragments, or set "
             "failOnDataLoss=false to skip the gap"
         )
 
@@ -611,14 +611,14 @@ class OffsetBeyondHeadError(GazetteError):
     """
 
     journal: str
-    wanted: int
+    requested: int
     write_head: int
     doubt: str = ""
     """Why no broker could confirm the write head; empty if the journal's primary did."""
 
     def _text(self) -> str:
         return (
-            f"offset {self.wanted} was already read, but the journal now ends at {self.write_head}. "
+            f"offset {self.requested} was already read, but the journal now ends at {self.write_head}. "
             f"{_low_end_explained(self.doubt)} If the journal was deleted and created again, the guide "
             "'Recover' says how its table goes on"
         )
@@ -650,7 +650,7 @@ class JournalRecreatedError(GazetteError):
     """
 
     journal: str
-    wanted: int
+    requested: int
     """Offset up to which its bytes were read."""
     create_revision: int
     """Etcd's revision at which the journal was created; 0 if unknown."""
@@ -675,8 +675,8 @@ class JournalRecreatedError(GazetteError):
                 f"with it by {adopt}, and start with a new checkpoint and DeltaSink.resume(reader)"
             )
         return (
-            f"{what}, and the bytes that were read up to offset {self.wanted} cannot be compared: they are "
-            "not recorded here, or the journal no longer has them. Start with a new checkpoint and "
+            f"{what}, and the bytes that were read up to offset {self.requested} cannot be compared: they "
+            "are not recorded here, or the journal no longer has them. Start with a new checkpoint and "
             "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that finds "
             "nothing to compare either, give the new journal another table or app id, or continue this table "
             f"with it by {adopt}"
@@ -691,20 +691,20 @@ class OtherJournalsError(GazetteError, ValueError):
 
     option: str
     """Option that selects the source's journals."""
-    left: tuple[str, ...]
+    previous: tuple[str, ...]
     """Journals of the position that exist and are not selected any more."""
     selected: tuple[str, ...]
     """Journals that are selected; none of them is in the position."""
 
     def _text(self) -> str:
-        selected, left = (
+        selected, previous = (
             _listed([repr(journal) for journal in journals], ", ", _SHOWN_JOURNALS)
-            for journals in (self.selected, self.left)
+            for journals in (self.selected, self.previous)
         )
         return (
             f"option {self.option!r}: it selects {selected}, and this source's position in the query "
-            f"checkpoint is of {left}. Spark matches sources and positions by their order in the query: keep "
-            "the order of the sources, and put none in front. To read other journals, start with a new "
+            f"checkpoint is of {previous}. Spark matches sources and positions by their order in the query: "
+            "keep the order of the sources, and put none in front. To read other journals, start with a new "
             "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals "
             "of both"
         )
@@ -793,14 +793,14 @@ class OffsetJumpError(GazetteError):
     """
 
     journal: str
-    wanted: int
+    requested: int
     offset: int
     """Offset of the next byte."""
 
     def _text(self) -> str:
         return (
-            f"no bytes are left at offset {self.wanted}; the next are at {self.offset}. Read on to continue "
-            "there"
+            f"no bytes are left at offset {self.requested}; the next are at {self.offset}. Read on to "
+            "continue there"
         )
 
 
@@ -813,10 +813,10 @@ class SeekRequiresNewReaderError(GazetteError):
     journal: str
     offset: int
     """The reader's offset."""
-    wanted: int
+    requested: int
 
     def _text(self) -> str:
-        return f"a reader at offset {self.offset} cannot seek to {self.wanted}; open a new one there"
+        return f"a reader at offset {self.offset} cannot seek to {self.requested}; open a new one there"
 
 
 # Records, rows and messages
@@ -1137,17 +1137,17 @@ class InvalidVersionError(GazetteError):
     """A checkpoint was requested at another version than the log has. Nothing was appended."""
 
     journal: str
-    asked: int
+    expected: int
     """Version that the caller took the log to have."""
-    found: int
+    actual: int
     """Version that the log has; 0: nobody has made a checkpoint, or its brokers lost the registers."""
 
     def _text(self) -> str:
         return (
-            f"the log is at version {self.found}, not {self.asked}: no checkpoint was made. Another "
+            f"the log is at version {self.actual}, not {self.expected}: no checkpoint was made. Another "
             "checkpoint came before, or the version is of another snapshot: read the log to its end first. "
             "If all brokers of the journal were lost with its registers, "
-            f"take_over(version={self.asked}) sets the version again"
+            f"take_over(version={self.expected}) sets the version again"
         )
 
 
@@ -1227,14 +1227,14 @@ class LogDataLossError(DataLossError):
     """Why no broker could confirm an end that is too low; empty if the journal's primary did."""
 
     def _text(self) -> str:
-        if self.available < self.wanted:
+        if self.available < self.requested:
             return (
-                f"the log was read up to offset {self.wanted}, but it ends at {self.available}. "
+                f"the log was read up to offset {self.requested}, but it ends at {self.available}. "
                 f"{_low_end_explained(self.doubt)} Or start this replica from a copy of the primary's state"
             )
         return (
-            f"entries at offset {self.wanted} are gone, the next byte left is at {self.available}. Restore "
-            "the fragments, or load a snapshot and continue at its offset with set_offset"
+            f"entries at offset {self.requested} are gone, the next byte left is at {self.available}. "
+            "Restore the fragments, or load a snapshot and continue at its offset with set_offset"
         )
 
 

@@ -89,7 +89,7 @@ class Client(Closing):
 
         Args:
             endpoint: the broker, ``http://host:port``, ``https://host:port`` or ``unix://localhost/path``. Of
-                several, separated by commas, one is used until it cannot be reached.
+                several, separated by commas, the client uses one until it cannot be reached.
             timeout_s: seconds a call may take; a reader, to get its next byte.
             idle_timeout_s: seconds after which a silent stream is opened again.
             connect_timeout_s: seconds to reach a broker that has never been reached.
@@ -101,12 +101,12 @@ class Client(Closing):
                 is sent while the file cannot be read.
             auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate
                 token, signed with the first. They win over both.
-            tls: certificates of an ``https://`` endpoint; by default the public authorities' count. Files are
-                looked at again for each connection.
+            tls: certificates of an ``https://`` endpoint; by default the public authorities are trusted.
+                Files are read again when they change.
             route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
                 appends go to the primary, reads to a member of the journal's route, and stored fragments
-                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on, but those that
-                ask the members themselves where a journal ends.
+                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on, except for those
+                that ask the members themselves where a journal ends.
             route_cache_ttl_s: seconds that a journal's brokers are remembered.
             zone: where this process runs; members of the same zone are read from first.
 
@@ -150,7 +150,7 @@ class Client(Closing):
         ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
         ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE``, ``BROKER_CERT_KEY_FILE``,
         ``BROKER_CACHE_SIZE``, ``BROKER_CACHE_TTL`` and ``ZONE``; and ``BROKER_AUTH_TOKEN_FILE``, which
-        ``gazctl`` does not know. An empty one is as none.
+        ``gazctl`` does not know. An empty variable counts as unset.
 
         Raises:
             OptionError: names the variable.
@@ -225,26 +225,27 @@ class Client(Closing):
     def journals_named(self, names: Iterable[str]) -> dict[str, pb.ListResponse.Journal]:
         """Return those of the journals that exist, by name."""
         include = label_set({NAME: names})
-        found = self.list_journals(pb.LabelSelector(include=include)) if include.labels else []
-        return {each.spec.name: each for each in found}
+        listed = self.list_journals(pb.LabelSelector(include=include)) if include.labels else []
+        return {journal.spec.name: journal for journal in listed}
 
     def _explained(
         self, error: EtcdTransactionFailedError, changes: Sequence[pb.ApplyRequest.Change]
     ) -> EtcdTransactionFailedError:
         """Name the journals whose revisions are not as expected, as far as brokers tell."""
         try:
-            found = self.journals_named(each.upsert.name or each.delete for each in changes)
+            journals = self.journals_named(change.upsert.name or change.delete for change in changes)
         except GazetteError:
             return error  # A token may allow to apply only.
         problems = {}
-        for each in changes:
-            name = each.upsert.name or each.delete
-            if problem := conflict(each.expect_mod_revision, found.get(name), delete=bool(each.delete)):
+        for change in changes:
+            name = change.upsert.name or change.delete
+            journal = journals.get(name)
+            if problem := conflict(change.expect_mod_revision, journal, delete=bool(change.delete)):
                 problems[name] = problem
         if not problems:
             return error
         (name, problem), *more = problems.items()
-        also = f"; likewise {len(more)} more of {len(changes)}" if more else ""
+        also = f"; and {len(more)} more of {len(changes)}" if more else ""
         return EtcdTransactionFailedError(name, f"{problem}{also}")
 
     def apply_in_batches(
@@ -353,9 +354,9 @@ class Client(Closing):
         headers: dict[str, pb.Header] = {}
         dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
-        found = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
+        highest = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
         # The other members are asked in turns: the first other one of each journal, then the second.
-        for turn in range(max((len(each.route.members) - 1 for each in headers.values()), default=0)):
+        for turn in range(max((len(header.route.members) - 1 for header in headers.values()), default=0)):
             others: dict[str, Connection] = {}
             for name, header in headers.items():
                 members = header.route.members
@@ -365,15 +366,15 @@ class Client(Closing):
                 other = self._dialer.to_member(header.route, rest[turn]) if turn < len(rest) else None
                 if other is not None:
                     others[name] = other
-            asked = heads.write_heads(
+            other_heads = heads.write_heads(
                 others.__getitem__,
                 others,
-                found.__getitem__,
+                highest.__getitem__,
                 timeout_s=min(timeout_s, MEMBER_TIMEOUT_S),
                 request=lambda name: heads.head_request(name, headers[name]),
             )
-            found |= {name: max(found[name], head) for name, head in asked.items()}
-        return found
+            highest |= {name: max(highest[name], head) for name, head in other_heads.items()}
+        return highest
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
         """Return the write head of each journal, confirmed where it is below an offset already read.
@@ -384,13 +385,13 @@ class Client(Closing):
         Args:
             reached: by journal, an offset up to which it was read.
         """
-        found = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
-        behind = [name for name, settled in found.items() if settled.write_head < reached[name]]
+        settled = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
+        behind = [name for name, head in settled.items() if head.write_head < reached[name]]
         if behind:
             with ThreadPoolExecutor(min(SETTLED_AT_ONCE, len(behind)), "gazette-settle") as pool:
-                settled = pool.map(lambda name: self._settled_head(name, reached[name]), behind)
-                found |= zip(behind, settled, strict=True)
-        return found
+                answers = pool.map(lambda name: self._settled_head(name, reached[name]), behind)
+                settled |= zip(behind, answers, strict=True)
+        return settled
 
     def _settled_head(self, journal: str, reached: int) -> SettledHead:
         # A broker that passes on an append to a journal's metadata path dies of it. NO_RESUME, and not KEEP,
@@ -416,7 +417,7 @@ class Client(Closing):
         """Return the write head of each journal, and the bytes between an offset and that.
 
         Args:
-            offsets: by journal, the offset from which on bytes are wanted.
+            offsets: by journal, the offset of the first byte to return.
             max_bytes: limit of bytes of a journal.
         """
         for journal in offsets:

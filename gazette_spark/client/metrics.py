@@ -44,9 +44,9 @@ class ClientMetrics:
         """Count an amount for a journal, whatever its metadata suffix, and for a codec's number."""
         labels: tuple[str, ...] = (journal.partition(";")[0],)
         if codec is not None:
-            known = codec in pb.CompressionCodec.values()
+            is_named = codec in pb.CompressionCodec.values()
             labels += (
-                pb.CompressionCodec.Name(pb.CompressionCodec.ValueType(codec)) if known else str(codec),
+                pb.CompressionCodec.Name(pb.CompressionCodec.ValueType(codec)) if is_named else str(codec),
             )
         with self._lock:
             self._values[name, labels] += amount
@@ -62,9 +62,10 @@ class ClientMetrics:
         lines = []
         for name, (text, labels) in COUNTERS.items():
             lines += [f"# HELP {name} {text}", f"# TYPE {name} counter"]
-            for (each, given), value in values:
-                if each == name:
+            for (counter, label_values), value in values:
+                if counter == name:
                     # Neither journals nor codecs have characters to escape: brokers refuse such names.
-                    shown = ",".join(f'{key}="{found}"' for key, found in zip(labels, given, strict=True))
+                    pairs = zip(labels, label_values, strict=True)
+                    shown = ",".join(f'{label}="{text}"' for label, text in pairs)
                     lines.append(f"{name}{{{shown}}} {value}")
         return "\n".join(lines) + "\n"

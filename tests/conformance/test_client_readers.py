@@ -1,111 +1,226 @@
-"""Readers seek, buffer, jump and end the same on the embedded and on the real broker."""
+"""What readers promise: a Reader is one Read call, a RetryReader as many as it takes; both can be moved.
+
+The same on the embedded and on the real broker, through the broker and from the store's files.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import io
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from gazette_spark import Client
-from gazette_spark.client import journal_spec
+from gazette_spark.client import Chunk, FragmentReader, journal_spec, open_fragment_url
 from gazette_spark.errors import (
     ClosedError,
+    FragmentTooLongError,
+    FragmentTooShortError,
+    GazetteError,
     OffsetJumpError,
     OffsetNotYetAvailableError,
     SeekRequiresNewReaderError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.conformance.wire import wait_for
+from gazette_spark.protocol.fragments import Fragment
+from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
-LINES = [b'{"line": %d}\n' % index for index in range(20_000)]
-CONTENT = b"".join(LINES)
-MORE = b"held by the broker"
+LINES = [f"line {number}\n".encode() for number in range(30_000)]
+FIRST, LAST = b"".join(LINES[:20_000]), b"".join(LINES[20_000:])
+CONTENT = FIRST + LAST
+HEAD = len(CONTENT)
 
 
 @pytest.fixture(scope="module")
 def filled() -> dict[str, str]:
-    """Journals by the endpoint of their broker: stored once, and read by many tests."""
+    """The journal that was filled at each broker, by the broker's endpoint."""
     return {}
 
 
 @pytest.fixture
-def journal(client: Client, journal_name: str, filled: dict[str, str]) -> str:
-    """A journal of CONTENT, in its store, then MORE, which is not; tests only read it."""
-    if client.endpoint in filled:
-        return filled[client.endpoint]
-    client.create_journals(journal_spec(journal_name, codec="GZIP", refresh_interval_s=1))
-    client.append(journal_name, CONTENT)
-    client.append(journal_name, MORE)
-    wait_for(lambda: client.list_fragments(journal_name)[0].fragment.mod_time, "a stored fragment")
-    filled[client.endpoint] = journal_name
-    return journal_name
+def stored(broker: BrokerHandle, wire: Wire, journal_name: str, filled: dict[str, str]) -> str:
+    """A journal of two fragments, the first of them stored; no test changes it."""
+    if broker.endpoint not in filled:
+        wire.create(spec(journal_name, length=1 << 17))
+        for content in (FIRST, LAST):
+            wire.append(journal_name, content)
+        wire.wait_persisted(journal_name, 1)
+        filled[broker.endpoint] = journal_name
+    return filled[broker.endpoint]
 
 
-@pytest.fixture(params=["through the broker", "directly"])
-def reading(request: pytest.FixtureRequest, broker: BrokerHandle, journal: str) -> Iterator[Client]:
-    """A client that reads stored fragments one way or the other."""
-    root = str(broker.file_root) if request.param == "directly" else None
-    with Client(broker.endpoint, timeout_s=30, fragment_root=root) as opened:
+@pytest.fixture
+def direct(broker: BrokerHandle) -> Iterator[Client]:
+    """A client that reads the store's files."""
+    with Client(broker.endpoint, timeout_s=30, fragment_root=str(broker.file_root)) as opened:
         yield opened
 
 
-def test_lines_of_a_buffered_reader(reading: Client, journal: str) -> None:
-    """Lines come as they were appended, and offsets are those of the next line."""
-    reader = reading.read(journal, end_offset=len(CONTENT))
-    file = reader.buffered()
-    position = 0
-    for line, expected in zip(file, LINES, strict=True):
-        assert line == expected
-        position += len(line)
-        if position % 97 == 0:
-            assert reader.adjusted_offset(file) == position
-    assert reader.offset == len(CONTENT)
+def test_a_reader_ends_at_the_write_head(client: Client, stored: str) -> None:
+    """One call brings all there is, and the end of it is an error: the next byte is not there yet."""
+    with client.reader(stored) as reader:
+        assert reader.read(HEAD) == CONTENT
+        with pytest.raises(OffsetNotYetAvailableError) as caught:
+            reader.read(1)
+        assert caught.value.write_head == reader.offset == HEAD
 
 
-def test_seeking(reading: Client, journal: str) -> None:
-    """A retrying reader gets to every offset, in a stored fragment, at its edge and behind it."""
-    whole = CONTENT + MORE
-    reader = reading.read(journal)
-    for offset in (10, 100_000, 99_999, len(CONTENT) - 2, len(CONTENT), 0, len(CONTENT) + 5):
-        reader.seek(offset)
-        assert reader.read(7) == whole[offset : offset + 7]
-    reader.seek(-3, io.SEEK_CUR)
-    assert reader.read() == whole[len(CONTENT) + 9 :]
+def test_a_reader_ends_with_its_range(client: Client, stored: str) -> None:
+    """One call of a range brings the range, and ends."""
+    with client.reader(stored, offset=5, end_offset=HEAD - 5) as reader:
+        assert reader.read() == CONTENT[5 : HEAD - 5]
+        assert reader.read() == b""
 
 
-def test_one_call_and_what_it_tells(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """A Reader ends as its call does, and keeps the broker's last metadata."""
-    reader = client.reader(journal, end_offset=len(CONTENT))
-    assert reader.read() == CONTENT
-    assert reader.response is not None
-    assert reader.response.fragment.journal == journal
-    with pytest.raises(SeekRequiresNewReaderError):
-        reader.seek(0)
-    with Client(broker.endpoint, timeout_s=30, fragment_root=str(broker.file_root)) as direct:
-        one = direct.reader(journal, offset=5, do_not_proxy=True)
-        assert one.read(5) == CONTENT[5:10]
-        assert one.seek(100_000) == 100_000
-        assert one.read() == CONTENT[100_000:], "it ends with its fragment"
-        assert one.offset == len(CONTENT)
-    at_head = client.reader(journal, offset=len(CONTENT + MORE))
-    with pytest.raises(OffsetNotYetAvailableError):
-        at_head.read()
+def test_a_reader_of_a_stored_fragment_ends_with_it(direct: Client, stored: str) -> None:
+    """A call that is answered by a URL brings that fragment, and ends: the next one takes another call."""
+    with direct.reader(stored, do_not_proxy=True) as reader:
+        assert reader.read() == FIRST
+        assert reader.offset == len(FIRST)
+        assert reader.fragment is not None
+        assert (reader.fragment.begin, reader.fragment.end) == (0, len(FIRST))
 
 
-def test_cancel_and_restart(client: Client, journal: str) -> None:
-    """A cancelled reader reads again once it is told from where."""
-    reader = client.read(journal, block=True)
-    assert reader.read(10) == CONTENT[:10]
-    reader.cancel()
-    with pytest.raises(ClosedError):
+def test_a_reader_shows_request_and_response(client: Client, stored: str) -> None:
+    """The request moves with the reader; the response is what the broker last said of a fragment."""
+    with client.reader(stored, offset=7) as reader:
+        assert reader.request == pb.ReadRequest(journal=stored, offset=7)
+        before = reader.response
+        reader.read(3)
+        assert before is None
+        assert reader.request.offset == 10
+        assert reader.response is not None
+        assert reader.response.status == pb.OK
+        assert reader.response.write_head == HEAD
+        assert reader.response.fragment.journal == stored
+
+
+def test_a_reader_seeks_within_a_fragment_it_reads_itself(direct: Client, stored: str) -> None:
+    """Seeking forward skips; backward, or past the fragment, needs a new reader, and leaves this one be."""
+    with direct.reader(stored, do_not_proxy=True) as reader:
+        assert reader.read(6) == CONTENT[:6]
+        assert reader.seek(100_000) == 100_000
+        for offset in (5, HEAD - 1):
+            with pytest.raises(SeekRequiresNewReaderError):
+                reader.seek(offset)
+        assert reader.read(50) == CONTENT[100_000:100_050]
+        assert reader.seek(1_000, io.SEEK_CUR) == 101_050
+        assert reader.read(9) == CONTENT[101_050:101_059]
+
+
+@pytest.mark.parametrize("kind", ["proxied", "direct"])
+def test_a_retry_reader_seeks_anywhere(client: Client, direct: Client, stored: str, kind: str) -> None:
+    """A reader that retries goes on at any offset, back and forth, by new calls where it has to."""
+    chosen = direct if kind == "direct" else client
+    with chosen.read(stored) as reader:
+        for offset in (0, len(FIRST) - 3, 4, HEAD - 10, len(FIRST), 17):
+            assert reader.seek(offset) == reader.offset == offset
+            assert reader.read(10) == CONTENT[offset : offset + 10]
+        assert reader.seek(-3, io.SEEK_CUR) == 24
+        assert reader.read() == CONTENT[24:]
+        assert reader.jumps == []
+
+
+@pytest.mark.parametrize("kind", ["reader", "retry", "direct"])
+def test_lines_know_their_offsets(client: Client, direct: Client, stored: str, kind: str) -> None:
+    """A buffered file over a reader tells the offset of the next line, not of the next byte to be fetched."""
+    make = {"reader": client.reader, "retry": client.read, "direct": direct.read}[kind]
+    with make(stored, end_offset=HEAD) as reader, reader.buffered() as lines:
+        at = 0
+        for line in LINES[:2_000]:
+            assert reader.adjusted_offset(lines) == at
+            assert lines.readline() == line
+            at += len(line)
+        assert reader.offset > at
+
+
+def test_lines_can_be_sought(client: Client, stored: str) -> None:
+    """A buffered file is moved within its buffer or beyond it, and reads whole lines from there."""
+    starts = [0]
+    for line in LINES:
+        starts.append(starts[-1] + len(line))
+    with client.read(stored, end_offset=HEAD) as reader, reader.buffered() as lines:
+        for number in (3, 4, 29_000, 10, 25_000):
+            assert reader.adjusted_seek(starts[number], io.SEEK_SET, lines) == starts[number]
+            assert lines.readline() == LINES[number]
+            assert reader.adjusted_offset(lines) == starts[number + 1]
+
+
+def test_cancel_and_restart(client: Client, stored: str) -> None:
+    """A waiting reader is cancelled from another thread, and begins again with another request."""
+    with client.read(stored, offset=HEAD, block=True) as reader:
+        ended: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                reader.read(1)
+            except ClosedError as error:
+                ended.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        reader.cancel()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        assert len(ended) == 1
+        with pytest.raises(ClosedError):
+            reader.read(1)
+        reader.restart(pb.ReadRequest(journal=stored, offset=10, end_offset=20))
+        assert reader.journal == stored
+        assert reader.read() == CONTENT[10:20]
+
+
+def test_a_retry_reader_shows_its_reader(client: Client, stored: str) -> None:
+    """The reader of the present call can be looked at."""
+    with client.read(stored, end_offset=HEAD) as reader:
         reader.read(10)
-    reader.restart(pb.ReadRequest(journal=journal, offset=reader.offset, end_offset=30))
-    assert reader.read() == CONTENT[10:30]
+        assert reader.reader.response is not None
+        assert reader.reader.response.fragment.journal == stored
+        assert reader.request == pb.ReadRequest(journal=stored, offset=10, end_offset=HEAD)
+
+
+def test_a_fragment_is_opened_by_its_url(broker: BrokerHandle, direct: Client, stored: str) -> None:
+    """A listed fragment is read by its URL, from any offset, with nothing asked of the broker."""
+    listed = direct.list_fragments(stored, signature_ttl_s=60)[0]
+    with direct.open_fragment(listed) as whole:
+        assert whole.read() == FIRST
+    root = str(broker.file_root)
+    with open_fragment_url(listed.fragment, listed.signed_url, 100, fragment_root=root) as part:
+        assert (part.fragment, part.offset) == (listed.fragment, 100)
+        assert part.read(20) == FIRST[100:120]
+        assert part.offset == 120
+    with pytest.raises(ClosedError):
+        part.read()
+
+
+def at_hand(reader: FragmentReader) -> Iterator[Chunk]:
+    """Yield what a reader had got before it failed."""
+    with suppress(GazetteError):
+        yield from reader
+
+
+@pytest.mark.parametrize("kind", ["right", "short", "long"])
+def test_a_fragment_has_to_end_where_it_says(kind: str) -> None:
+    """A file that ends too early or goes on is an error, with the bytes past the end withheld."""
+    digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
+    fragment = Fragment("a/journal", 0, HEAD, digest, pb.GZIP)
+    given = {"right": CONTENT, "short": CONTENT[:-1], "long": CONTENT + b"!"}[kind]
+    errors: dict[str, type[GazetteError]] = {"short": FragmentTooShortError, "long": FragmentTooLongError}
+    with FragmentReader(io.BytesIO(gzip.compress(given)), fragment, 3) as reader:
+        if kind == "right":
+            assert reader.read() == CONTENT[3:]
+            return
+        with pytest.raises(errors[kind]):
+            reader.read()
+        assert CONTENT[3:].startswith(b"".join(chunk.content for chunk in at_hand(reader)))
 
 
 def test_a_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journal_name: str) -> None:
@@ -116,8 +231,8 @@ def test_a_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journal_
         client.append(journal_name, content)
 
     def begins_of_stored() -> list[int]:
-        listed = client.list_fragments(journal_name)
-        return [each.fragment.begin for each in listed if each.fragment.mod_time]
+        fragments = [listed.fragment for listed in client.list_fragments(journal_name)]
+        return [fragment.begin for fragment in fragments if fragment.mod_time]
 
     wait_for(lambda: begins_of_stored() == [0, size], "two stored fragments")
     gone = client.list_fragments(journal_name)[0].fragment

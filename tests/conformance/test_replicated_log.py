@@ -316,7 +316,7 @@ def test_a_checkpoint_at_another_version_is_refused(
     writer.prepare_checkpoint()
     with pytest.raises(InvalidVersionError) as caught:
         writer.checkpoint(0)
-    assert (caught.value.asked, caught.value.found) == (0, 1)
+    assert (caught.value.expected, caught.value.actual) == (0, 1)
     assert writer.commit_entry(b"let in") == head
 
 
@@ -601,7 +601,7 @@ def test_an_offset_behind_the_end_is_data_loss(
     with Receiver(client, journal_name) as receiver:
         with pytest.raises(LogDataLossError) as caught:
             receiver.set_offset(head + 1)
-        assert (caught.value.wanted, caught.value.available) == (head + 1, head)
+        assert (caught.value.requested, caught.value.available) == (head + 1, head)
         receiver._begin(head + 1)  # As after a loss of the brokers' bytes.
         for fetch in (receiver.try_fetch_entry, receiver.fetch_entry):
             with pytest.raises(LogDataLossError, match=f"but it ends at {head}"):

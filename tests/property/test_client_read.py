@@ -216,7 +216,7 @@ def test_read_joins_to_the_same_bytes(
         try:
             part = reader.read(size)
         except OffsetJumpError as jump:
-            jumps.append((jump.wanted, jump.offset))
+            jumps.append((jump.requested, jump.offset))
             continue
         got.append(part)
         if size and not part:

@@ -211,7 +211,7 @@ def test_a_position_of_another_source_is_refused(
             call()
         except OtherJournalsError as error:
             assert another
-            assert set(error.left) == position - deleted  # noqa: PT017
+            assert set(error.previous) == position - deleted  # noqa: PT017
             assert set(error.selected) == selected  # noqa: PT017
         else:
             assert not another

@@ -135,7 +135,7 @@ class Node:
                             version += 1
                     except InvalidVersionError as error:
                         # One without an answer was made all the same; nobody else can have made it.
-                        version = error.found
+                        version = error.actual
                     except LogFencedError:
                         raise
                     except GazetteError:

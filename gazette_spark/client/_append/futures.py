@@ -74,5 +74,7 @@ def failure_of(operation: OpFuture) -> BaseException | None:
 
 
 def unfinished(operations: Iterable[OpFuture]) -> OpFutures:
-    """Return those that still have to end, or have failed: all that is left to wait for."""
-    return frozenset(each for each in operations if not each.done() or failure_of(each) is not None)
+    """Return the operations that have not ended, or have failed: those worth waiting for."""
+    return frozenset(
+        operation for operation in operations if not operation.done() or failure_of(operation) is not None
+    )

@@ -56,23 +56,23 @@ class Listed(Protocol):
         """Revision of its last change."""
 
 
-def conflict(expected: int, found: Listed | None, *, delete: bool = False) -> str:
+def conflict(expected: int, item: Listed | None, *, delete: bool = False) -> str:
     """Say why brokers refuse a change; "" if they do not.
 
     Args:
         expected: revision that the change expects; -1: any.
-        found: the item, None if there is none.
+        item: the item as it is now; None if there is none.
         delete: the change deletes it.
     """
-    if found is None:
+    if item is None:
         if delete:
             return "it does not exist"
         return f"it does not exist, but revision {expected} is expected" if expected > 0 else ""
-    if expected in (-1, found.mod_revision):
+    if expected in (-1, item.mod_revision):
         return ""
     if expected == 0 and not delete:
-        return f"it exists already, at revision {found.mod_revision}; add `revision: -1` to overwrite it"
-    return f"it is at revision {found.mod_revision}, but {expected} is expected"
+        return f"it exists already, at revision {item.mod_revision}; add `revision: -1` to overwrite it"
+    return f"it is at revision {item.mod_revision}, but {expected} is expected"
 
 
 def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[C]], int]) -> int:

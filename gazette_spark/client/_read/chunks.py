@@ -221,9 +221,9 @@ class ChunkReader(Closing, ABC):
             elif not self._jump_is_due():
                 return False
         if raises:
-            wanted, landed = self.jumps[self._jumps_raised]
+            requested, landed = self.jumps[self._jumps_raised]
             self._jumps_raised += 1
-            raise OffsetJumpError(self.journal, wanted, landed)
+            raise OffsetJumpError(self.journal, requested, landed)
         return False
 
     def _jump_is_due(self) -> bool:

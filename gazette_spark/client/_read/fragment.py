@@ -347,9 +347,9 @@ def _summing(*, aside: bool) -> Iterator[_Digest]:
         digest.end()
 
 
-def _check_sum(found: bytes, fragment: Fragment, source: str) -> None:
-    if found != fragment.sum:
-        raise _corrupt(fragment, source, f"its SHA-1 is {found.hex()}, not {fragment.sum.hex()}")
+def _check_sum(digest: bytes, fragment: Fragment, source: str) -> None:
+    if digest != fragment.sum:
+        raise _corrupt(fragment, source, f"its SHA-1 is {digest.hex()}, not {fragment.sum.hex()}")
 
 
 def _corrupt(

@@ -65,7 +65,7 @@ Resolve = Callable[[str, int], Iterable[str]]
 
 def resolve(host: str, port: int) -> list[str]:
     """Return a host's addresses from its name service."""
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ class FragmentOpener:
             return ""
         return next(filter(None, map(self._refusal_of, addresses)), "")
 
-    def _refusal_of(self, found: str) -> str:
+    def _refusal_of(self, text: str) -> str:
         """Return why an address is not asked; empty if it is."""
-        address = ip_address(found)
+        address = ip_address(text)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         address = mapped or address
         if address.is_link_local or address.is_multicast or address.is_unspecified:
@@ -210,13 +210,13 @@ class FragmentOpener:
 
     def _is_trusted(self, host: str, port: int) -> bool:
         """Whether a host is asked at any address: it is listed, or the broker's own."""
-        listed = {each.lower() for each in self.hosts}
+        listed = {name.lower() for name in self.hosts}
         return host in listed or f"{host}:{port}" in listed or host == self.broker.lower() != ""
 
     @cached_property
     def _broker_is_public(self) -> bool:
         try:
-            addresses = [ip_address(found) for found in self.resolve(self.broker, 0)] if self.broker else []
+            addresses = [ip_address(text) for text in self.resolve(self.broker, 0)] if self.broker else []
         except (OSError, ValueError):
             addresses = []
         return not addresses or any(address.is_global for address in addresses)

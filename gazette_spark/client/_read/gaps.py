@@ -46,7 +46,7 @@ class FragmentGap:
 
 def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
     """Return the parts of ``[begin, end)`` that are in no fragment of a journal, ascending."""
-    held = joined((each.begin, each.end) for each in fragments)
+    held = joined((fragment.begin, fragment.end) for fragment in fragments)
     return [FragmentGap(journal, low, high) for low, high in outside(held, begin, end)]
 
 
@@ -57,12 +57,12 @@ def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int 
     # The head before the list: bytes appended meanwhile are listed, but past the end of the checked range.
     head = client.write_head(journal)
     try:
-        fragments = [each.fragment for each in client.list_fragments(journal)]
+        fragments = [listed.fragment for listed in client.list_fragments(journal)]
     except SuspendedError:
         fragments = []
     if end is not None and end > head:
         raise OffsetError(f"the end lies past the write head {head}", journal, end)
-    first = min((each.begin for each in fragments), default=head)
+    first = min((fragment.begin for fragment in fragments), default=head)
     low, high = first if begin is None else begin, head if end is None else end
     if begin is not None and not 0 <= begin <= high:
         raise OffsetError(f"the begin lies before 0, or past the end {high}", journal, begin)

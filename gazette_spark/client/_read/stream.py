@@ -197,10 +197,10 @@ class Cursor:
         self.offset = message.offset
         self.response = message
 
-    def _check_sum(self, found: bytes) -> None:
+    def _check_sum(self, digest: bytes) -> None:
         fragment = self.fragment
-        if fragment is not None and found != fragment.sum:
-            problem = f"its SHA-1 is {found.hex()}, not {fragment.sum.hex()}"
+        if fragment is not None and digest != fragment.sum:
+            problem = f"its SHA-1 is {digest.hex()}, not {fragment.sum.hex()}"
             raise CorruptFragmentError(
                 self.journal, fragment.begin, fragment.end, problem, without_query(self.url)
             )

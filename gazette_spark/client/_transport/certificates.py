@@ -87,12 +87,12 @@ def _file_of(content: bytes) -> Iterator[str]:
 def _validity_of_all(option: str, shown: str, content: bytes) -> list[tuple[str, str]]:
     blocks = _BLOCK.findall(content)
     try:
-        found = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
+        validities = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
     except (ValueError, IndexError):
-        found = []
-    if not found:
+        validities = []
+    if not validities:
         raise OptionError(option, f"{shown}, which holds no certificate", "a PEM certificate")
-    return found
+    return validities
 
 
 def _validity(der: bytes) -> tuple[str, str]:

@@ -142,7 +142,7 @@ def is_no_answer(error: GazetteError | None) -> bool:
 class Listener(Protocol):
     """Receives routes from the responses to calls on a connection."""
 
-    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+    def observe(self, item: str, source: pb.Header | pb.Route) -> None:
         """Take note of a header about an item, or none if it is empty, or of a listed route."""
 
     def failed(self, connection: Connection) -> None:
@@ -223,10 +223,10 @@ class Connection:
         """Whether there is a channel, which means nothing about the broker at its end."""
         return self._shared is not None or bool(self._idle) or self._calls > 0
 
-    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+    def observe(self, item: str, source: pb.Header | pb.Route) -> None:
         """Pass on what a response says about an item's route; an empty name is about none."""
         if self._listener is not None:
-            self._listener.observe(item, told)
+            self._listener.observe(item, source)
 
     def report(self, error: GazetteError, *, waits: bool = False) -> None:
         """Pass on a call's failure, if it means that the broker cannot be reached.

@@ -2,8 +2,8 @@
 
 Tokens come ready-made, out of a file, or are signed call by call from keys the client shares with the
 brokers. A signed token claims just the capabilities of its call, and is new each time: a read that outlives
-its token ends cleanly, and goes on with the next one. So it does with a file that somebody writes a new
-token to in time. A ready-made token cannot be renewed.
+its token ends cleanly, and continues with the next one. The same holds for a file, if somebody writes a new
+token to it in time. A ready-made token cannot be renewed.
 
 Certificates and keys are files, looked at again for each connection, or their contents.
 
@@ -45,17 +45,17 @@ Stamp: TypeAlias = tuple[int, int, int] | None
 
 def _stamp(path: str) -> Stamp:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 class TokenFile:
     """A file that holds a token, read again when it changes. Thread-safe.
 
-    While it cannot be read, or holds no token, the last one goes on being used: who writes the file may be
-    in the middle of it.
+    While it cannot be read, or holds no token, the last one stays in use: the file may be about to be
+    written.
     """
 
     def __init__(self, path: str, fallback: str | None = None) -> None:

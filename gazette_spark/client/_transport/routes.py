@@ -165,7 +165,7 @@ class Dialer:
         self._lock = threading.Lock()
         self._defaults = [connect(self, endpoint) for endpoint in endpoints]
         self._secure = self._defaults[0].endpoint.secure
-        if any(each.endpoint.secure != self._secure for each in self._defaults):
+        if any(default.endpoint.secure != self._secure for default in self._defaults):
             raise OptionError("brokerAddress", f"{','.join(endpoints)!r}", "all https:// or none")
         self._at = 0
         self._members: dict[str, Connection] = {}
@@ -199,7 +199,7 @@ class Dialer:
         if route is None:
             return self.default
         failed = self._failed_now()
-        connected = [endpoint for endpoint, each in list(self._members.items()) if each.is_open]
+        connected = [endpoint for endpoint, member in list(self._members.items()) if member.is_open]
         chosen = choose_member(route, self._zone, failed, connected)
         if chosen is not None and route.endpoints[chosen] in failed:
             # Rather one in another zone than one that is down.
@@ -211,16 +211,16 @@ class Dialer:
         endpoint = route.endpoints[index] if 0 <= index < len(route.endpoints) else ""
         return self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
 
-    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+    def observe(self, item: str, source: pb.Header | pb.Route) -> None:
         """Learn from a header, or from a listed item's route.
 
         Raises:
             ProtocolError: the header is of another Etcd cluster than those before.
         """
-        if isinstance(told, pb.Header):
-            self._check_cluster(told.etcd.cluster_id)
+        if isinstance(source, pb.Header):
+            self._check_cluster(source.etcd.cluster_id)
         if self._cache is not None and item:
-            self._cache.update_route(_bare(item), told.route if isinstance(told, pb.Header) else told)
+            self._cache.update_route(_bare(item), source.route if isinstance(source, pb.Header) else source)
 
     def failed(self, connection: Connection) -> None:
         """Pass over a broker that could not be reached: for a while a member, a default until it is due."""
@@ -233,8 +233,8 @@ class Dialer:
         """Close all connections; calls under way fail."""
         with self._lock:
             connections = [*self._defaults, *self._members.values()]
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
 
     def _route(self, item: str) -> pb.Route | None:
         return self._cache.route(_bare(item)) if self._cache is not None else None
@@ -259,9 +259,9 @@ class Dialer:
             endpoint = Endpoint.parse(text)
         except OptionError:
             return None
-        for each in self._defaults:
-            if each.endpoint.target == endpoint.target and each.endpoint.secure == endpoint.secure:
-                return each
+        for default in self._defaults:
+            if default.endpoint.target == endpoint.target and default.endpoint.secure == endpoint.secure:
+                return default
         if self._secure and not endpoint.secure:
             self._warn(text)
             return None
@@ -270,9 +270,9 @@ class Dialer:
             if connection is None:
                 connection = self._members[text] = self._connect(self, text)
             connection.touch()
-            idle = [each for each in self._members.values() if each is not connection]
-        for each in idle:
-            each.hang_up(IDLE_S)
+            others = [member for member in self._members.values() if member is not connection]
+        for other in others:
+            other.hang_up(IDLE_S)
         return connection
 
     def _warn(self, endpoint: str) -> None:
@@ -282,10 +282,10 @@ class Dialer:
 
     def _check_cluster(self, cluster_id: int) -> None:
         with self._lock:
-            known = self._cluster_id = self._cluster_id or cluster_id
-        if cluster_id not in (0, known):
+            expected = self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id not in (0, expected):
             problem = (
-                f"ClusterId {cluster_id} of another Etcd; expected {known}. Offsets of one cluster mean "
+                f"ClusterId {cluster_id} of another Etcd; expected {expected}. Offsets of one cluster mean "
                 "nothing in another: make a new client if the cluster was replaced"
             )
             raise ProtocolError("Header.Etcd", problem)

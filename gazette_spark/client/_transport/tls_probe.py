@@ -26,12 +26,12 @@ _HINTS = {
 
 def handshake_problem(details: str) -> str:
     """Return the reason why a handshake cannot succeed, from a failed call's text; empty if there is none."""
-    found = _HANDSHAKE_FAILED.search(details)
-    if found is None:
+    failure = _HANDSHAKE_FAILED.search(details)
+    if failure is None:
         return ""
-    if found[1] is None:
+    if failure[1] is None:
         return "its certificate is for another host name"
-    reason, _, more = found[1].partition(": ")
+    reason, _, more = failure[1].partition(": ")
     return ": ".join(filter(None, [_HINTS.get(reason, reason), more]))
 
 

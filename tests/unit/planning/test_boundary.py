@@ -62,7 +62,7 @@ def test_a_hole_is_an_error_or_ends_a_search() -> None:
     journal = FakeJournal(b"aa\nbb\ncc", holes=[(4, 6)])
     with pytest.raises(DataLossError) as caught:
         record_end(window_reader(journal, NAME), 0, 8, LONG)
-    assert (caught.value.journal, caught.value.wanted, caught.value.available) == (NAME, 4, 6)
+    assert (caught.value.journal, caught.value.requested, caught.value.available) == (NAME, 4, 6)
     read = window_reader(journal, NAME, fail_on_data_loss=False)
     assert record_end(read, 0, 8, LONG) == 6
     assert next_record_end(read, 3, 8, LONG) is None

@@ -100,7 +100,7 @@ def test_a_hole_is_an_error_that_names_it() -> None:
     journal = FakeJournal(b"aa\nbb\ncc\n", base=100, holes=[(104, 106)])
     with pytest.raises(DataLossError) as caught:
         rows(journal, whole(journal))
-    assert (caught.value.journal, caught.value.wanted, caught.value.available) == (NAME, 104, 106)
+    assert (caught.value.journal, caught.value.requested, caught.value.available) == (NAME, 104, 106)
     assert journal.open_reads == 0
 
 
@@ -109,7 +109,7 @@ def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
     journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 109)])
     with pytest.raises(DataLossError) as caught:
         rows(journal, Piece(NAME, 100, 106, 106, starts_on_record=True))
-    assert (caught.value.wanted, caught.value.available) == (104, 109)
+    assert (caught.value.requested, caught.value.available) == (104, 109)
     scan = PieceScan(journal, Piece(NAME, 100, 106, 106, starts_on_record=True), fail_on_data_loss=False)
     assert [len(block) for block in scan] == [1]
     assert scan.gaps == (Gap(NAME, 104, 106, cut_offset=103, cut_bytes=1),)

@@ -627,7 +627,7 @@ def test_bytes_gone_at_the_start_are_an_error_when_the_window_shows_it() -> None
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=100)})
     with pytest.raises(DataLossError) as caught:
         planner.next(at(a=90))
-    assert (caught.value.wanted, caught.value.available) == (90, 100)
+    assert (caught.value.requested, caught.value.available) == (90, 100)
 
 
 def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:

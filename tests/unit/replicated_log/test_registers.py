@@ -54,7 +54,7 @@ def test_a_new_log_is_at_version_0() -> None:
     assert LogRegisters.of(after(EMPTY, first)) == LogRegisters("me", 1)
     with pytest.raises(InvalidVersionError) as caught:
         next_step("a/log", Change("me", "", asked=3), FRESH, tried=False)
-    assert (caught.value.asked, caught.value.found) == (3, 0)
+    assert (caught.value.expected, caught.value.actual) == (3, 0)
 
 
 def test_a_version_behind_or_ahead_is_refused() -> None:

@@ -111,14 +111,6 @@ def test_many_threads_share_a_cache() -> None:
     assert len(cache) <= 8
 
 
-def test_without_a_route(clock: Clock) -> None:
-    """Calls go to the default broker, which knows."""
-    dial = dialer(clock)
-    assert dial.for_primary(JOURNAL) is dial.default
-    assert dial.for_member(JOURNAL) is dial.default
-    assert dial.default.endpoint.text == DEFAULT
-
-
 def test_without_a_cache(clock: Clock) -> None:
     """No route is followed, whatever is told."""
     dial = dialer(clock, size=0)
@@ -135,13 +127,6 @@ def test_appends_go_to_the_primary_and_reads_nearby(clock: Clock) -> None:
     assert dial.for_member(f"{JOURNAL};meta").endpoint.text == NEAR
     assert dial.for_member(JOURNAL) is dial.for_member(JOURNAL)
     dial.close()
-
-
-def test_a_listed_route_counts_as_well(clock: Clock) -> None:
-    """A route may come without a header."""
-    dial = dialer(clock)
-    dial.observe(JOURNAL, route(("near", NEAR)))
-    assert dial.for_primary(JOURNAL).endpoint.text == NEAR
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_buffered_reads_stop_at_a_jump_and_tell_it_once(buffer_bytes: int) -> No
         assert file.read(500) == CONTENT[900:1000]
         with pytest.raises(OffsetJumpError) as caught:
             file.read(500)
-        assert (caught.value.wanted, caught.value.offset) == (1000, 2000)
+        assert (caught.value.requested, caught.value.offset) == (1000, 2000)
         assert file.tell() == 2000
         assert file.read(10) == CONTENT[2000:2010]
         assert reader.adjusted_offset(file) == 2010
@@ -215,7 +215,7 @@ def test_seeking_needs_a_reader_that_can() -> None:
     for offset in (0, 74, 301, 5_000):
         with pytest.raises(SeekRequiresNewReaderError) as caught:
             reader.seek(offset)
-        assert (caught.value.offset, caught.value.wanted) == (75, offset)
+        assert (caught.value.offset, caught.value.requested) == (75, offset)
     assert reader.read(5) == CONTENT[75:80]
 
 

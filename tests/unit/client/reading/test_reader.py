@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from gazette_spark.errors import (
     ClosedError,
     GazetteError,
     NotJournalBrokerError,
-    OffsetError,
     OffsetJumpError,
     OffsetNotYetAvailableError,
     ProtocolError,
@@ -104,6 +102,7 @@ def test_an_empty_range_asks_for_nothing(stub: StubBroker, client: Client) -> No
     """A range that ends where it begins needs no call, and a broker might wait for ever on it."""
     assert client.reader(JOURNAL, offset=7, end_offset=7).read() == b""
     assert client.read(JOURNAL, offset=7, end_offset=7).read() == b""
+    assert list(client.read(JOURNAL, offset=7, end_offset=7, block=True)) == []
     assert stub.requests("Read") == []
 
 
@@ -129,7 +128,7 @@ def test_a_jump_is_raised_once_and_the_reader_goes_on(stub: StubBroker, client: 
     with client.reader(JOURNAL, offset=10) as reader:
         with pytest.raises(OffsetJumpError) as caught:
             reader.read(5)
-        assert (caught.value.wanted, caught.value.offset) == (10, 100)
+        assert (caught.value.requested, caught.value.offset) == (10, 100)
         assert reader.offset == 100
         assert reader.read() == CONTENT[100:200]
         assert reader.jumps == [(10, 100)]
@@ -158,27 +157,6 @@ def test_a_reader_that_was_ended(stub: StubBroker, client: Client, end: str) -> 
         with pytest.raises(ClosedError, match=JOURNAL):
             reader.read(2 * PIECE)
         reader.close()
-
-
-def test_seeking_forward_in_a_fragment_read_directly(stub: StubBroker, tmp_path: Path) -> None:
-    """A reader seeks forward in a fragment it reads itself; any other seek needs a new reader."""
-    fragment = stored(tmp_path)
-    stub.script("Read", lambda request: points_at(fragment, request.offset))
-    with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
-        reader = client.reader(JOURNAL, do_not_proxy=True)
-        with pytest.raises(SeekRequiresNewReaderError):
-            reader.seek(10)
-        assert reader.read(10) == CONTENT[:10]
-        assert reader.direct is not None
-        assert reader.seek(5_000) == 5_000
-        assert reader.read(10) == CONTENT[5_000:5_010]
-        assert reader.seek(HEAD - 10) == HEAD - 10
-        for offset in (100, HEAD + 1):
-            with pytest.raises(SeekRequiresNewReaderError):
-                reader.seek(offset)
-        assert reader.read() == CONTENT[-10:]
-        assert reader.read() == b""
-    assert len(stub.requests("Read")) == 1
 
 
 def test_seeking_in_a_stream_needs_a_new_reader(stub: StubBroker, client: Client) -> None:
@@ -236,29 +214,6 @@ def test_all_or_an_error(stub: StubBroker, client: Client) -> None:
             reader.read(100)
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["through the broker", "directly"])
-def test_a_retrying_reader_seeks_anywhere(stub: StubBroker, tmp_path: Path, direct: bool) -> None:
-    """Back and forth, within a chunk and past the head; the bytes are those of the offset."""
-    fragment = stored(tmp_path)
-    stub.script("Read", (lambda request: points_at(fragment, request.offset)) if direct else serve)
-    with Client(stub.endpoint, timeout_s=20, fragment_root=str(tmp_path) if direct else None) as client:
-        reader = client.read(JOURNAL)
-        for offset in (5_000, 5_001, 10, HEAD - 1, 0, PIECE, 3 * PIECE, 20):
-            assert reader.seek(offset) == offset == reader.offset
-            assert reader.read(8) == CONTENT[offset : offset + 8]
-        assert reader.seek(-8, io.SEEK_CUR) == 20
-        assert reader.read() == CONTENT[20:]
-        assert reader.seek(HEAD) == HEAD
-        assert reader.read() == b""
-        assert reader.seek(HEAD - 3) == HEAD - 3
-        assert [each.content for each in reader] == [CONTENT[-3:]]
-        with pytest.raises(OffsetError):
-            reader.seek(0, io.SEEK_END)
-        with pytest.raises(OffsetError):
-            reader.seek(-1)
-        assert reader.jumps == []
-
-
 def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> None:
     """A reader past the end of its range has nothing until it seeks back."""
     stub.script("Read", serve)
@@ -267,21 +222,6 @@ def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> N
     assert reader.read() == b""
     reader.seek(90)
     assert reader.read() == CONTENT[90:100]
-
-
-def test_a_retrying_reader_as_a_file(stub: StubBroker, client: Client) -> None:
-    """Buffered, with its offset and seek adjusted by what is buffered."""
-    stub.script("Read", serve)
-    reader = client.read(JOURNAL)
-    file = reader.buffered(64)
-    assert file.read(10) == CONTENT[:10]
-    assert reader.adjusted_offset(file) == 10 < reader.offset
-    assert reader.adjusted_seek(30, io.SEEK_CUR, file) == 40
-    assert file.read(10) == CONTENT[40:50]
-    assert reader.adjusted_seek(7_000, io.SEEK_SET, file) == 7_000
-    assert file.read(10) == CONTENT[7_000:7_010]
-    assert reader.adjusted_seek(5, io.SEEK_SET, file) == 5
-    assert file.read() == CONTENT[5:]
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])

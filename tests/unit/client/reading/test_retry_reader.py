@@ -52,15 +52,6 @@ def elapsed(started: float) -> float:
     return time.monotonic() - started
 
 
-def test_reads_to_the_write_head_and_ends(stub: StubBroker, client: Client) -> None:
-    """A reader without an end that does not block has all bytes and stops."""
-    stub.script("Read", serve)
-    with client.read(JOURNAL) as reader:
-        assert b"".join(each.content for each in reader) == CONTENT
-        assert (reader.offset, reader.jumps) == (HEAD, [])
-        assert reader.read() == b""
-
-
 @pytest.mark.parametrize(("offset", "end"), [(0, HEAD), (3, 4), (100, 5_000), (HEAD - 1, HEAD)])
 def test_a_range_ends_exactly(stub: StubBroker, client: Client, offset: int, end: int) -> None:
     """A broker that sends more than asked for does not make the range longer."""
@@ -69,13 +60,6 @@ def test_a_range_ends_exactly(stub: StubBroker, client: Client, offset: int, end
         assert reader.read() == CONTENT[offset:end]
         assert reader.offset == end
     assert stub.requests("Read")[0].end_offset == end
-
-
-def test_an_empty_range_asks_nothing(stub: StubBroker, client: Client) -> None:
-    """A range of no bytes ends without a call, and so does one that blocks."""
-    assert list(client.read(JOURNAL, offset=7, end_offset=7)) == []
-    assert list(client.read(JOURNAL, offset=7, end_offset=7, block=True)) == []
-    assert stub.requests("Read") == []
 
 
 def test_the_write_head_of_a_quiet_journal(stub: StubBroker, client: Client) -> None:
@@ -221,7 +205,7 @@ def test_read_raises_once_for_a_jump(stub: StubBroker, client: Client) -> None:
     assert reader.offset == 200
     with pytest.raises(OffsetJumpError) as caught:
         reader.read(150)
-    assert (caught.value.wanted, caught.value.offset) == (100, 200)
+    assert (caught.value.requested, caught.value.offset) == (100, 200)
     assert reader.read(10) == CONTENT[200:210]
     assert reader.offset == 210
     assert reader.read() == CONTENT[210:]
