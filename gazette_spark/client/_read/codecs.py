@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import cramjam
@@ -56,20 +55,14 @@ class BinaryStream(Protocol):
         """Return up to ``size`` bytes, and none only at the end."""
 
 
-@dataclass(eq=False)
 class CodecError(GazetteError, ValueError):
     """Bytes are not what their codec asks for."""
 
     codec: str
     problem: str
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"not {self.codec}: {self.problem}"
-
-
-def codec_name(codec: int) -> str:
-    """Return the name of a codec, or the number of an unknown one."""
-    return pb.CompressionCodec.Name(codec) if codec in pb.CompressionCodec.values() else str(codec)
 
 
 def decode_fragment(stream: BinaryStream, codec: int) -> Iterator[bytes]:
@@ -95,7 +88,8 @@ def decode_fragment(stream: BinaryStream, codec: int) -> Iterator[bytes]:
             return _snappy(stream)
         case pb.ZSTANDARD:
             return _zstandard(stream)
-    raise CodecError(codec="a fragment", problem=f"unknown compression codec {codec_name(codec)}")
+    name = pb.CompressionCodec.Name(codec) if codec in pb.CompressionCodec.values() else codec
+    raise CodecError(codec="a fragment", problem=f"unknown compression codec {name}")
 
 
 def _plain(stream: BinaryStream) -> Iterator[bytes]:

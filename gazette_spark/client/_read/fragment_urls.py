@@ -25,7 +25,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv6Address, ip_address
@@ -92,8 +92,13 @@ class FragmentOpener:
     metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.root is not None:
-            _check_root(self.root)
+        if (root := self.root) is not None:
+            expected = "a folder other than /"
+            # Spark's driver need not have the folder its workers have: a missing one holds no files.
+            if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
+                raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
+            if os.path.realpath(root) == "/":
+                raise OptionError("fragmentRoot", repr(root), expected)
         for host in self.hosts:
             if not re.fullmatch(r"[^\s/@?#]+", host):
                 raise OptionError("fragmentHosts", repr(host), "names such as store.example or 10.0.0.7:9000")
@@ -145,13 +150,24 @@ class FragmentOpener:
         from gazette_spark.client._read import fragment_http
 
         def ask(owned: ExitStack) -> httpx.Response:
-            if refusal := self._refusal_of_url(url):
+            # Before anything is connected to: the host's name, then the addresses that it has now.
+            host, port = _host_port(url)
+            trusted = self._is_trusted(host, port)
+            refusal = self._refusal(urlsplit(url).scheme, host, port)
+            if not (refusal or trusted):
+                # Where the name is not resolved, a proxy may know more. Else the address that is connected to
+                # is checked, if there is one then. A ValueError means that the name is none.
+                addresses: list[str] = []
+                with suppress(OSError, ValueError):
+                    addresses = list(self.resolve(host, port))
+                refusal = next(filter(None, map(self._refusal_of, addresses)), "")
+            if refusal:
                 raise DirectReadError(source, refusal, refused=True)
             http = (
                 self.http() if self.http else owned.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
             )
-            refusal_of = None if self._is_trusted(*_host_port(url)) else self._refusal_of
-            response = fragment_http.fetch(url, fragment.codec, http, refusal_of)
+            # The address is checked again when it is connected to: the name may have got another one.
+            response = fragment_http.fetch(url, fragment.codec, http, None if trusted else self._refusal_of)
             owned.callback(response.close)
             return response
 
@@ -182,20 +198,6 @@ class FragmentOpener:
         if scheme != "https":
             return f"http is for the broker's own host or those in fragmentHosts, not for {host}"
         return self._refusal_of(host) if is_address(host) else ""
-
-    def _refusal_of_url(self, url: str) -> str:
-        """Return why a URL is not asked, before anything is connected to."""
-        host, port = _host_port(url)
-        if refusal := self._refusal(urlsplit(url).scheme, host, port):
-            return refusal
-        if self._is_trusted(host, port):
-            return ""
-        try:
-            addresses = list(self.resolve(host, port))
-        except (OSError, ValueError):  # The latter: the name is none.
-            # A proxy may know more. Else the address that is connected to is checked, if there is one then.
-            return ""
-        return next(filter(None, map(self._refusal_of, addresses)), "")
 
     def _refusal_of(self, text: str) -> str:
         """Return why an address is not asked; empty if it is."""
@@ -279,15 +281,6 @@ def _host_port(url: str) -> tuple[str, int]:
     return (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _check_root(root: str) -> None:
-    expected = "a folder other than /"
-    # Spark's driver need not have the folder its workers have: a missing one holds no files, and that is all.
-    if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
-        raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
-    if os.path.realpath(root) == "/":
-        raise OptionError("fragmentRoot", repr(root), expected)
-
-
 def resolve_file(url: str, root: str) -> str:
     """Return the path of a ``file://`` URL below ``root``, links followed; it may not lead out of it."""
     path = url.removeprefix(FILE_SCHEME)
@@ -313,26 +306,17 @@ class _File:
     """A file whose trouble is a DirectReadError."""
 
     def __init__(self, path: str) -> None:
-        self._file = open_regular(path)
+        self.file = open_regular(path)
         self._path = path
 
     def read(self, size: int, /) -> bytes:
         try:
-            return self._file.read(size)
+            return self.file.read(size)
         except OSError as error:
             raise DirectReadError(self._path, error.strerror or str(error)) from error
 
-    def skip_to(self, fragment: Fragment, offset: int) -> None:
-        """Go to an offset of a fragment that is not compressed."""
-        size = os.fstat(self._file.fileno()).st_size
-        if size != fragment.length:
-            problem = f"it holds {size} bytes, not {fragment.length}"
-            kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
-            raise kind(fragment.journal, fragment.begin, fragment.end, problem, self._path)
-        self._file.seek(offset - fragment.begin)
-
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
 def _open_file(
@@ -342,8 +326,14 @@ def _open_file(
     try:
         start = fragment.begin
         if fragment.codec == pb.NONE:
+            # Not compressed: its size is known at once, and bytes before the offset need not be read.
+            size = os.fstat(file.file.fileno()).st_size
+            if size != fragment.length:
+                problem = f"it holds {size} bytes, not {fragment.length}"
+                kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
+                raise kind(fragment.journal, fragment.begin, fragment.end, problem, path)
             start = max(start, min(offset or start, fragment.end))
-            file.skip_to(fragment, start)
+            file.file.seek(start - fragment.begin)
         return FragmentReader(
             file, fragment, offset, end_offset=end_offset, start=start, source=path, metrics=metrics
         )

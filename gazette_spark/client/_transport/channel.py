@@ -390,19 +390,12 @@ class Connection:
         """Raise gRPC's errors as the package's, and note whether the broker answered."""
         self.hold()
         try:
-            with self._translated():
-                yield
-        finally:
-            self.release()
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
             yield
         except grpc.RpcError as error:
             translated = self.rpc_error(error)
             self.report(translated)
             if is_no_answer(translated):
+                # The connection may be half-open: the next call makes a new one.
                 self.distrust()
             if not isinstance(translated, UnavailableError):
                 self.contacted = True
@@ -410,7 +403,10 @@ class Connection:
         except StatusError:
             self.contacted = True
             raise
-        self.contacted = True
+        else:
+            self.contacted = True
+        finally:
+            self.release()
 
     def _check_usable(self) -> None:
         if self._closed:

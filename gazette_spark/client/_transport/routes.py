@@ -218,7 +218,15 @@ class Dialer:
             ProtocolError: the header is of another Etcd cluster than those before.
         """
         if isinstance(source, pb.Header):
-            self._check_cluster(source.etcd.cluster_id)
+            cluster_id = source.etcd.cluster_id
+            with self._lock:
+                expected = self._cluster_id = self._cluster_id or cluster_id
+            if cluster_id not in (0, expected):
+                problem = (
+                    f"ClusterId {cluster_id} of another Etcd; expected {expected}. Offsets of one cluster "
+                    "mean nothing in another: make a new client if the cluster was replaced"
+                )
+                raise ProtocolError("Header.Etcd", problem)
         if self._cache is not None and item:
             self._cache.update_route(_bare(item), source.route if isinstance(source, pb.Header) else source)
 
@@ -263,7 +271,10 @@ class Dialer:
             if default.endpoint.target == endpoint.target and default.endpoint.secure == endpoint.secure:
                 return default
         if self._secure and not endpoint.secure:
-            self._warn(text)
+            # The client's token could be read there.
+            if not self._warned:
+                self._warned = True
+                logger.warning("insecure route is not followed default=%s route=%s", self.default, text)
             return None
         with self._lock:
             connection = self._members.get(text)
@@ -274,21 +285,6 @@ class Dialer:
         for other in others:
             other.hang_up(IDLE_S)
         return connection
-
-    def _warn(self, endpoint: str) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("insecure route is not followed default=%s route=%s", self.default, endpoint)
-
-    def _check_cluster(self, cluster_id: int) -> None:
-        with self._lock:
-            expected = self._cluster_id = self._cluster_id or cluster_id
-        if cluster_id not in (0, expected):
-            problem = (
-                f"ClusterId {cluster_id} of another Etcd; expected {expected}. Offsets of one cluster mean "
-                "nothing in another: make a new client if the cluster was replaced"
-            )
-            raise ProtocolError("Header.Etcd", problem)
 
 
 def open_dialer(
