@@ -115,7 +115,7 @@ from gazette_spark.table.preflight import check_delta, check_workers, gazette_op
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.session import session_or_active
 from gazette_spark.table.start_checks import check_alone, check_places, warn_of_other_writers
-from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
+from gazette_spark.table.trim import missing_columns, range_origin, rows_in_ranges
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
 
@@ -629,17 +629,17 @@ class DeltaSink:
 
     def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
         """Return the rows of the batch to write."""
-        if not decision.kept:
+        if not decision.new_ranges:
             return df
         columns = range_origin(df.schema, batch.isolation)
         if columns is None:
             problem = missing_columns(df.schema, batch.isolation)
             raise TrimError(self._target.name, batch.app_id, batch.batch_id, problem)
-        trimmed = [SkippedGap(each.journal, each.begin, each.since) for each in decision.kept]
+        trimmed = [SkippedGap(each.journal, each.begin, each.since) for each in decision.new_ranges]
         if trimmed := [each for each in trimmed if each.begin < each.end]:
             line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(trimmed)}"
             log.warning("rows are in the table, trimmed %s", line)
-        return kept_rows(df, decision.kept, columns)
+        return rows_in_ranges(df, decision.new_ranges, columns)
 
     def _write(
         self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write, mode: str

@@ -5,24 +5,24 @@
 
 One journal of a batch, ``[begin, end)``, against the offset ``recorded`` for it:
 
-===========================  =========  ==========================================================
-``begin == recorded < end``  NEXT       these bytes come next
-``begin == recorded == end`` UNCHANGED      it has not moved
-no ``recorded``, begin = end NEXT       a journal new to the table, whose first offset is pinned
-``end <= recorded``          COVERED    its bytes are in the table
+===========================  ==========  =========================================================
+``begin == recorded < end``  NEXT        these bytes come next
+``begin == recorded == end`` UNCHANGED   it has not moved
+no ``recorded``, begin = end NEXT        a journal new to the table, whose first offset is pinned
+``end <= recorded``          COVERED     its bytes are in the table
 ``begin < recorded < end``   PARTIAL     its first bytes are in the table, its last ones come next
-``begin > recorded``         GAP        bytes in between would be left out
-everything else              OVERLAP    some of its bytes are before the table's first, or it goes back
-===========================  =========  ==========================================================
+``begin > recorded``         GAP         bytes in between would be left out
+everything else              OVERLAP     some of its bytes are before the table's first, or it goes back
+===========================  ==========  =========================================================
 
 A journal is looked up under its source's number in the query, else under any other source: sources may have
 been swapped, or added in front.
 
 A batch is written if its journals are all NEXT or UNCHANGED, and skipped if none is NEXT and all are COVERED
-or UNCHANGED. **A batch in which nothing moved is not empty for that**: Spark runs such batches to emit closed
+or UNCHANGED. **A batch in which no source moved may still have rows**: Spark runs such batches to emit closed
 windows, timers and outer joins. So it is skipped only as a *replay*: if the newest entry is of the same query
-and batch, planned at the same time; else it is written. Anything else comes from a checkpoint that is not
-this table's, and is refused, unless the writer is :class:`Allowed` more:
+and batch, planned at the same time. Otherwise it is written. Anything else comes from a checkpoint that is
+not this table's, and is refused, unless the writer is :class:`Allowed` more:
 
 - ``trim``: rows of journals that are COVERED or PARTIAL are left out by journal and offset, row by row
   where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
@@ -82,7 +82,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRange:
+class NewRange:
     """The rows of one journal in a batch that are new to the table: those with ``since <= offset < end``."""
 
     journal: str
@@ -97,8 +97,9 @@ class Write:
     """Append the rows, with this entry in the same Delta commit."""
 
     entry: LedgerEntry
-    kept: tuple[KeptRange, ...] = ()
-    """If given, only rows in these ranges are appended; one range for each journal that the batch reads."""
+    new_ranges: tuple[NewRange, ...] = ()
+    """If not empty, only rows in these ranges are appended; one range for each journal that the batch reads.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,9 @@ class Coverage(Enum):
     """Relation of a journal's part of a batch to the recorded offsets; see the module's table."""
 
     NEXT = "next"
-    UNCHANGED = "still"
+    UNCHANGED = "unchanged"
     COVERED = "covered"
-    PARTIAL = "partly"
+    PARTIAL = "partial"
     GAP = "gap"
     OVERLAP = "overlap"
 
@@ -149,19 +150,23 @@ def decide(
             first. If another is the newest now, someone else writes too.
         allowed: The writer's permissions for a batch that does not continue the table.
     """
-    found = state.entry
-    compared = _compared(batch, found, allowed)
+    newest = state.entry
+    compared = _compare(batch, newest, allowed)
     state = replace(state, entry=compared.entry)
     coverages = compared.coverages
-    if error := _table_conflict(state, compared, seen) or (
-        found and _checkpoint_conflict(batch, found, allowed)
-    ):
+    # The table may be one that this writer must not continue, and the batch one of another checkpoint than
+    # the table's. Offsets alone show neither, so both come before the comparison of offsets.
+    error = _table_conflict(state, compared, seen)
+    if error is None and newest is not None:
+        error = _checkpoint_conflict(batch, newest, allowed)
+    if error is not None:
         return Refusal(error)
+    # A replay is skipped even if no source moved. Any other batch in which none moved may have rows.
     covered = coverages <= {Coverage.COVERED, Coverage.UNCHANGED}
-    if covered and found is not None and is_replay(batch, found):
+    if covered and newest is not None and is_replay(batch, newest):
         return Skip()
     if coverages <= {Coverage.NEXT, Coverage.UNCHANGED} and (
-        Coverage.NEXT in coverages or _may_have_rows(batch, found)
+        Coverage.NEXT in coverages or _may_have_rows(batch, newest)
     ):
         return Write(next_entry(state, batch, attempt, allowed))
     if covered:
@@ -177,24 +182,25 @@ class _Comparison:
 
     batch: Batch
     entry: LedgerEntry | None
-    found: tuple[tuple[Coverage, Mismatch], ...]
+    parts: tuple[tuple[Coverage, Mismatch], ...]
     """By journal and by other source, in order."""
 
     @property
     def coverages(self) -> frozenset[Coverage]:
-        return frozenset(coverage for coverage, _ in self.found)
+        return frozenset(coverage for coverage, _ in self.parts)
 
-    def error(self, kind: type[BatchMismatchError], wanted: Collection[Coverage]) -> BatchMismatchError:
-        """Return an error that names what is covered in one of the wanted ways."""
-        batch, mismatches = self.batch, tuple(each for coverage, each in self.found if coverage in wanted)
+    def error(self, kind: type[BatchMismatchError], coverages: Collection[Coverage]) -> BatchMismatchError:
+        """Return an error that names the parts of the batch that are covered in one of these ways."""
+        batch = self.batch
+        mismatches = tuple(mismatch for coverage, mismatch in self.parts if coverage in coverages)
         return kind(batch.table, batch.app_id, batch.batch_id, mismatches)
 
 
-def _compared(batch: Batch, found: LedgerEntry | None, allowed: Allowed) -> _Comparison:
-    if found is None:
+def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _Comparison:
+    if newest is None:
         return _Comparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
-    moves = _moves(batch, found)
-    entry = _align_sources(found, batch, moves)
+    moves = _moves(batch, newest)
+    entry = _align_sources(newest, batch, moves)
     return _Comparison(batch, entry, tuple(_coverages(batch, entry, allowed, moves.keys())))
 
 
@@ -215,11 +221,11 @@ def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
 
 
 def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
-    """Say whether a batch in which nothing moved, and which is no replay, is to be written.
+    """Say whether a batch in which no source moved, and which is no replay, has to be written.
 
     The first batch of a query pins its start, and has no rows. It leaves an entry only where later batches
-    are compared with that, or have to be told from those of a query with state. A batch without a query has
-    no state.
+    are compared with that, or where they must not be mistaken for those of a query with state. A batch
+    without a query has no state.
     """
     if entry is None:
         return True
@@ -228,15 +234,15 @@ def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
     if batch.batch_id > 0 or _is_bound(batch) or entry.stateful:
         return True
     # The source has compared a journal that was created again: later batches name the new creation.
-    known = entry.fingerprints
+    recorded = entry.fingerprints
     return any(
-        journal in known and known[journal].create_revision != new.create_revision and new.create_revision
+        journal in recorded and new.create_revision not in (0, recorded[journal].create_revision)
         for journal, new in batch.fingerprints.items()
     )
 
 
 def _is_bound(batch: Batch) -> bool:
-    """Say whether the rows of a query's batches follow from its checkpoint only."""
+    """Say whether only a query's own checkpoint determines the rows of its batches."""
     return batch.stateful or not all(isinstance(position, JournalOffsets) for position in batch.end)
 
 
@@ -245,7 +251,7 @@ def _checkpoint_conflict(
 ) -> OverlapError | GapError | None:
     """Return the reason why a batch does not follow an entry, if its query or the entry's is bound.
 
-    Rows that are still in the state of the entry's query would be lost with its checkpoint, whatever comes.
+    Rows that are still in the state of the entry's query are lost with its checkpoint, regardless of offsets.
     """
     if not (_is_bound(batch) or entry.stateful):
         return None
@@ -285,22 +291,22 @@ def _bound_mismatches(batch: Batch, entry: LedgerEntry) -> Iterator[Mismatch]:
     recorded = entry.end
     for number, (begin, end) in enumerate(zip(batch.begin, batch.end, strict=True)):
         if not isinstance(end, JournalOffsets):
-            known = recorded[number] if number < len(recorded) else None
-            yield Mismatch(f"source {number}", f"{_text(known)} ({last})", _text(begin), end)
+            position = recorded[number] if number < len(recorded) else None
+            yield Mismatch(f"source {number}", f"{_text(position)} ({last})", _text(begin), end)
 
 
 def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
-    """Write the new rows of a batch, if they can be told apart."""
+    """Write only the new rows of a batch, if its rows say what is new."""
     assert state.entry is not None  # Without an entry nothing is covered.
     if len(batch.end) > 1 or len(state.entry.end) > 1:
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
         return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
-    kept = tuple(_kept_ranges(batch, state.entry))
-    trimmed_bytes = sum(each.since - each.begin for each in kept)
-    return Write(replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes), kept)
+    ranges = tuple(_new_ranges(batch, state.entry))
+    trimmed_bytes = sum(span.since - span.begin for span in ranges)
+    return Write(replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes), ranges)
 
 
-def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
+def _new_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[NewRange]:
     """Yield the new range of each journal that the only source of a batch reads."""
     recorded = entry.read_through
     for begin, end in zip(batch.begin, batch.end, strict=True):
@@ -308,20 +314,23 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
         assert isinstance(end, JournalOffsets)
         for journal, until in end.read_through.items():
             if (since := begin.read_through[journal]) < until:
-                yield KeptRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
+                yield NewRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
 
 
 def _table_conflict(
     state: LedgerState, compared: _Comparison, seen: str | None
 ) -> SinkError | JournalRecreatedError | None:
-    """Return why the table is not one this writer may continue, if it is not."""
+    """Return the reason why this writer may not continue the table, None if it may."""
     batch = compared.batch
     if state.entry is not None and (
         error := _recreated(batch, state.entry) or _other_rows(batch, state.entry)
     ):
         return error
-    if state.entry is None and (batch.batch_id > 0 or is_cut_off(state)):  # Batch 0 left an entry somewhere.
+    # Batch 0 has left an entry: without one, this is another table, or an older version of it.
+    if state.entry is None and (batch.batch_id > 0 or is_cut_off(state)):
         return _without_entry(state, compared)
+    # A RESTORE between the decision on the newest entry and its commit is no conflict for Delta. The writer
+    # of that entry may have died before it could look.
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
     if Coverage.GAP in compared.coverages:
@@ -332,7 +341,7 @@ def _table_conflict(
 
 
 def is_cut_off(state: LedgerState) -> bool:
-    """Say whether the log shows an entry, but not what the newest visible one stands on, or that one itself.
+    """Say whether the log shows an entry, but not the newest visible one with all that it is stored on.
 
     A new query must not begin a second ledger on rows whose ledger was cleaned up.
     """
@@ -340,7 +349,7 @@ def is_cut_off(state: LedgerState) -> bool:
 
 
 def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
-    """Return the error for a later batch on a table that has no entry, which says where to start anew."""
+    """Return the error for a later batch on a table without an entry; it says where to start again."""
     if state.truncated:
         return LedgerLostError(compared.batch.table, compared.batch.app_id)
     error = compared.error(GapError, frozenset(Coverage))
@@ -356,15 +365,19 @@ def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
     error.advice = (
         f"The checkpoint is of a query that has written before, and {missing}. Bring the table back, or give "
         "the sink its present name. To fill a table from the beginning, start with a new checkpoint, and "
-        "startingOffsets=earliest or the offsets wanted: the default, latest, leaves out what is there"
+        "startingOffsets=earliest or your own offsets: the default, latest, leaves out all existing records"
     )
     return error
 
 
 def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
-    """Return the reason why a batch's rows are of another kind than an entry's, if they are."""
+    """Return the reason why a batch's rows are of another kind than an entry's, None if they are not."""
     if entry.mode == "upsert" != batch.mode:
-        return _appended_to_upserts(batch)
+        problem = (
+            f"app id {batch.app_id!r} keeps one row of each key by upsert, and batch {batch.batch_id} would "
+            "be appended. Give DeltaSink the argument upsert that it had, or another app id for other rows"
+        )
+        return TableRefusedError(batch.table, problem)
     if entry.isolation != batch.isolation:
         problem = (
             f"app id {batch.app_id!r} has rows of isolationLevel={entry.isolation}, and batch "
@@ -386,38 +399,30 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
 
 
 def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None:
-    """Return an error if a journal of the batch is another one than the table's rows were read from.
+    """Return an error if the table's rows were read from another journal of the same name.
 
     The source compares bytes wherever it knows what to compare with. Here that is done again with what the
     batch brought. A query that does not know the table, as one from the earliest offset with ``trim``, shows
     itself by the creation of its journals.
     """
     for journal, new in batch.fingerprints.items():
-        if (known := entry.fingerprints.get(journal)) is None:
+        if (recorded := entry.fingerprints.get(journal)) is None:
             continue
-        revisions = (new.create_revision, known.create_revision)
-        earlier = batch.earlier_fingerprints.get(journal, new)
-        for each in (new, earlier):
-            if each.has_range_of(known) and each.digest != known.digest:
-                compared = (known.begin, known.end)
-                return JournalRecreatedError(journal, known.end, *revisions, compared, batch.table)
+        revisions = (new.create_revision, recorded.create_revision)
+        fingerprints = (new, batch.earlier_fingerprints.get(journal, new))
+        for fingerprint in fingerprints:
+            if fingerprint.has_range_of(recorded) and fingerprint.digest != recorded.digest:
+                compared = (recorded.begin, recorded.end)
+                return JournalRecreatedError(journal, recorded.end, *revisions, compared, batch.table)
         # A fingerprint of the batch before says nothing of this one's journal if it names the old creation.
         are_same_bytes = any(
-            each.has_range_of(known) and each.create_revision == new.create_revision
-            for each in (new, earlier)
+            fingerprint.has_range_of(recorded) and fingerprint.create_revision == new.create_revision
+            for fingerprint in fingerprints
         )
-        is_other_creation = 0 not in revisions and new.create_revision != known.create_revision
-        if is_other_creation and not are_same_bytes and known.end > 0:
-            return JournalRecreatedError(journal, known.end, *revisions, table=batch.table)
+        is_other_creation = 0 not in revisions and new.create_revision != recorded.create_revision
+        if is_other_creation and not are_same_bytes and recorded.end > 0:
+            return JournalRecreatedError(journal, recorded.end, *revisions, table=batch.table)
     return None
-
-
-def _appended_to_upserts(batch: Batch) -> TableRefusedError:
-    problem = (
-        f"app id {batch.app_id!r} keeps one row of each key by upsert, and batch {batch.batch_id} would "
-        "be appended. Give DeltaSink the argument upsert that it had, or another app id for other rows"
-    )
-    return TableRefusedError(batch.table, problem)
 
 
 def fenced(state: LedgerState, batch: Batch) -> FencedError:
@@ -437,7 +442,7 @@ def fenced(state: LedgerState, batch: Batch) -> FencedError:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The write is in the table, on top of the entry it was decided on."""
+    """The write is in the table, and directly follows the entry it was decided on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +453,7 @@ class Retry:
 def verify(
     before: LedgerState, after: LedgerState, written: LedgerEntry, batch: Batch, *, conflict: bool
 ) -> Committed | Retry | Refusal:
-    """Return the outcome of a write, which Delta may have skipped in silence.
+    """Return the outcome of a write, which Delta may have skipped without an error.
 
     Args:
         before: The state that the write was decided on.
@@ -460,13 +465,18 @@ def verify(
     if after.entry is not None and after.entry.attempt == written.attempt:
         cleaned_up = after.previous is None and after.truncated
         if cleaned_up and any(at > before.table_version for at in after.jumps):
-            return Refusal(_restored_in_between(after, batch))  # It must not hide behind a clean-up.
+            # The parent is gone from the log, so nothing shows what the entry follows. A RESTORE after the
+            # decision must not hide behind that.
+            return Refusal(_restored_in_between(after, batch))
         return Committed() if _on_its_parent(after) else Refusal(_restored_in_between(after, batch))
+    # Not in the table. If another entry is the newest now, another writer has taken the turn.
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
             return Retry()  # Everything was undone; the next decision names the gap.
         return Refusal(fenced(after, batch))
+    # Nobody has moved on. With a conflict, or where the write came and was undone by a RESTORE, it may be
+    # tried again. Without either, Delta has skipped the number: it knows entries that the log has lost.
     if conflict or after.txn_version > before.txn_version:
         return Retry()
     return Refusal(LedgerLostError(batch.table, batch.app_id))
@@ -538,11 +548,11 @@ def _latest_fingerprints(batch: Batch, entry: LedgerEntry | None) -> dict[str, F
 
     One of the same reach replaces the recorded one: its journal was created again over the same bytes.
     """
-    known = dict(entry.fingerprints) if entry else {}
+    latest = dict(entry.fingerprints) if entry else {}
     for journal, new in batch.fingerprints.items():
-        if journal not in known or known[journal].end <= new.end:
-            known[journal] = new
-    return known
+        if journal not in latest or latest[journal].end <= new.end:
+            latest[journal] = new
+    return latest
 
 
 def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
@@ -550,22 +560,22 @@ def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
 
     Of several sources that of which the table has most is meant.
     """
-    known = [_journals_of(position) for position in entry.end]
+    recorded = [_journals_of(position) for position in entry.end]
     return {
-        (number, journal): max(holders, key=lambda source: known[source][journal])
+        (number, journal): max(holders, key=lambda source: recorded[source][journal])
         for number, position in enumerate(batch.end)
         for journal in _journals_of(position)
-        if not (number < len(known) and journal in known[number])
-        if (holders := [source for source, offsets in enumerate(known) if journal in offsets])
+        if not (number < len(recorded) and journal in recorded[number])
+        if (holders := [source for source, offsets in enumerate(recorded) if journal in offsets])
     }
 
 
 def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], int]) -> LedgerEntry:
     """Return an entry with its positions under the numbers that the sources have in a batch.
 
-    A journal goes over to its new source, and stays with the other one as long as that reads it, too. What
-    the batch's sources do not read keeps a place behind them, lest it is forgotten. A new query's other
-    sources begin without a position.
+    A journal moves to its new source, and stays with the old one as long as that reads it, too. Positions
+    that no source of the batch reads are placed after those of its sources, so that the ledger keeps them. A
+    new query's other sources begin without a position.
     """
     same_query = batch.query_id == entry.query_id
     in_place = len(entry.end) <= len(batch.end) and all(
@@ -577,22 +587,22 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
     read = {
         (number, journal) for number, position in enumerate(batch.end) for journal in _journals_of(position)
     }
-    left = {(source, journal) for (_, journal), source in moves.items()} - read
+    vacated = {(source, journal) for (_, journal), source in moves.items()} - read
 
     texts = {number for number, position in enumerate(entry.end) if isinstance(position, str)}
 
-    def arranged(positions: Positions) -> Positions:
+    def align(positions: Positions) -> Positions:
         journals = [_journals_of(position) for position in positions]
-        kept = [
-            {journal: at for journal, at in offsets.items() if (number, journal) not in left}
+        by_source = [
+            {journal: at for journal, at in offsets.items() if (number, journal) not in vacated}
             for number, offsets in enumerate(journals)
         ]
-        kept += [{}] * (len(batch.end) - len(kept))
+        by_source += [{}] * (len(batch.end) - len(by_source))
         for (number, journal), source in moves.items():
-            kept[number] = kept[number] | {journal: journals[source][journal]}
+            by_source[number] = by_source[number] | {journal: journals[source][journal]}
         placed: list[SourcePosition] = []
         behind: list[SourcePosition] = []
-        for number, offsets in enumerate(kept):
+        for number, offsets in enumerate(by_source):
             old = positions[number] if number < len(positions) else None
             new = batch.end[number] if number < len(batch.end) else None
             if isinstance(new, JournalOffsets):
@@ -607,10 +617,10 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
 
     return replace(
         entry,
-        start=arranged(entry.start),
-        begin=arranged(entry.begin),
-        end=arranged(entry.end),
-        full_ms=None,  # What moves next is stored with all positions: readers have the entry as it was.
+        start=align(entry.start),
+        begin=align(entry.begin),
+        end=align(entry.end),
+        full_ms=None,  # Readers have the entry as it was: the next one must be stored with all positions.
     )
 
 
@@ -621,58 +631,58 @@ def _journals_of(position: SourcePosition) -> Mapping[str, int]:
 def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[SkippedGap]:
     """Yield the gaps between table and batch that may be left out."""
     recorded = entry.end if entry else ()
-    for begin, known in zip(batch.begin, recorded, strict=False):
-        if isinstance(begin, JournalOffsets) and isinstance(known, JournalOffsets):
+    for begin, end in zip(batch.begin, recorded, strict=False):
+        if isinstance(begin, JournalOffsets) and isinstance(end, JournalOffsets):
             for journal, since in begin.read_through.items():
-                at = known.read_through.get(journal, since)
+                at = end.read_through.get(journal, since)
                 if at < since and (gap := SkippedGap(journal, at, since)) in allowed.gaps:
                     yield gap
 
 
-def _advance(old: Positions, new: Positions) -> Positions:
-    """Return the table's position after a batch: no journal goes back, unread journals stay."""
-    return tuple(_max_position(a, b) for a, b in zip_longest(old, new))
+def _advance(recorded: Positions, reached: Positions) -> Positions:
+    """Return the table's position after a batch: no journal goes back, and unread journals stay."""
+
+    def advance(old: SourcePosition, new: SourcePosition) -> SourcePosition:
+        if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
+            offsets = old.read_through
+            advanced = {name: max(at, offsets.get(name, at)) for name, at in new.read_through.items()}
+            return JournalOffsets({**offsets, **advanced})
+        return old if new is None else new
+
+    return tuple(advance(old, new) for old, new in zip_longest(recorded, reached))
 
 
-def _max_position(old: SourcePosition, new: SourcePosition) -> SourcePosition:
-    if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
-        known = old.read_through
-        return JournalOffsets(
-            {**known, **{name: max(at, known.get(name, at)) for name, at in new.read_through.items()}}
-        )
-    return old if new is None else new
+def _merge(begins: Positions, recorded: Positions) -> Positions:
+    """Return recorded positions, and where a batch begins in journals and sources without one."""
 
+    def merge(begin: SourcePosition, position: SourcePosition) -> SourcePosition:
+        if isinstance(begin, JournalOffsets) and isinstance(position, JournalOffsets):
+            return JournalOffsets({**begin.read_through, **position.read_through})
+        return begin if position is None else position
 
-def _merge(old: Positions, new: Positions) -> Positions:
-    return tuple(_merge_one(a, b) for a, b in zip_longest(old, new))
-
-
-def _merge_one(old: SourcePosition, new: SourcePosition) -> SourcePosition:
-    if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
-        return JournalOffsets({**old.read_through, **new.read_through})
-    return old if new is None else new
+    return tuple(merge(begin, position) for begin, position in zip_longest(begins, recorded))
 
 
 def _coverages(
     batch: Batch, entry: LedgerEntry | None, allowed: Allowed, moved: Collection[tuple[int, str]]
 ) -> Iterator[tuple[Coverage, Mismatch]]:
-    """Yield how each journal and each other source of the batch fits, in order.
+    """Yield the coverage of each journal and each other source of the batch, in order.
 
-    A journal that the table has from another source must continue where it ended: what this source has read
-    of it before is not known.
+    A journal that the table has from another source must continue where it ended: nothing says what this
+    source has read of it before.
     """
     recorded = entry.end if entry else ()
     started = entry.start if entry else ()
     for number, end in enumerate(batch.end):
         begin = batch.begin[number]
-        known = recorded[number] if number < len(recorded) else None
+        position = recorded[number] if number < len(recorded) else None
         if not isinstance(end, JournalOffsets):
-            name, text = f"source {number}", known if isinstance(known, str) else None
+            name, text = f"source {number}", position if isinstance(position, str) else None
             again = entry is not None and is_replay(batch, entry)
             yield _fit_text(begin, end, text, again=again), Mismatch(name, text, _text(begin), end)
             continue
         assert isinstance(begin, JournalOffsets)  # See Batch.__post_init__.
-        offsets = _journals_of(known)
+        offsets = _journals_of(position)
         firsts = _journals_of(started[number]) if number < len(started) else {}
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
@@ -684,7 +694,7 @@ def _coverages(
 
 
 def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinning: bool) -> Coverage:
-    """Say how ``[begin, end)`` of one journal fits.
+    """Compare ``[begin, end)`` of one journal with the table.
 
     Args:
         begin: First byte of the batch.
@@ -708,7 +718,7 @@ def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinni
 
 
 def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None, *, again: bool) -> Coverage:
-    """Say how another source fits: its positions can be equal or different, but have no known order.
+    """Compare another source with the table. Its positions are equal or different; their order is unknown.
 
     Equal texts are the same place only within one query, and for its next batch or, ``again``, for a replay.
     """

@@ -180,12 +180,12 @@ class LedgerEntry:
             value["audit"] = [each.to_value() for each in self.audit]
         if self.adopted:
             value["adopted"] = True
-        given = (
+        optional = (
             ("dead_letters", self.dead_letters),
             ("dead_attempt", self.dead_attempt),
             ("planned_ms", FENCE_MS if self.is_fence else self.planned_ms),
         )
-        value |= {name: each for name, each in given if each is not None}
+        value |= {name: each for name, each in optional if each is not None}
         if self.stateful:
             value["stateful"] = True
         prints = self.fingerprints if self.moved is None else self.new_fingerprints
@@ -219,7 +219,7 @@ class EntryDelta:
         return self.entry.txn_version
 
     def on(self, parent: LedgerEntry) -> LedgerEntry | None:
-        """Return the whole entry, None if ``parent`` is another entry than its parent."""
+        """Return the entry with all positions, None if ``parent`` is another entry than its parent."""
         if parent.attempt != self.entry.parent or len(parent.end) != len(self.moved):
             return None
         starts: list[SourcePosition] = []
@@ -250,22 +250,27 @@ def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
     """Return what moved between an entry and its parent, None if it takes all positions to say it."""
     if len(parent.end) != len(entry.end):
         return None
-    found: list[Mapping[str, int | list[int]] | str | None] = []
+    by_source: list[Mapping[str, int | list[int]] | str | None] = []
     for begin, old, new in zip(entry.begin, parent.end, entry.end, strict=True):
         if not (isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets)):
-            found.append(new if isinstance(new, str) else None)
+            by_source.append(new if isinstance(new, str) else None)
             continue
-        known, begins = old.read_through, begin.read_through if isinstance(begin, JournalOffsets) else {}
-        found.append(
+        ends, begins = old.read_through, begin.read_through if isinstance(begin, JournalOffsets) else {}
+        by_source.append(
             {
-                journal: at if journal in known else [begins.get(journal, at), at]
+                journal: at if journal in ends else [begins.get(journal, at), at]
                 for journal, at in new.read_through.items()
-                if known.get(journal) != at
+                if ends.get(journal) != at
             }
         )
-    moved = tuple(found)
-    whole = EntryDelta(entry, moved).on(parent)
-    same = whole and (whole.start, whole.begin, whole.end) == (entry.start, entry.begin, entry.end)
+    # A reader has to get the same entry from it.
+    moved = tuple(by_source)
+    restored = EntryDelta(entry, moved).on(parent)
+    same = restored and (restored.start, restored.begin, restored.end) == (
+        entry.start,
+        entry.begin,
+        entry.end,
+    )
     return moved if same else None
 
 
@@ -283,8 +288,8 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
         return replace(entry, full_ms=now_ms)
     if (moved := _moved(parent, entry)) is None:
         return replace(entry, full_ms=now_ms)
-    known = parent.fingerprints
-    new = {name: each for name, each in entry.fingerprints.items() if known.get(name) != each}
+    recorded = parent.fingerprints
+    new = {name: each for name, each in entry.fingerprints.items() if recorded.get(name) != each}
     return replace(entry, moved=moved, new_fingerprints=new, deltas=parent.deltas + 1, full_ms=full_ms)
 
 
@@ -325,8 +330,8 @@ def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
         case {"moved": list(moved), "deltas": int(deltas), "full_ms": int(full_ms), "parent": str()} if all(
             _is_moved(each) for each in moved
         ):
-            whole = _entry(value | {"start": [], "begin": [], "end": []}, app_id)
-            return EntryDelta(replace(whole, deltas=deltas, full_ms=full_ms), tuple(moved))
+            entry = _entry(value | {"start": [], "begin": [], "end": []}, app_id)
+            return EntryDelta(replace(entry, deltas=deltas, full_ms=full_ms), tuple(moved))
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
 
@@ -420,14 +425,14 @@ def _isolation(value: object, app_id: str) -> Isolation:
 
 
 def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
-    found: list[SkippedGap] = []
+    gaps: list[SkippedGap] = []
     for value in values if isinstance(values, list) else [values]:
         match value:
             case [str(journal), int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
-                found.append(SkippedGap(journal, begin, end))
+                gaps.append(SkippedGap(journal, begin, end))
             case _:
                 raise LedgerFormatError(app_id, f"no gap: {json.dumps(value)[:200]}")
-    return tuple(found)
+    return tuple(gaps)
 
 
 def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
@@ -560,7 +565,8 @@ class Batch:
         starts = [each.starts for each in self.end if isinstance(each, JournalOffsets)]
         named = {name: at for each in starts for name, at in each.items()}
         object.__setattr__(self, "starts", self.starts or named)
-        object.__setattr__(self, "end", tuple(_unmarked(e) for e in self.end))
+        plain = (each.plain() if isinstance(each, JournalOffsets) else each for each in self.end)
+        object.__setattr__(self, "end", tuple(plain))
 
 
 def _named_fingerprints(positions: Positions) -> dict[str, Fingerprint]:
@@ -586,14 +592,10 @@ def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
 def _pinned(begin: SourcePosition, end: SourcePosition) -> SourcePosition:
     if not isinstance(end, JournalOffsets):
         return begin
-    known = begin.read_through if isinstance(begin, JournalOffsets) else {}
+    begins = begin.read_through if isinstance(begin, JournalOffsets) else {}
     return JournalOffsets(
-        {journal: known.get(journal, offset) for journal, offset in end.read_through.items()}
+        {journal: begins.get(journal, offset) for journal, offset in end.read_through.items()}
     )
-
-
-def _unmarked(position: SourcePosition) -> SourcePosition:
-    return position.plain() if isinstance(position, JournalOffsets) else position
 
 
 def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: str) -> JournalOffsets | None:

@@ -94,8 +94,8 @@ def read_state(
     limit = FIRST_PAGE
     while True:
         rows = read_page(limit)
-        whole = len(rows) < limit
-        state = find_state(rows, app_id, table=table, entries=entries, whole=whole, restored=restored)
+        complete = len(rows) < limit
+        state = find_state(rows, app_id, table=table, entries=entries, complete=complete, restored=restored)
         if state is not None:
             return state
         limit *= PAGE_GROWTH
@@ -106,7 +106,7 @@ def find_state(
     app_id: str,
     *,
     table: str,
-    whole: bool,
+    complete: bool,
     entries: int = 2,
     restored: RestoredVersion = lambda _row, _rows: None,
 ) -> LedgerState | None:
@@ -116,7 +116,7 @@ def find_state(
         rows: Newest first, without a hole.
         app_id: Whose entries.
         table: Name of the table, for errors.
-        whole: There are no older rows.
+        complete: There are no older rows.
         entries: Visible entries to find.
         restored: Finds the version that a RESTORE to a point in time went back to.
 
@@ -128,43 +128,59 @@ def find_state(
         LedgerFormatError: an entry cannot be read.
     """
     by_version = {row.version: row for row in rows}
-    entry_of = whole_entries(rows, app_id)
-    found: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
+    entry_of = entries_by_version(rows, app_id)
+    visible: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
     jumps: list[int] = []
     truncated = False
     at = rows[0].version if rows else -1
-    while at >= 0 and len(found) < entries:
+    while at >= 0 and len(visible) < entries:
         row = by_version.get(at)
         if row is None:
-            if not whole:
+            if not complete:
                 return None
             truncated = True
             break
-        if row.operation in REPLACING and (entry_of or whole):  # Else older numbers are not known.
+        # No earlier row is in the table. But the highest transaction number counts across replacements, and
+        # without any entry among the rows it is further back.
+        if row.operation in REPLACING and (entry_of or complete):
             jumps.append(at)
             break
         if row.operation == "RESTORE":
             jumps.append(at)
             version = _named_version(row)
             if version is None and (version := restored(row, rows)) is None:
-                if not whole:
+                if not complete:
                     return None
                 raise _restored_to_a_time(row, app_id, table)
             at = version
             continue
         if entry := entry_of.get(at):
-            if found and found[-1][1].attempt == entry.attempt:
-                found.pop()
-            found.append((row, entry))
+            # Delta's own compaction repeats the entry of the commit before it: the older one has the rows.
+            if visible and visible[-1][1].attempt == entry.attempt:
+                visible.pop()
+            visible.append((row, entry))
         at -= 1
-    if found and isinstance(found[0][1], EntryDelta):
-        if not whole:
+    if visible and isinstance(visible[0][1], EntryDelta):
+        if not complete:
             return None
-        found, truncated = [], True  # What it stands on was cleaned up.
-    return _state(rows, list(entry_of.values()), found, tuple(jumps), truncated=truncated)
+        visible, truncated = [], True  # The entry that it is stored on was cleaned up.
+    newest, entry = visible[0] if visible else (None, None)
+    assert not isinstance(entry, EntryDelta)
+    undone = next((entry.start for entry in entry_of.values() if isinstance(entry, LedgerEntry)), ())
+    return LedgerState(
+        entry,
+        previous=visible[1][1].attempt if len(visible) > 1 else None,
+        txn_version=max((entry.txn_version for entry in entry_of.values()), default=-1),
+        table_version=rows[0].version if rows else -1,
+        entry_version=newest.version if newest else -1,
+        entry_time=newest.time if newest else "",
+        jumps=tuple(at for at in jumps if newest is None or at < newest.version),
+        truncated=truncated,
+        undone=() if visible else undone,
+    )
 
 
-def whole_entries(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
+def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
     """Return an app id's entries by version, newest first, with all positions where the rows show them.
 
     Args:
@@ -174,7 +190,7 @@ def whole_entries(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEn
     Raises:
         LedgerFormatError: an entry cannot be read.
     """
-    found: dict[int, LedgerEntry | EntryDelta] = {}
+    by_version: dict[int, LedgerEntry | EntryDelta] = {}
     by_attempt: dict[str, LedgerEntry] = {}
     for row in reversed(rows):
         entry = parse_entry(row.user_metadata, app_id)
@@ -184,8 +200,8 @@ def whole_entries(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEn
         if isinstance(entry, LedgerEntry):
             by_attempt[entry.attempt] = entry
         if entry:
-            found[row.version] = entry
-    return dict(reversed(found.items()))
+            by_version[row.version] = entry
+    return dict(reversed(by_version.items()))
 
 
 def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
@@ -226,7 +242,7 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
 
 def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
     """Return the app ids that have an entry in a history, by name."""
-    found = set()
+    names = set()
     for row in rows:
         try:
             value = parse_json(row.user_metadata or "null")
@@ -234,14 +250,14 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
             continue  # Other writers put any text there.
         match value:
             case {"app_id": str(app_id), "format_version": _}:
-                found.add(app_id)
-    return sorted(found)
+                names.add(app_id)
+    return sorted(names)
 
 
 def visible_entries(
     rows: Sequence[HistoryRow], app_id: str, *, table: str
 ) -> Iterator[tuple[HistoryRow, LedgerEntry]]:
-    """Yield an app id's entries whose rows are visible, newest first, as far as the rows show them whole.
+    """Yield an app id's entries whose rows are visible, newest first, as far as all their positions show.
 
     Args:
         rows: Newest first, without a hole.
@@ -254,51 +270,28 @@ def visible_entries(
     """
     by_version = {row.version: row for row in rows}
     at = rows[0].version if rows else -1
-    held: tuple[HistoryRow, LedgerEntry] | None = None
-    entry_of = whole_entries(rows, app_id)
+    # The oldest commit with the attempt so far: Delta's own compaction may repeat an entry.
+    candidate: tuple[HistoryRow, LedgerEntry] | None = None
+    entry_of = entries_by_version(rows, app_id)
     while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
         if row.operation == "RESTORE":
-            if held:
-                yield held
-                held = None
+            if candidate:
+                yield candidate
+                candidate = None
             if (version := _named_version(row)) is None:
                 raise _restored_to_a_time(row, app_id, table)
             at = version
             continue
         if entry := entry_of.get(at):
-            if held and held[1].attempt != entry.attempt:
-                yield held
-                held = None
+            if candidate and candidate[1].attempt != entry.attempt:
+                yield candidate
+                candidate = None
             if isinstance(entry, EntryDelta):
                 break
-            held = row, entry
+            candidate = row, entry
         at -= 1
-    if held:
-        yield held
-
-
-def _state(
-    rows: Sequence[HistoryRow],
-    entries: Sequence[LedgerEntry | EntryDelta],
-    found: Sequence[tuple[HistoryRow, LedgerEntry | EntryDelta]],
-    jumps: tuple[int, ...],
-    *,
-    truncated: bool,
-) -> LedgerState:
-    newest, entry = found[0] if found else (None, None)
-    assert not isinstance(entry, EntryDelta)  # See find_state.
-    undone = next((each.start for each in entries if isinstance(each, LedgerEntry)), ())
-    return LedgerState(
-        entry=entry,
-        previous=found[1][1].attempt if len(found) > 1 else None,
-        txn_version=max((each.txn_version for each in entries), default=-1),
-        table_version=rows[0].version if rows else -1,
-        entry_version=newest.version if newest else -1,
-        entry_time=newest.time if newest else "",
-        jumps=tuple(at for at in jumps if newest is None or at < newest.version),
-        truncated=truncated,
-        undone=() if found else undone,
-    )
+    if candidate:
+        yield candidate
 
 
 def _named_version(row: HistoryRow) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
-from gazette_spark.ledger.history import REPLACING, HistoryRow, whole_entries
+from gazette_spark.ledger.history import REPLACING, HistoryRow, entries_by_version
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 
@@ -41,7 +41,7 @@ class GroupCommit:
     """Identify the journals, as the ledger has it. Of a query checkpoint's steps they are not known."""
 
 
-def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
+def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = -1) -> list[GroupCommit]:
     """Return the steps of one app id in a table's history, oldest first.
 
     A RESTORE is a step, too: back to the table's position then. A RESTORE without a version, or to a version
@@ -50,12 +50,12 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
     Args:
         rows: newest first, down to the oldest available row, or to where the caller stopped reading.
         app_id: app id of the entries.
-        known: newest version whose step the caller has already.
+        since_version: newest version whose step the caller has already.
     """
     steps: list[GroupCommit] = []
     visible: dict[int, LedgerEntry | None] = {}
     at: LedgerEntry | None = None
-    entry_of = whole_entries(rows, app_id)
+    entry_of = entries_by_version(rows, app_id)
     for row in reversed(rows):
         before, entry = at, entry_of.get(row.version)
         if row.operation in REPLACING:
@@ -67,7 +67,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
         elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
-        if at is None or at is before or row.version <= known:
+        if at is None or at is before or row.version <= since_version:
             continue
         step = GroupCommit(row.version, epoch_ms(row.time), at.read_through)
         if at is entry:
@@ -100,7 +100,9 @@ def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> boo
 
     A RESTORE may lead there, and an entry may stand on one.
     """
-    if any(isinstance(each, EntryDelta) for name in app_ids for each in whole_entries(rows, name).values()):
+    if any(
+        isinstance(entry, EntryDelta) for name in app_ids for entry in entries_by_version(rows, name).values()
+    ):
         return True
     restored = (_restored(row) for row in rows if row.operation == "RESTORE")
     return any(version is not None and int(version) < rows[-1].version for version in restored)

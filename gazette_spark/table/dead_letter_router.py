@@ -35,18 +35,18 @@ from gazette_spark.ledger.dead_letters import (
     state_may_hold_letters,
     with_letters,
 )
-from gazette_spark.ledger.decision import Committed, KeptRange, Refusal, Write
+from gazette_spark.ledger.decision import Committed, NewRange, Refusal, Write
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.locations import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.trim import (
-    kept_rows,
     missing_columns,
     origin_columns,
     range_columns,
     range_origin,
+    rows_in_ranges,
 )
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import (
@@ -207,7 +207,7 @@ class DeadLetterRouter:
         if step is not None:
             if state_may_hold_letters(step, dead, decided):
                 raise self._error(HELD.format(table=self._table.name))
-            ranges = decided.kept or tuple(_whole_ranges(step.batch))
+            ranges = decided.new_ranges or tuple(_whole_ranges(step.batch))
             landed = self._merge(reasoned, step, ranges, origin, committed=committed)
             if landed is None:
                 return None
@@ -219,7 +219,7 @@ class DeadLetterRouter:
         self,
         reasoned: DataFrame,
         step: Divert,
-        ranges: Sequence[KeptRange],
+        ranges: Sequence[NewRange],
         origin: tuple[str, str],
         *,
         committed: bool,
@@ -229,7 +229,7 @@ class DeadLetterRouter:
         assert self._wanted is not None
         spark = reasoned.sparkSession
         dead = dead_rows(reasoned, self._app_id, self._wanted.corrupt_column, origin, committed=committed)
-        dead = kept_rows(dead, ranges, ("journal", _position(committed=committed)), doing="divert")
+        dead = rows_in_ranges(dead, ranges, ("journal", _position(committed=committed)), doing="divert")
         if step.may_have_some:
             known = self._letters(spark, self._dead.table_version, ranges, committed=committed)
             dead = dead.join(known, _place(dead, ("journal", "offset")) == known[PLACE], "left_anti")
@@ -239,7 +239,7 @@ class DeadLetterRouter:
         return landed
 
     def _letters(
-        self, spark: SparkSession, version: int, ranges: Sequence[KeptRange], *, committed: bool
+        self, spark: SparkSession, version: int, ranges: Sequence[NewRange], *, committed: bool
     ) -> DataFrame:
         """Return the places of this stream's letters in some ranges, at a version of their table."""
         assert self._table is not None
@@ -368,8 +368,8 @@ def _others(reasoned: DataFrame, letters: DataFrame | None, origin: tuple[str, s
 def _place(rows: DataFrame, origin: tuple[str, str]) -> Column:
     """Return journal and offset as one value.
 
-    Spark carries conditions over from one of equal columns to the other, and :func:`kept_rows` fails at rows
-    that are not the batch's.
+    Spark carries conditions over from one of equal columns to the other, and :func:`rows_in_ranges` fails at
+    rows that are not the batch's.
     """
     journal, offset = origin
     return F.struct(rows[journal].alias("journal"), rows[offset].alias("offset"))
@@ -380,11 +380,11 @@ def _position(*, committed: bool) -> str:
     return "ack_offset" if committed else "offset"
 
 
-def _whole_ranges(batch: Batch) -> Iterator[KeptRange]:
+def _whole_ranges(batch: Batch) -> Iterator[NewRange]:
     """Yield the bytes of a batch of one source."""
     for begin, end in zip(batch.begin, batch.end, strict=True):
         assert isinstance(begin, JournalOffsets)
         assert isinstance(end, JournalOffsets)
         for journal, until in end.read_through.items():
             if (since := begin.read_through[journal]) < until:
-                yield KeptRange(journal, since, since, until)
+                yield NewRange(journal, since, since, until)

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from gazette_spark.ledger.decision import KeptRange
+from gazette_spark.ledger.decision import NewRange
 from gazette_spark.ledger.entry import Isolation
 
 METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
@@ -59,8 +59,8 @@ def missing_columns(schema: StructType, isolation: Isolation = "read_uncommitted
     )
 
 
-def kept_rows(
-    df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str], *, doing: str = "trim"
+def rows_in_ranges(
+    df: DataFrame, kept: Sequence[NewRange], columns: tuple[str, str], *, doing: str = "trim"
 ) -> DataFrame:
     """Return the rows in the given ranges; running it fails at a row outside the batch's offsets.
 
@@ -76,7 +76,7 @@ def kept_rows(
     return df.where(F.when(inside, offset >= since).otherwise(F.raise_error(problem)))
 
 
-def range_columns(kept: Sequence[KeptRange], journal: Column) -> tuple[Column, Column, Column]:
+def range_columns(kept: Sequence[NewRange], journal: Column) -> tuple[Column, Column, Column]:
     """Return begin, since and end of a journal's range, null for other journals.
 
     The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.

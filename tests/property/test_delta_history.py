@@ -42,7 +42,7 @@ def histories(draw: st.DrawFn) -> list[HistoryRow]:
 
 def searched(rows: list[HistoryRow]) -> LedgerState:
     """The state by a search, without what only its errors tell."""
-    state = find_state(rows[::-1], "app", table="t", whole=True)
+    state = find_state(rows[::-1], "app", table="t", complete=True)
     assert state is not None
     return replace(state, jumps=())
 

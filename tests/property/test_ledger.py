@@ -595,7 +595,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if isinstance(made, Skip):
             assert before.entry is not None
             self.done(writer, before.entry.attempt)
-        if made.kept:
+        if made.new_ranges:
             self.seen.add("a batch is trimmed")
         if made.entry.accepted_gaps:
             self.seen.add("a gap is accepted")
@@ -666,7 +666,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self, writer: Writer, dead: LedgerState, before: LedgerState, made: Write
     ) -> Generator[None, None, tuple[LedgerEntry, Mark] | None]:
         """Commit the misfits of a batch; return the main table's entry, and what it is to be then."""
-        rows, entry = writer.emits(made.kept), made.entry
+        rows, entry = writer.emits(made.new_ranges), made.entry
         decided_on = self.mark_of(before)
         if writer.letters is None:
             return entry, writer.mark_after(decided_on, entry, rows)
@@ -798,7 +798,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         if expected.entry:
             assert isinstance(made, Write)
-        rows = writer.emits(made.kept) if isinstance(made, Write) else ()
+        rows = writer.emits(made.new_ranges) if isinstance(made, Write) else ()
         assert frozenset(rows) == expected.rows
 
     def check_recreated(self, error: JournalRecreatedError, writer: Writer) -> None:

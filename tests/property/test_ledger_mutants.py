@@ -74,7 +74,7 @@ class TrimsNothing(LedgerMachine):
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         made = super().decide(writer, state, attempt)
-        return replace(made, kept=()) if isinstance(made, Write) else made
+        return replace(made, new_ranges=()) if isinstance(made, Write) else made
 
 
 class TrimsTooMuch(LedgerMachine):
@@ -84,7 +84,9 @@ class TrimsTooMuch(LedgerMachine):
         made = super().decide(writer, state, attempt)
         if not isinstance(made, Write):
             return made
-        return replace(made, kept=tuple(replace(each, since=each.since + 1) for each in made.kept))
+        return replace(
+            made, new_ranges=tuple(replace(each, since=each.since + 1) for each in made.new_ranges)
+        )
 
 
 class KeepsGapsToItself(LedgerMachine):
@@ -309,7 +311,7 @@ def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:
                 found[row.version] = entry
         return dict(reversed(found.items()))
 
-    patch.setattr(history, "whole_entries", whole)
+    patch.setattr(history, "entries_by_version", whole)
 
 
 def take_rows_of_another_isolation(patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from pyspark.sql.types import StructType
 
 from gazette_spark import JournalOffsets, LedgerEntry
-from gazette_spark.ledger.decision import Allowed, KeptRange, Write
+from gazette_spark.ledger.decision import Allowed, NewRange, Write
 from gazette_spark.ledger.entry import Batch, LedgerState, Mode, Positions, SkippedGap, least_offsets
 from gazette_spark.ledger.history import REPLACING, HistoryRow, read_state
 from gazette_spark.offsets import Fingerprint
@@ -99,8 +99,8 @@ def bytes_of(intervals: Iterable[tuple[str, int, int]]) -> set[Record]:
 
 def ranges_of(made: Write, batch: Batch) -> set[Record]:
     """The records that a batch brings to its table and to the dead letters."""
-    if made.kept:
-        return bytes_of((each.journal, each.begin, each.end) for each in made.kept)
+    if made.new_ranges:
+        return bytes_of((each.journal, each.begin, each.end) for each in made.new_ranges)
     begins, ends = (least_offsets(positions) for positions in (batch.begin, batch.end))
     return bytes_of((journal, begins[journal], end) for journal, end in ends.items())
 
@@ -422,7 +422,7 @@ class Writer:
             return self.read[-1]
         return () if self.first else self.read[-2]
 
-    def emits(self, kept: tuple[KeptRange, ...]) -> tuple[Row, ...]:
+    def emits(self, kept: tuple[NewRange, ...]) -> tuple[Row, ...]:
         """Those of its rows that a decision keeps."""
         if not kept:
             return self.emitted()

@@ -125,8 +125,8 @@ def test_an_entry_on_top_of_a_lost_one_is_lost() -> None:
     table.move(1)
     table.move(1)
     newest = table.newest_first[:2]
-    assert find_state(newest, "orders", table="t", whole=False) is None
-    state = find_state(newest, "orders", table="t", whole=True)
+    assert find_state(newest, "orders", table="t", complete=False) is None
+    state = find_state(newest, "orders", table="t", complete=True)
     assert state is not None
     assert state.entry is None
     assert state.truncated

@@ -44,9 +44,9 @@ def repeated(version: int, number: int) -> HistoryRow:
     return replace(ours(version, number), operation="OPTIMIZE")
 
 
-def found(*oldest_first: HistoryRow, whole: bool = True) -> LedgerState | None:
+def found(*oldest_first: HistoryRow, complete: bool = True) -> LedgerState | None:
     """Look for the state in commits, oldest first."""
-    return find_state(oldest_first[::-1], APP, table="t", whole=whole)
+    return find_state(oldest_first[::-1], APP, table="t", complete=complete)
 
 
 def summary(*oldest_first: HistoryRow) -> tuple[str | None, str | None, int]:
@@ -153,11 +153,11 @@ def test_a_restore_to_a_time_is_followed_where_the_version_is_found() -> None:
         assert among == rows
         return 1
 
-    state = find_state(rows, APP, table="t", whole=True, restored=restored)
+    state = find_state(rows, APP, table="t", complete=True, restored=restored)
     assert state is not None
     assert state.entry is not None
     assert (state.entry.attempt, state.previous, state.jumps, asked) == ("1", "0", (), [3])
-    assert find_state(rows, APP, table="t", whole=False) is None
+    assert find_state(rows, APP, table="t", complete=False) is None
 
 
 def test_a_restore_to_a_time_is_refused() -> None:
@@ -185,7 +185,7 @@ def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
 )
 def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None:
     """None means older rows are needed."""
-    assert found(*rows, whole=False) is None
+    assert found(*rows, complete=False) is None
 
 
 def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:

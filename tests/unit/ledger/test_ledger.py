@@ -25,7 +25,7 @@ from gazette_spark.ledger.decision import (
     Committed,
     Coverage,
     Decision,
-    KeptRange,
+    NewRange,
     Refusal,
     Retry,
     Skip,
@@ -233,10 +233,10 @@ def test_a_partly_covered_batch_is_trimmed_on_request() -> None:
     """Per journal, rows from the recorded offset on are kept; the entry follows the one before it."""
     known = state((at(a=10, b=5, c=30, d=7),), start=(at(a=0, b=0, c=0, d=0),))
     decision = trimmed(known, batch(4, (at(a=5, b=5, c=20, d=7),), (at(a=15, b=9, c=30, d=7),)))
-    assert decision.kept == (
-        KeptRange("x/a", 5, 10, 15),
-        KeptRange("x/b", 5, 5, 9),
-        KeptRange("x/c", 20, 30, 30),
+    assert decision.new_ranges == (
+        NewRange("x/a", 5, 10, 15),
+        NewRange("x/b", 5, 5, 9),
+        NewRange("x/c", 20, 30, 30),
     )
     assert decision.entry.begin == (at(a=10, b=5, c=30, d=7),)
     assert decision.entry.end == (at(a=15, b=9, c=30, d=7),)
@@ -247,14 +247,14 @@ def test_a_covered_journal_does_not_go_back() -> None:
     decision = trimmed(
         state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (at(a=2, b=5),), (at(a=4, b=9),))
     )
-    assert decision.kept == (KeptRange("x/a", 2, 4, 4), KeptRange("x/b", 5, 5, 9))
+    assert decision.new_ranges == (NewRange("x/a", 2, 4, 4), NewRange("x/b", 5, 5, 9))
     assert decision.entry.trimmed_bytes == 2
     assert decision.entry.end == (at(a=10, b=9),)
 
 
 def test_a_batch_that_continues_is_not_trimmed() -> None:
     """A writer that may trim asks nothing of the rows of a batch that needs none of it."""
-    assert trimmed(state((at(a=10),)), batch(4, (at(a=10),), (at(a=20),))).kept == ()
+    assert trimmed(state((at(a=10),)), batch(4, (at(a=10),), (at(a=20),))).new_ranges == ()
 
 
 def test_a_writer_that_trims_may_start_behind_the_table() -> None:
@@ -313,7 +313,7 @@ def test_an_accepted_gap_is_recorded() -> None:
     assert decision.entry.begin == (at(a=10, b=5),)
     assert decision.entry.accepted_gaps == (SkippedGap("x/a", 10, 15),)
     assert decision.entry.gaps == (SkippedGap("x/a", 10, 15), SkippedGap("x/a", 20, 22))
-    assert decision.kept == ()
+    assert decision.new_ranges == ()
 
 
 def test_an_accepted_gap_is_recorded_by_the_first_batch() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gazette_spark.audit.tiling import Tiling, check_contiguous
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
-from gazette_spark.ledger.decision import Allowed, KeptRange, Refusal, Skip, Write, decide
+from gazette_spark.ledger.decision import Allowed, NewRange, Refusal, Skip, Write, decide
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 from gazette_spark.table.adopt import fingerprint_at, first_entry, recreated_entry
@@ -54,7 +54,7 @@ def test_an_adopted_ledger_of_committed_messages_says_where_their_query_began() 
     assert isinstance(decide(state, batch(0, 10, 10), attempt="mine", allowed=trim), Skip)
     made = decide(state, batch(1, 10, 90), attempt="mine", allowed=trim)
     assert isinstance(made, Write)
-    assert made.kept == (KeptRange("x/a", 10, 70, 90),)
+    assert made.new_ranges == (NewRange("x/a", 10, 70, 90),)
     refused = decide(state, batch(0, 70, 70, since=20), attempt="mine", allowed=trim)
     assert isinstance(refused, Refusal)
     assert isinstance(refused.error, TableRefusedError)
