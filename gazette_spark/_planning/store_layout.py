@@ -85,7 +85,7 @@ class StoredFragment:
 
 @dataclass(frozen=True, slots=True)
 class StoreSelection:
-    """The wanted journals of a store: those named, or else those under a prefix."""
+    """The selected journals of a store: those named, or else those under a prefix."""
 
     names: tuple[str, ...] = ()
     prefix: str = ""
@@ -104,79 +104,77 @@ class Layout:
     """Paths of files below the journals that are no fragments."""
 
 
-def layout_of(files: Iterable[StoreFile], wanted: StoreSelection) -> Layout:
-    """Find the journals wanted, and their fragments, in a listing.
+def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
+    """Find the selected journals and their fragments in a listing.
 
     Raises:
         OptionError: ``levels`` is missing, and the listing is ambiguous.
     """
     by_directory: dict[str, list[StoreFile]] = defaultdict(list)
-    for each in files:
-        directory, _, name = each.path.rpartition("/")
+    for file in files:
+        directory, _, name = file.path.rpartition("/")
         if not name.startswith("."):
-            by_directory[directory].append(each)
-    found: dict[str, list[StoredFragment]] = defaultdict(list)
+            by_directory[directory].append(file)
+    by_journal: dict[str, list[StoredFragment]] = defaultdict(list)
     skipped: list[str] = []
     for directory in sorted(by_directory):
-        journal = _journal_of(directory, wanted)
+        journal = _journal_of(directory, selection)
         if journal is None:
             continue
-        if not journal.startswith(wanted.prefix):
-            if wanted.levels:
-                _check_shallow(by_directory[directory], wanted)
+        if not journal.startswith(selection.prefix):
+            if selection.levels:
+                _check_shallow(by_directory[directory], selection)
             continue
-        fragments = list(_fragments(journal, by_directory[directory], skipped))
-        if wanted.names and wanted.levels is None and fragments and directory != journal:
+        fragments: list[StoredFragment] = []
+        for file in by_directory[directory]:
+            try:
+                relpath = file.path.removeprefix(journal + "/")
+                fragment = parse_content_path(journal, relpath, mod_time=file.mod_time)
+            except ProtocolError:
+                skipped.append(file.path)
+                continue
+            if fragment.length:
+                fragments.append(StoredFragment(fragment, file.path, file.size))
+        # Without `levels`, a fragment below a named journal may be one of a journal that nobody named.
+        if selection.names and selection.levels is None and fragments and directory != journal:
             raise _undecided(fragments[0].path, f"below the journal {journal!r}", "another journal")
-        found[journal] += fragments
-    journals = {name: tuple(sorted(found[name], key=_order)) for name in found if found[name]}
-    if not wanted.names and wanted.levels is None:
+        by_journal[journal] += fragments
+    journals = {
+        name: tuple(sorted(fragments, key=lambda stored: (stored.begin, stored.end, stored.path)))
+        for name, fragments in by_journal.items()
+        if fragments
+    }
+    if not selection.names and selection.levels is None:
         _check_decided(journals)
     return Layout(journals, tuple(skipped))
 
 
-def _order(each: StoredFragment) -> tuple[int, int, str]:
-    return each.begin, each.end, each.path
-
-
-def _journal_of(directory: str, wanted: StoreSelection) -> str | None:
-    """Return the journal that files in a directory are of, None if it is not wanted.
+def _journal_of(directory: str, selection: StoreSelection) -> str | None:
+    """Return the journal that files in a directory are of, None if it is not selected.
 
     Under a prefix that may be a name which does not have the prefix any more.
     """
     parts = directory.split("/")
-    if not wanted.names:
-        selected = f"{directory}/".startswith(wanted.prefix) and directory
-        return "/".join(parts[: len(parts) - (wanted.levels or 0)]) if selected else None
-    deepest = len(parts) if wanted.levels is None else wanted.levels
+    if not selection.names:
+        is_below = f"{directory}/".startswith(selection.prefix) and directory
+        return "/".join(parts[: len(parts) - (selection.levels or 0)]) if is_below else None
+    deepest = len(parts) if selection.levels is None else selection.levels
     names = ("/".join(parts[: len(parts) - depth]) for depth in range(len(parts)))
     for depth, name in enumerate(names):
-        if name in wanted.names:
+        if name in selection.names:
             return name if depth <= deepest else None
     return None
 
 
-def _fragments(journal: str, files: Iterable[StoreFile], skipped: list[str]) -> Iterable[StoredFragment]:
-    for each in files:
-        try:
-            relpath = each.path.removeprefix(journal + "/")
-            fragment = parse_content_path(journal, relpath, mod_time=each.mod_time)
-        except ProtocolError:
-            skipped.append(each.path)
-            continue
-        if fragment.length:
-            yield StoredFragment(fragment, each.path, each.size)
-
-
-def _check_shallow(files: Iterable[StoreFile], wanted: StoreSelection) -> None:
-    """Raise if there are fragments less deep under the prefix than journals with a postfix have them."""
-    for each in files:
-        name = each.path.rpartition("/")[2]
+def _check_shallow(files: Iterable[StoreFile], selection: StoreSelection) -> None:
+    """Raise if fragments under the prefix are less deep than those of journals with a postfix."""
+    for file in files:
+        name = file.path.rpartition("/")[2]
         try:
             parse_content_path("any-journal", name)
         except ProtocolError:
             continue
-        got = f"{wanted.levels}, and the fragment {each.path!r} is not so deep under {wanted.prefix!r}"
+        got = f"{selection.levels}, and the fragment {file.path!r} is not so deep under {selection.prefix!r}"
         raise OptionError(LEVELS, got, "what holds for all journals of a prefix; or name the journals")
 
 
@@ -187,7 +185,7 @@ def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
         parent, _, last = journal.rpartition("/")
         if "=" in last:
             raise _undecided(fragments[0].path, f"in a directory {last!r}", "a journal")
-        ends[parent][max(each.end for each in fragments)] = journal
+        ends[parent][max(stored.end for stored in fragments)] = journal
         above = parent
         while above:
             if above in journals:
@@ -216,10 +214,10 @@ class FragmentCoverage:
         self.fragments = tuple(fragments)
         """Ascending by begin, then by end."""
         # Of equal spans the first path wins, wherever the listing began.
-        self._by_span = {(each.begin, each.end): each for each in reversed(self.fragments)}
-        self._cover = CoverSet.of(each.fragment for each in self._by_span.values())
-        self._begins = [each.begin for each in self.fragments]
-        self._reach = list(accumulate((each.end for each in self.fragments), max))
+        self._by_span = {(stored.begin, stored.end): stored for stored in reversed(self.fragments)}
+        self._cover = CoverSet.of(stored.fragment for stored in self._by_span.values())
+        self._begins = [stored.begin for stored in self.fragments]
+        self._reach = list(accumulate((stored.end for stored in self.fragments), max))
         """Largest end up to each fragment."""
 
     def __repr__(self) -> str:
@@ -228,7 +226,7 @@ class FragmentCoverage:
     @property
     def serving(self) -> list[StoredFragment]:
         """The fragments that no other one covers, ascending by begin and by end."""
-        return [self._by_span[each.begin, each.end] for each in self._cover]
+        return [self._by_span[fragment.begin, fragment.end] for fragment in self._cover]
 
     @property
     def begin(self) -> int:
@@ -242,24 +240,24 @@ class FragmentCoverage:
 
     def covering(self, offset: int) -> StoredFragment | None:
         """Return the fragment that serves the byte at an offset."""
-        found = self._cover.covering(offset)
-        return self._by_span[found.begin, found.end] if found is not None else None
+        fragment = self._cover.covering(offset)
+        return self._by_span[fragment.begin, fragment.end] if fragment is not None else None
 
     def following(self, offset: int) -> StoredFragment | None:
         """Return the first one behind an offset that no fragment holds."""
-        found = self._cover.following(offset)
-        return self._by_span[found.begin, found.end] if found is not None else None
+        fragment = self._cover.following(offset)
+        return self._by_span[fragment.begin, fragment.end] if fragment is not None else None
 
     def without(self, lost: StoredFragment) -> FragmentCoverage:
         """Return the coverage that remains without a fragment."""
-        return FragmentCoverage(each for each in self.fragments if each != lost)
+        return FragmentCoverage(stored for stored in self.fragments if stored != lost)
 
     def of_range(self, begin: int, end: int) -> tuple[StoredFragment, ...]:
         """Return the fragments with bytes in a range and, if its end is in no fragment, the next one."""
         first, last = bisect_right(self._reach, begin), bisect_left(self._begins, end)
-        found = tuple(each for each in self.fragments[first:last] if each.end > begin)
+        inside = tuple(stored for stored in self.fragments[first:last] if stored.end > begin)
         after = self.following(end - 1) if self.covering(end - 1) is None else None
-        return found if after is None else (*found, after)
+        return inside if after is None else (*inside, after)
 
 
 def check_fragments(fragments: Sequence[StoredFragment], store: str) -> None:
@@ -275,18 +273,29 @@ def check_fragments(fragments: Sequence[StoredFragment], store: str) -> None:
     """
     by_span: dict[tuple[int, int], StoredFragment] = {}
     by_sum: dict[tuple[int, bytes], StoredFragment] = {}
-    for each in fragments:
-        fragment = each.fragment
-        same = by_span.setdefault((each.begin, each.end), each)
-        if same.fragment.sum != fragment.sum:
-            raise _conflict(same, each, store, "their SHA-1 sums differ")
-        same = by_sum.setdefault((each.begin, fragment.sum), each)
-        if same.end != each.end:
-            raise _conflict(same, each, store, "their SHA-1 sums are equal and their lengths differ")
-        if fragment.codec == pb.NONE and each.size != fragment.length:
-            problem = f"it holds {each.size} bytes, not {fragment.length}"
-            kind = FragmentTooLongError if each.size > fragment.length else FragmentTooShortError
-            raise kind(fragment.journal, each.begin, each.end, problem, f"{store}{each.path}")
+    for stored in fragments:
+        fragment = stored.fragment
+        same_span = by_span.setdefault((stored.begin, stored.end), stored)
+        if same_span.fragment.sum != fragment.sum:
+            raise _conflict(same_span, stored, store, "their SHA-1 sums differ")
+        same_sum = by_sum.setdefault((stored.begin, fragment.sum), stored)
+        if same_sum.end != stored.end:
+            raise _conflict(same_sum, stored, store, "their SHA-1 sums are equal and their lengths differ")
+        if fragment.codec == pb.NONE:
+            check_size(stored, stored.size, f"{store}{stored.path}")
+
+
+def check_size(stored: StoredFragment, size: int, source: str) -> None:
+    """Check the size of an uncompressed fragment's file.
+
+    Raises:
+        CorruptFragmentError: it is not the length that the file's name says.
+    """
+    fragment = stored.fragment
+    if size != fragment.length:
+        problem = f"it holds {size} bytes, not {fragment.length}"
+        kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
+        raise kind(fragment.journal, fragment.begin, fragment.end, problem, source)
 
 
 def _conflict(one: StoredFragment, other: StoredFragment, store: str, why: str) -> FragmentConflictError:
@@ -296,7 +305,7 @@ def _conflict(one: StoredFragment, other: StoredFragment, store: str, why: str) 
 
 
 @dataclass(slots=True)
-class _Watched:
+class _UnreadFragment:
     """A fragment whose bytes come from others."""
 
     stored: StoredFragment
@@ -311,17 +320,17 @@ class Overlaps:
     def __init__(self, coverage: FragmentCoverage, offset: int, end_offset: int, store: str) -> None:
         """Choose the fragments that a read of ``[offset, end_offset)`` can compare."""
         self._store = store
-        by_themselves, at = set(), offset
-        for each in coverage.serving:
-            if each.end > at:
-                # It is read whole, and held to its own sum, if nothing before reaches into it.
-                if each.begin >= at and each.end <= end_offset:
-                    by_themselves.add(each)
-                at = each.end
-        self._watched = [
-            _Watched(each, each.begin)
-            for each in coverage.fragments
-            if each not in by_themselves and each.begin >= offset and each.end <= end_offset
+        read_whole, at = set(), offset
+        for stored in coverage.serving:
+            if stored.end > at:
+                # It is read whole, and its own sum is checked, if nothing before reaches into it.
+                if stored.begin >= at and stored.end <= end_offset:
+                    read_whole.add(stored)
+                at = stored.end
+        self._unread = [
+            _UnreadFragment(stored, stored.begin)
+            for stored in coverage.fragments
+            if stored not in read_whole and stored.begin >= offset and stored.end <= end_offset
         ]
 
     def feed(self, offset: int, content: bytes, source: str) -> None:
@@ -330,29 +339,27 @@ class Overlaps:
         Raises:
             FragmentConflictError: a fragment is complete, and its sum is another.
         """
-        if not self._watched:
+        if not self._unread:
             return
-        end, left = offset + len(content), []
-        for each in self._watched:
-            if each.position >= end:
-                left.append(each)
+        end, unfinished = offset + len(content), []
+        for unread in self._unread:
+            stored = unread.stored
+            if unread.position >= end:
+                unfinished.append(unread)
                 continue
-            if each.position < offset:
+            if unread.position < offset:
                 continue  # Some of its bytes are gone.
-            stop = min(each.stored.end, end)
-            each.digest.update(memoryview(content)[each.position - offset : stop - offset])
-            each.position = stop
-            if source not in each.served_by:
-                each.served_by.append(source)
-            if stop < each.stored.end:
-                left.append(each)
-            elif each.digest.digest() != each.stored.fragment.sum:
-                raise self._conflict(each)
-        self._watched = left
-
-    def _conflict(self, found: _Watched) -> FragmentConflictError:
-        stored = found.stored
-        sources = tuple(self._store + path for path in (*found.served_by, stored.path))
-        return FragmentConflictError(
-            stored.fragment.journal, stored.begin, stored.end, sources, "the bytes they hold differ"
-        )
+            stop = min(stored.end, end)
+            unread.digest.update(memoryview(content)[unread.position - offset : stop - offset])
+            unread.position = stop
+            if source not in unread.served_by:
+                unread.served_by.append(source)
+            if stop < stored.end:
+                unfinished.append(unread)
+            elif unread.digest.digest() != stored.fragment.sum:
+                sources = tuple(self._store + path for path in (*unread.served_by, stored.path))
+                problem = "the bytes they hold differ"
+                raise FragmentConflictError(
+                    stored.fragment.journal, stored.begin, stored.end, sources, problem
+                )
+        self._unread = unfinished

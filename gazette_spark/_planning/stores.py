@@ -29,6 +29,7 @@ from gazette_spark._planning.store_layout import (
     StoreFile,
     StoreSelection,
     check_fragments,
+    check_size,
     layout_of,
 )
 from gazette_spark.client._list.listing import ListedFragment, Listing
@@ -40,8 +41,6 @@ from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     DirectReadError,
     FragmentStoreError,
-    FragmentTooLongError,
-    FragmentTooShortError,
     JournalNotFoundError,
 )
 from gazette_spark.locations import path_of_url
@@ -115,9 +114,9 @@ def check_bucket(url: str) -> None:
     Raises:
         FragmentStoreError: it does not exist, it cannot be listed, or pyarrow does not know its scheme.
     """
-    found = open_store(url)
-    assert isinstance(found, Bucket)
-    found.check()
+    store = open_store(url)
+    assert isinstance(store, Bucket)
+    store.check()
 
 
 class Directory:
@@ -149,12 +148,12 @@ class Directory:
     def _walk(self, directory: str) -> Iterator[StoreFile]:
         try:
             with os.scandir(f"{self._root}/{directory}") as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                in_order = sorted(entries, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise FragmentStoreError(f"{self.url}{directory}", error.strerror or str(error)) from error
-        for entry in found:
+        for entry in in_order:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if entry.is_symlink():
                 if not entry.name.startswith("."):
@@ -163,19 +162,15 @@ class Directory:
             elif entry.is_dir():
                 yield from self._walk(path)
             elif entry.is_file():
-                yield from _stated(entry, path)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # It was deleted after the directory was read.
+                yield StoreFile(path, status.st_size, max(1, int(status.st_mtime)))
             elif not entry.name.startswith("."):
                 raise FragmentStoreError(
                     f"{self.url}{path}", "neither a regular file nor a directory; remove it"
                 )
-
-
-def _stated(entry: os.DirEntry[str], path: str) -> Iterator[StoreFile]:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return  # Deleted since the directory was read.
-    yield StoreFile(path, status.st_size, max(1, int(status.st_mtime)))
 
 
 class Bucket:
@@ -215,14 +210,14 @@ class Bucket:
         for directory in directories:
             selector = FileSelector(self._path(directory), allow_not_found=True, recursive=True)
             try:
-                found: list[FileInfo] = self._system.get_file_info(selector)
+                infos: list[FileInfo] = self._system.get_file_info(selector)
             except (OSError, ValueError) as error:
                 raise FragmentStoreError(f"{self.url}{directory}", str(error)) from None
             skip = len(self._base) + 1 if self._base else 0
-            for each in found:
-                if each.is_file:
-                    modified = 0 if each.mtime is None else max(1, int(each.mtime.timestamp()))
-                    yield StoreFile(each.path.lstrip("/")[skip:], each.size or 0, modified)
+            for info in infos:
+                if info.is_file:
+                    modified = 0 if info.mtime is None else max(1, int(info.mtime.timestamp()))
+                    yield StoreFile(info.path.lstrip("/")[skip:], info.size or 0, modified)
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
@@ -233,7 +228,7 @@ class Bucket:
         try:
             if start > fragment.begin:
                 file = self._system.open_input_file(path)
-                _check_size(file.size(), stored, source)
+                check_size(stored, file.size(), source)
                 file.seek(start - fragment.begin)
             else:
                 # By default pyarrow would decompress by the name, and hide an invalid file.
@@ -242,7 +237,7 @@ class Bucket:
             raise _unreadable(source, error) from None
         stream = _Stream(file, source)
         try:
-            codec = stream.left_of(fragment.codec)
+            codec = stream.codec_of_content(fragment.codec)
             return FragmentReader(
                 stream, fragment, offset, end_offset=end_offset, start=start, codec=codec, source=source
             )
@@ -260,20 +255,20 @@ class _Stream:
     def __init__(self, file: Any, source: str) -> None:  # noqa: ANN401 - pyarrow's, which has no types
         self._file = file
         self._source = source
-        self._head = b""
-        """Looked at, and not returned yet."""
+        self._peeked = b""
+        """Bytes that were looked at, and not returned yet."""
 
-    def left_of(self, codec: int) -> int:
+    def codec_of_content(self, codec: int) -> int:
         """Return the codec of the content: a store may decompress a file that is labelled compressed."""
         if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
             return codec
-        self._head = self.read(len(GZIP_MAGIC))
-        return pb.GZIP if self._head == GZIP_MAGIC else pb.NONE
+        self._peeked = self.read(len(GZIP_MAGIC))
+        return pb.GZIP if self._peeked == GZIP_MAGIC else pb.NONE
 
     def read(self, size: int, /) -> bytes:
-        if self._head:
-            head, self._head = self._head[:size], self._head[size:]
-            return head
+        if self._peeked:
+            peeked, self._peeked = self._peeked[:size], self._peeked[size:]
+            return peeked
         try:
             return bytes(self._file.read(size))
         except (OSError, ValueError) as error:
@@ -285,14 +280,6 @@ class _Stream:
 
 def _unreadable(source: str, error: Exception) -> DirectReadError:
     return DirectReadError(source, str(error), missing=isinstance(error, FileNotFoundError))
-
-
-def _check_size(size: int, stored: StoredFragment, source: str) -> None:
-    fragment = stored.fragment
-    if size != fragment.length:
-        problem = f"it holds {size} bytes, not {fragment.length}"
-        kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
-        raise kind(fragment.journal, fragment.begin, fragment.end, problem, source)
 
 
 def _text(error: Exception, url: str) -> str:

@@ -13,52 +13,50 @@ from gazette_spark._planning.admission import (
     is_due,
 )
 
+FIVE = {f"journal/{number}": Backlog(0, 100) for number in range(5)}
 
-def test_without_a_limit_a_batch_may_read_to_every_head() -> None:
-    """A batch without a limit may read to every head."""
-    assert admit({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, None) == {"a/b": 30, "c/d": 5}
-
-
-def test_a_limit_that_is_not_reached_changes_nothing() -> None:
-    """The limit counts the sum over all journals."""
-    assert admit({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, 25) == {"a/b": 30, "c/d": 5}
-
-
-def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
-    """A journal with three times the backlog is given three times the bytes."""
-    assert admit({"a/b": Backlog(0, 3000), "c/d": Backlog(500, 1500)}, 400) == {"a/b": 300, "c/d": 600}
-
-
-def test_a_small_journal_is_not_starved_by_large_ones() -> None:
-    """A share below one byte is one byte."""
-    assert admit({"big": Backlog(0, 10**12), "small": Backlog(7, 8)}, 10)["small"] == 8
-
-
-def test_a_small_backlog_is_read_at_once() -> None:
-    """A quarter of the limit is kept for such; the rest is shared in proportion."""
-    backlogs = {"big": Backlog(0, 10**12), "small": Backlog(0, 90), "middle": Backlog(0, 2000)}
-    assert admit(backlogs, 1200) == {"small": 90, "middle": 100, "big": 1010}
-
-
-def test_what_rounding_leaves_is_given_out() -> None:
-    """Ten bytes for three equal journals are ten bytes, and who gets the last one does not vary."""
-    assert admit({name: Backlog(0, 100) for name in "abc"}, 10) == {"a": 3, "b": 3, "c": 4}
-
-
-def test_a_limit_below_the_number_of_journals_gives_each_a_byte() -> None:
-    """The limit is soft: every journal with a backlog moves."""
-    backlogs = {f"journal/{n}": Backlog(0, 100) for n in range(5)}
-    assert admit(backlogs, 1) == dict.fromkeys(backlogs, 1)
-
-
-def test_a_journal_without_backlog_stays_where_it_is() -> None:
-    """Nothing to read, nothing admitted, and no share taken from others."""
-    assert admit({"idle": Backlog(9, 9), "busy": Backlog(0, 50)}, 20) == {"idle": 9, "busy": 20}
+ADMITTED: dict[str, tuple[dict[str, Backlog], int | None, dict[str, int]]] = {
+    "no journals": ({}, 10, {}),
+    "no limit": ({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, None, {"a/b": 30, "c/d": 5}),
+    "a limit that is not reached": (
+        {"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)},
+        25,
+        {"a/b": 30, "c/d": 5},
+    ),
+    "three times the backlog gets three times the bytes": (
+        {"a/b": Backlog(0, 3000), "c/d": Backlog(500, 1500)},
+        400,
+        {"a/b": 300, "c/d": 600},
+    ),
+    "a quarter of the limit is for small backlogs, the rest is shared in proportion": (
+        {"big": Backlog(0, 10**12), "small": Backlog(0, 90), "middle": Backlog(0, 2000)},
+        1200,
+        {"small": 90, "middle": 100, "big": 1010},
+    ),
+    "a share below one byte is one byte": (
+        {"big": Backlog(0, 10**12), "small": Backlog(7, 8)},
+        10,
+        {"big": 9, "small": 8},
+    ),
+    "what rounding leaves goes to the last name": (
+        {name: Backlog(0, 100) for name in "abc"},
+        10,
+        {"a": 3, "b": 3, "c": 4},
+    ),
+    "a limit below the number of journals gives each a byte": (FIVE, 1, dict.fromkeys(FIVE, 1)),
+    "a journal without backlog takes no share": (
+        {"idle": Backlog(9, 9), "busy": Backlog(0, 50)},
+        20,
+        {"idle": 9, "busy": 20},
+    ),
+}
+"""By case: the bytes left to read, the read limit, and the offsets up to which journals may be read."""
 
 
-def test_no_journals_no_ends() -> None:
-    """An empty selection is no division by zero."""
-    assert admit({}, 10) == {}
+@pytest.mark.parametrize(("backlogs", "max_bytes", "ends"), ADMITTED.values(), ids=ADMITTED.keys())
+def test_a_limit_is_shared(backlogs: dict[str, Backlog], max_bytes: int | None, ends: dict[str, int]) -> None:
+    """Every journal with a backlog moves, and no limit is exceeded by more than that takes."""
+    assert admit(backlogs, max_bytes) == ends
 
 
 @pytest.mark.parametrize(

@@ -548,15 +548,6 @@ def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_aga
     assert planner.next(at(a=20)) == at(a=30)
 
 
-def test_a_deleted_journal_ends_the_query() -> None:
-    """The error has the journal and the way out; a planner that never saw it cannot know what was left."""
-    planner, _ = planner_of({"log/a": FakeJournal(lines(1))})
-    with pytest.raises(
-        JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with .*set failOnDataLoss=false"
-    ):
-        planner.next(at(a=0, gone=5))
-
-
 @pytest.mark.parametrize("start", [at(a=0, gone=5), at(a=0)], ids=["known", "new"])
 def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
     """A journal deleted after its listing counts as never listed, read before or just found."""
@@ -572,40 +563,6 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
     client.deleted_once_listed = "log/gone"
     with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with"):
         planner.next(at(a=0, gone=5))
-
-
-def test_a_deleted_journal_ends_the_query_if_bytes_were_left() -> None:
-    """The error has the number of bytes left, half a record included."""
-    planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(2) + b"half")})
-    position = planner.next(at(a=0, b=0))
-    assert position == at(a=10, b=20)
-    del client.journals["log/b"]
-    with pytest.raises(JournalNotFoundError, match="gone, with 4 bytes not read"):
-        planner.next(position)
-
-
-def test_a_deleted_journal_that_was_read_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """The query goes on, however often it looks, with a warning and the offset kept."""
-    planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(2))})
-    position = planner.next(at(a=0, b=0))
-    assert planner.next(position) == position
-    del client.journals["log/b"]
-    client.journals["log/a"].content += lines(1)
-    for _ in range(2):
-        assert planner.next(position) == at(a=20, b=20)
-    assert [record.getMessage() for record in caplog.records] == [
-        "journal is gone and was read to the end last seen, its offset is kept journal=log/b"
-    ]
-
-
-def test_a_deleted_journal_is_left_out_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    """A deleted journal's offset is kept, and one warning is logged however often it is seen."""
-    planner, _ = planner_of({"log/a": FakeJournal(lines(1))}, failOnDataLoss="false")
-    assert planner.next(at(a=0, gone=5)) == at(a=10, gone=5)
-    planner.next(at(a=10, gone=5))
-    assert [record.getMessage() for record in caplog.records] == [
-        "journal is gone, its offset is kept journal=log/gone"
-    ]
 
 
 def test_a_journal_that_is_not_selected_any_more_is_paused() -> None:

@@ -19,7 +19,7 @@ A, B = "log/a", "log/b"
 
 
 @pytest.mark.parametrize(
-    ("known", "create_revision", "listed_revision", "fate"),
+    ("last_seen", "create_revision", "listed_revision", "status"),
     [
         pytest.param(LastSeen(10, 10, 7), 3, 9, JournalStatus.PAUSED, id="exists"),
         pytest.param(LastSeen(10, 10, 7), 7, 9, JournalStatus.PAUSED, id="created_just_before"),
@@ -42,11 +42,11 @@ A, B = "log/a", "log/b"
         pytest.param(LastSeen(10, 10, 7), 3, 6, JournalStatus.PAUSED, id="broker_is_behind_and_knows_it"),
     ],
 )
-def test_fates(
-    known: LastSeen, create_revision: int | None, listed_revision: int, fate: JournalStatus
+def test_the_status_of_a_journal_that_the_list_lacks(
+    last_seen: LastSeen, create_revision: int | None, listed_revision: int, status: JournalStatus
 ) -> None:
     """Each case of the module's table."""
-    assert classify(known, create_revision, listed_revision) is fate
+    assert classify(last_seen, create_revision, listed_revision) is status
 
 
 def stored(position: JournalOffsets) -> JournalOffsets:
@@ -70,8 +70,10 @@ def revived_planner(client: FakeClient, revision: int, **options: str) -> Planne
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_a_journal_that_was_read_may_go_while_the_query_runs(restarted: bool) -> None:
-    """The run that saw its end records that it is gone; later runs need not have seen it."""
+def test_a_journal_that_was_read_may_go_while_the_query_runs(
+    restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run that saw its end warns once and records that it is gone; later runs need not have seen it."""
     client, position = read_some({A: FakeJournal(lines(2) + b"half"), B: FakeJournal(lines(2))})
     assert (position.revision, position.heads) == (5, {A: 24})
     planner = revived_planner(client, 5)
@@ -79,6 +81,10 @@ def test_a_journal_that_was_read_may_go_while_the_query_runs(restarted: bool) ->
     del client.journals[B]
     after = planner.next(position)
     assert (after, after.gone) == (position, (B,))
+    assert planner.next(after) is after
+    assert [record.getMessage() for record in caplog.records] == [
+        f"journal is gone and was read to the end last seen, its offset is kept journal={B}"
+    ]
     again = revived_planner(client, 5) if restarted else planner
     after = stored(after)
     assert again.next(after) is after
@@ -154,11 +160,13 @@ def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
         revived_planner(client, 7).next(pinned)
 
 
-def test_a_position_of_an_older_release_does_not_know() -> None:
-    """A journal that is gone may have had bytes left, as far as a position without heads tells."""
+def test_a_position_without_heads_does_not_show_what_was_left() -> None:
+    """A journal that is gone may have had bytes left. The error names the way out."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
-    with pytest.raises(JournalNotFoundError, match="it is gone, maybe with bytes not read"):
+    with pytest.raises(
+        JournalNotFoundError, match=r"it is gone, maybe with bytes not read.*set failOnDataLoss=false"
+    ):
         planner_of(client.journals)[0].next(position.plain())
 
 
