@@ -350,35 +350,19 @@ class PieceScan:
             yield from cutter.finish(resume_offset(reader))
 
 
-def raw_schema(columns: Sequence[str] = tuple(RAW_SCHEMA.names)) -> pa.Schema:
-    """Return the raw schema with these columns, in this order.
-
-    Raises:
-        ValueError: a name is not one of the raw columns.
-    """
-    unknown = sorted(set(columns) - set(RAW_SCHEMA.names))
-    if unknown:
-        msg = f"format=raw has no columns {unknown}, only {RAW_SCHEMA.names}"
-        raise ValueError(msg)
-    return pa.schema([RAW_SCHEMA.field(name) for name in columns])
-
-
 def raw_record_batches(
     blocks: Iterable[Block],
-    columns: Sequence[str] | pa.Schema = tuple(RAW_SCHEMA.names),
+    schema: pa.Schema = RAW_SCHEMA,
     *,
     framing: RecordFraming = LINES,
     labels: Labels = (),
     max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Build the raw columns of blocks of a framing; only those asked for, in the order asked for.
+    """Build raw columns of blocks of a framing: those of a schema, in its order.
 
-    A schema may ask for metadata columns, too.
-
-    A record batch holds the rows of one block or, when there are more than ``max_rows``, of a part
-    of one. The values are the journal's bytes less what frames the records.
+    A schema may have metadata columns, too. A record batch holds the rows of one block or, where there are
+    more than ``max_rows``, of a part of one. The values are the journal's bytes less what frames the records.
     """
-    schema = columns if isinstance(columns, pa.Schema) else raw_schema(columns)
     build = {"journal": Block.journal_array, "offset": Block.offset_array, "value": framing.values}
     for block in bounded(blocks, max_rows):
         arrays = [

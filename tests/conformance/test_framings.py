@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from gazette_spark import Client, JournalOffsets
@@ -38,11 +39,14 @@ def planner_of(client: Client, journal: str, **options: str) -> Planner:
     return Planner(client, parse_options(given, "batch", environ={}))
 
 
+ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+
+
 def rows_of(client: Client, piece: Piece) -> list[tuple[int, bytes]]:
     """Read a piece."""
     framing = framing_named(piece.framing, 1 << 20)
     scan = PieceScan(client, piece, fail_on_data_loss=True, framing=framing)
-    found = raw_record_batches(scan, ("offset", "value"), framing=framing)
+    found = raw_record_batches(scan, ROWS, framing=framing)
     return [row for batch in found for row in zip(*batch.to_pydict().values(), strict=True)]
 
 

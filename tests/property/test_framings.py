@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,9 @@ def cases(draw: st.DrawFn, name: str) -> tuple[FakeJournal, Found]:
     return journal, read(name, journal.content, base)
 
 
+ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+
+
 def rows_of(journal: FakeJournal, piece: Piece, block_bytes: int, *, fail: bool = True) -> list[Row]:
     """Scan a piece, return offsets, values and end offsets."""
     framing = FAST[piece.framing]
@@ -65,7 +69,7 @@ def rows_of(journal: FakeJournal, piece: Piece, block_bytes: int, *, fail: bool 
     found: list[Row] = []
     for block in scan:
         assert len(block)
-        (batch,) = raw_record_batches([block], ("offset", "value"), framing=framing)
+        (batch,) = raw_record_batches([block], ROWS, framing=framing)
         batch.validate(full=True)
         ends = block.end_offset_array()
         found += zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), ends.to_pylist(), strict=True)
@@ -189,7 +193,7 @@ def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st
     )
     rows = [
         (offset, value)
-        for batch in raw_record_batches(scan, ("offset", "value"), framing=FAST["fixed"])
+        for batch in raw_record_batches(scan, ROWS, framing=FAST["fixed"])
         for offset, value in zip(*batch.to_pydict().values(), strict=True)
     ]
     assert rows == [(offset, value) for offset, value, _ in found.records]

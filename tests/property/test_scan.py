@@ -55,15 +55,15 @@ def pieces_at(begin: int, end: int, cuts: list[int]) -> list[Piece]:
     return [Piece(NAME, low, high, end, starts_on_record=low == begin) for low, high in pairwise(edges)]
 
 
+ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+
+
 def rows_of(
     journal: FakeJournal | None, piece: Piece, *, fail: bool, block_bytes: int
 ) -> tuple[list[tuple[int, bytes]], list[Gap]]:
     """Scan a piece, return its rows and gaps."""
     scan = PieceScan(journal, piece, fail_on_data_loss=fail, block_bytes=block_bytes)
-    table = pa.Table.from_batches(
-        list(raw_record_batches(scan, ("offset", "value"))),
-        pa.schema([("offset", pa.int64()), ("value", pa.binary())]),
-    )
+    table = pa.Table.from_batches(list(raw_record_batches(scan, ROWS)), ROWS)
     table.validate(full=True)
     return list(zip(*table.to_pydict().values(), strict=True)), list(scan.gaps)
 

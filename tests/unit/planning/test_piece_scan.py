@@ -19,7 +19,6 @@ from gazette_spark._planning.cutter import (
     Gap,
     PieceScan,
     raw_record_batches,
-    raw_schema,
 )
 from gazette_spark._planning.pieces import OffsetRange, Piece, split
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
@@ -36,10 +35,13 @@ def whole(journal: FakeJournal) -> Piece:
     return Piece(NAME, journal.base, end, end, starts_on_record=True)
 
 
+ROWS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+
+
 def rows(journal: FakeJournal, piece: Piece, **options: Any) -> list[tuple[int, bytes]]:
     """Return offsets and values of a piece."""
     scan = PieceScan(journal, piece, fail_on_data_loss=True, **options)
-    batches = list(raw_record_batches(scan, ("offset", "value")))
+    batches = list(raw_record_batches(scan, ROWS))
     return [pair for batch in batches for pair in zip(*batch.to_pydict().values(), strict=True)]
 
 
@@ -88,13 +90,6 @@ def test_a_new_worker_loads_no_pandas() -> None:
     assert ran.stdout == "[]\n"
 
 
-def test_raw_columns_can_be_chosen() -> None:
-    """A scan builds the columns asked for, in the order asked for; unknown ones are refused."""
-    assert raw_schema(["value", "journal"]).names == ["value", "journal"]
-    with pytest.raises(ValueError, match="no columns \\['key'\\]"):
-        raw_schema(["key"])
-
-
 def test_a_hole_is_an_error_that_names_it() -> None:
     """Missing bytes end the scan with journal, wanted and available offset."""
     journal = FakeJournal(b"aa\nbb\ncc\n", base=100, holes=[(104, 106)])
@@ -119,7 +114,7 @@ def test_a_skipped_hole_is_recorded() -> None:
     """The record a hole cuts is dropped and counted; so are bytes after it that may be a record's rest."""
     journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 107)])
     scan = PieceScan(journal, whole(journal), fail_on_data_loss=False)
-    values = [value for batch in raw_record_batches(scan, ("value",)) for value in batch["value"].to_pylist()]
+    values = [value for batch in raw_record_batches(scan) for value in batch["value"].to_pylist()]
     assert values == [b"aa", b"dd"]
     assert scan.gaps == (
         Gap(NAME, 104, 107, cut_offset=103, cut_bytes=1),
