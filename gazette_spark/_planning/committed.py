@@ -67,7 +67,7 @@ class Messages:
         return Messages(self.block.only(keep), self.uuids.take(keep), self.ack_offsets[keep])
 
     def with_columns(self, names: Collection[str]) -> Block:
-        """Return the block with the metadata columns of messages that are wanted."""
+        """Return the block with some metadata columns of messages."""
         build: dict[str, Callable[[], pa.Array]] = {
             UUID: lambda: uuid_texts(self.uuids),
             PRODUCER: lambda: _producers(self.uuids),
@@ -96,9 +96,9 @@ class CommittedScan:
         Args:
             piece: The range.
             scan: Opens the scan of a piece of the journal.
-            reader: JournalReader the messages' UUIDs.
+            reader: Reads the messages' UUIDs.
             states: The states of the journal's producers.
-            columns: Names of the columns of messages that the blocks shall bring along.
+            columns: Names of the metadata columns of messages that the blocks bring along.
             include_acks: Whether acknowledgements are records of the result.
         """
         self._piece = piece
@@ -115,21 +115,27 @@ class CommittedScan:
         return f"CommittedScan({self._piece})"
 
     def __iter__(self) -> Iterator[Block]:
+        # The first pass reads the range and decides what its acknowledgements commit. Messages whose fate
+        # shows while their block is in the window are yielded on the way.
         scan = self._scan(self._piece)
         sequencing = Sequencing(scan, self._reader, self._states.at_begin())
         for messages, closings in sequencing:
             yield from self._built(self._window.add(messages, closings))
         self.gaps = list(scan.gaps)
         yield from self._built(self._window.finish())
+        # The states are written before the second pass: they do not depend on it, and a task that dies in it
+        # runs again with the same states at its begin.
         self._states.at_end(sequencing.states.kept())
+        # The second pass reads only what was committed too late for the window, or began before the range.
         yield from self._built(self._read_again(self._window.replay()))
 
-    def _built(self, messages: Iterator[Messages]) -> Iterator[Block]:
-        for each in messages:
-            shown = each
+    def _built(self, parts: Iterator[Messages]) -> Iterator[Block]:
+        """Yield blocks with the metadata columns, without acknowledgements unless these are records, too."""
+        for messages in parts:
+            shown, uuids = messages, messages.uuids
             if not self._include_acks:
-                acks = each.uuids.valid & (each.uuids.flags == ACK_TXN) & (each.uuids.clocks != 0)
-                shown = each.only(~acks) if acks.any() else each
+                acks = uuids.valid & (uuids.flags == ACK_TXN) & (uuids.clocks != 0)
+                shown = messages.only(~acks) if acks.any() else messages
             if len(shown.block):
                 yield shown.with_columns(self._columns)
 
@@ -140,10 +146,10 @@ class CommittedScan:
             for block in scan:
                 uuids = self._reader.uuids(block)
                 acks = replay.sequence(uuids, block.offsets)
-                if (found := acks >= 0).any():
-                    yield Messages(block, uuids, acks).only(found)
+                if (committed := acks >= 0).any():
+                    yield Messages(block, uuids, acks).only(committed)
             if scan.gaps:
-                # Parts of these transactions may be out already: they cannot be left out as a whole any more.
+                # Parts of these transactions may be rows already, so they cannot be left out as a whole.
                 gap = scan.gaps[0]
                 raise DataLossError(gap.journal, gap.begin, gap.end)
 
@@ -176,9 +182,9 @@ class Sequencing:
 
     def _next(self, block: Block) -> tuple[Messages, Closings]:
         uuids = self._reader.uuids(block)
-        found = sequence(self.states, uuids, block.offsets)
-        self.states = found.states
-        return Messages(block, uuids, found.ack_offsets), found.closings
+        sequenced = sequence(self.states, uuids, block.offsets)
+        self.states = sequenced.states
+        return Messages(block, uuids, sequenced.ack_offsets), sequenced.closings
 
 
 class PendingWindow:
