@@ -1,8 +1,8 @@
 """The framing ``fixed``: frames of a header of 8 bytes (a magic word, the payload's length) and the payload.
 
 Frames are found without a step of Python per frame: the magic word is searched in whole blocks, and a frame
-is sound if it ends, by its header, at the next header found. Only where that fails, because a payload holds
-the magic word or bytes are damaged, the chain is followed step by step.
+is sound if it ends, by its header, at the next header. Only where that fails, because a payload holds the
+magic word or bytes are damaged, the chain is followed step by step.
 
 Where a frame should begin without a magic word, frame and reader are out of step (Gazette calls it a desync):
 the bytes up to the next magic word are ``skipped``.
@@ -81,7 +81,20 @@ class FixedFraming:
         headers = words[words <= len(window) - HEADER_BYTES]
         if not len(headers) or headers[0] > reach:
             return None
-        last_ends = _last_ends(window, words, headers, reach)
+        ends = frame_ends(window, headers)
+        if (ends[:-1] == headers[1:]).all():
+            # Each frame ends where the next header is, so there is one chain.
+            last_ends = {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)}
+        else:
+            # From the last header backwards, so that the end of the chain behind a frame is there already.
+            chain_ends: dict[int, int] = {}
+            for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
+                chain_ends[at] = (
+                    chain_ends[end] if end in chain_ends else _chain_end(window, words, at, end, reach)
+                )
+            last_ends = {end for at, end in chain_ends.items() if at <= reach}
+        # A broken chain is not the true one.
+        last_ends -= {-1}
         return last_ends.pop() if len(last_ends) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - the header is what counts.
@@ -93,33 +106,45 @@ class FixedFraming:
         words = magic_words(data)
         headers = words[words <= len(data) - HEADER_BYTES]
         ends = frame_ends(data, headers)
-        following: list[int] | None = None
+        next_header: list[int] | None = None
         at, needs = 0, 0
-        runs: list[Positions] = []
+        chains: list[Positions] = []
         skipped: list[tuple[int, int]] = []
         while at < len(data):
             index = int(np.searchsorted(headers, at))
             if index == len(headers) or headers[index] != at:
+                # Frame and reader are out of step: go on at the next magic word, which more bytes may bring.
                 resume = _resume(data, words, at)
                 if resume == at:
                     break
                 skipped.append((at, resume))
                 at = resume
                 continue
-            if following is None and (ends[index:-1] == headers[index + 1 :]).all():
-                run = np.arange(index, len(headers))
+            if next_header is None and (ends[index:-1] == headers[index + 1 :]).all():
+                # The usual case, decided for all frames at once: each ends where the next header is.
+                chain = np.arange(index, len(headers))
             else:
-                following = following or _following(headers, ends)
-                run = _chain(following, index)
-            stop = int(run[-1])
-            whole = ends[stop] <= len(data)
-            runs.append(run if whole else run[:-1])
-            at = int(ends[stop] if whole else headers[stop])
-            if not whole:
-                needs = int(ends[stop]) - at
+                # A payload holds a magic word, or bytes are damaged: follow the chain frame by frame.
+                if next_header is None:
+                    after = np.searchsorted(headers, ends)
+                    there = headers[np.minimum(after, len(headers) - 1)] == ends
+                    next_header = np.where(there, after, -1).tolist()
+                steps = []
+                while index >= 0:
+                    steps.append(index)
+                    index = next_header[index]
+                chain = np.array(steps, np.int64)
+            last_frame = int(chain[-1])
+            if ends[last_frame] > len(data):
+                # The rest of the last frame has not arrived.
+                chains.append(chain[:-1])
+                at = int(headers[last_frame])
+                needs = int(ends[last_frame]) - at
                 break
-        chosen = np.concatenate(runs) if runs else np.empty(0, np.int64)
-        return Cut(headers[chosen] + HEADER_BYTES, ends[chosen], at, needs, tuple(skipped))
+            chains.append(chain)
+            at = int(ends[last_frame])
+        frames = np.concatenate(chains) if chains else np.empty(0, np.int64)
+        return Cut(headers[frames] + HEADER_BYTES, ends[frames], at, needs, tuple(skipped))
 
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the payloads."""
@@ -139,22 +164,6 @@ class FixedFraming:
         return value_bytes(pc.binary_join_element_wise(header_array, values, binary_scalar(b"")))
 
 
-def _following(headers: Positions, ends: Positions) -> list[int]:
-    """Return the index of the header at each frame's end, -1 where no header is."""
-    after = np.searchsorted(headers, ends)
-    there = headers[np.minimum(after, len(headers) - 1)] == ends
-    return np.where(there, after, -1).tolist()  # type: ignore[no-any-return]
-
-
-def _chain(following: list[int], index: int) -> Positions:
-    """Return the indices of the headers that follow each other from one on."""
-    chain = []
-    while index >= 0:
-        chain.append(index)
-        index = following[index]
-    return np.array(chain, np.int64)
-
-
 def _resume(data: bytes, words: Positions, at: int) -> int:
     """Return the first place at or after ``at`` where a frame may begin; the end if none may."""
     index = int(np.searchsorted(words, at))
@@ -168,18 +177,6 @@ def _resume(data: bytes, words: Positions, at: int) -> int:
         ),
         len(data),
     )
-
-
-def _last_ends(window: bytes, words: Positions, headers: Positions, reach: int) -> set[int]:
-    """Return where the unbroken chains end that begin within reach, each just past its last whole frame."""
-    ends = frame_ends(window, headers)
-    if (ends[:-1] == headers[1:]).all():
-        return {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)} - {-1}
-    # From the last header backwards, so that the end of the chain that follows a frame is there already.
-    chain_ends: dict[int, int] = {}
-    for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
-        chain_ends[at] = chain_ends[end] if end in chain_ends else _chain_end(window, words, at, end, reach)
-    return {end for at, end in chain_ends.items() if at <= reach} - {-1}
 
 
 def _chain_end(window: bytes, words: Positions, at: int, end: int, reach: int) -> int:

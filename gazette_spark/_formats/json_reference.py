@@ -253,8 +253,9 @@ class _Reading:
 
     def _note(self, at: Positions, kind: pa.DataType, path: str) -> None:
         """Note that values do not fit; the first problem of a record counts."""
-        records = self.values.records_of(at).tolist()
-        self.problems.update(dict.fromkeys(records, f"field {path} does not fit {kind}") | self.problems)
+        if len(at):
+            records = self.values.records_of(at).tolist()
+            self.problems.update(dict.fromkeys(records, f"field {path} does not fit {kind}") | self.problems)
 
 
 def _index_in(texts: pa.StringArray, names: Sequence[str]) -> Positions:
@@ -343,9 +344,10 @@ def from_words(words: pa.StringArray, kind: pa.DataType) -> Converted:
 
 def _floats(words: pa.StringArray, kind: pa.DataType) -> Converted:
     is_finite = pc.match_substring_regex(words, "^-?[0-9]")
-    finite, others = places(is_finite), places(pc.invert(is_finite))
-    if not len(others):
+    finite = places(is_finite)
+    if len(finite) == len(words):
         return Converted(words.cast(kind))
+    others = places(pc.invert(is_finite))
     named = constants(words.take(int64_array(others)), kind)
     parts = [(finite, words.take(int64_array(finite)).cast(kind)), (others, named.column)]
     problems = {int(others[index]): problem for index, problem in named.problems.items()}
