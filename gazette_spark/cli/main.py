@@ -28,7 +28,7 @@ COMMANDS = {
     "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
     "journals": (
         "gazette_spark.cli.journal_commands:journals",
-        "List, create, change, read, append to and prune journals.",
+        "List, create, change, read and append to journals.",
     ),
     "consumer": ("gazette_spark.cli.consumer:consumer", "Run an application's shards in one process."),
     "shards": (

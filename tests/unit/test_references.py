@@ -212,3 +212,15 @@ def test_sections_that_pages_link_exist() -> None:
             if "://" not in link and target.suffix == ".md" and anchor not in headings(target):
                 lost.append(f"{page.name}: {link}#{anchor}")
     assert lost == []
+
+
+def test_the_table_of_changes_names_at_most_three_files_each() -> None:
+    """docs/how-it-works/architecture.md says where things are changed; a file that moved is found here."""
+    section = (ROOT / "docs/how-it-works/architecture.md").read_text().partition("## Where things are")[2]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 8
+    for change, edit, test in rows:
+        files = re.findall(r"`([\w/]+(?:\.py|/))`", edit + test)
+        assert 0 < len(files) <= 3, change
+        missing = [file for file in files if not (ROOT / file).exists()]
+        assert not missing, change
