@@ -22,7 +22,6 @@ from gazette_spark.errors import (
     JournalNotFoundError,
     OptionError,
     ProtocolError,
-    SuspendedError,
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -454,13 +453,6 @@ def test_a_call_with_no_time(client: Client) -> None:
         client.append(JOURNAL, b"x", timeout_s=0)
     with pytest.raises(OptionError, match="timeout_s"):
         client.read(JOURNAL, timeout_s=0)
-
-
-def test_suspended_reads_surface(stub: StubBroker, client: Client) -> None:
-    """A reader of a suspended journal is told so."""
-    stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])
-    with pytest.raises(SuspendedError):
-        client.read(JOURNAL).read()
 
 
 def test_listed_fragments_hide_their_url() -> None:

@@ -100,6 +100,9 @@ LIES = {
     "a fragment behind the offset": ([meta(8, 10, offset=5)], 5),
     "a fragment past the write head": ([meta(0, 10, write_head=9)], 0),
     "a fragment of another journal": ([metadata("another/journal", 0, 10)], 0),
+    "a fragment of another journal, behind a jump": ([metadata("another/journal", 5, 10)], 0),
+    "a journal that leads out of the store": ([metadata("../x/journal", 0, 10)], 0),
+    "a fragment that ends before it begins": ([metadata(JOURNAL, 5, 0, offset=0, write_head=9)], 0),
     "metadata without a fragment": ([pb.ReadResponse(offset=0, write_head=10)], 0),
     "a status nobody knows": ([pb.ReadResponse(status=99)], 0),  # type: ignore[arg-type]
 }

@@ -289,29 +289,12 @@ def test_restart_without_cancel(stub: StubBroker, client: Client) -> None:
     assert list(reader) == []
 
 
-def with_fragment(message: pb.ReadResponse) -> pb.ReadResponse:
-    """Add a fragment to a chunk."""
-    message.fragment.CopyFrom(meta(0).fragment)
-    return message
-
-
 LIES: dict[str, list[Act]] = {
     "a chunk without metadata": [chunk(0, b"LIE")],
     "a chunk again": [meta(0), chunk(0, CONTENT[:9]), chunk(0, b"LIE")],
-    "a chunk at a lower offset": [meta(0), chunk(0, CONTENT[:9]), chunk(4, b"LIE")],
-    "a chunk that leaves bytes out": [meta(0), chunk(0, CONTENT[:9]), chunk(10, b"LIE")],
-    "content past the fragment": [meta(0, 10), chunk(0, CONTENT[:9]), chunk(9, b"LIE")],
-    "content together with a fragment": [meta(0), with_fragment(chunk(0, b"LIE"))],
-    "content together with a status": [meta(0), pb.ReadResponse(status=pb.SUSPENDED, content=b"LIE")],
-    "another journal": [metadata("another/journal", 0, 10), chunk(0, b"LIE")],
-    "another journal, behind a jump": [metadata("another/journal", 5, 10), chunk(5, b"LIE")],
     "an offset that goes back": [meta(0), chunk(0, CONTENT[:9]), meta(3), chunk(3, b"LIE")],
-    "a fragment that ends before the offset": [meta(20, 10), chunk(20, b"LIE")],
-    "a write head inside the fragment": [meta(0, write_head=5), chunk(0, b"LIE")],
-    "a fragment that ends before it begins": [metadata(JOURNAL, 5, 0, offset=0, write_head=9)],
-    "an unknown status": [pb.ReadResponse(status=99)],  # type: ignore[arg-type]
-    "a journal that leads out of the store": [metadata("../x/journal", 0, 10), chunk(0, b"LIE")],
 }
+"""Before any byte, and after some: ``test_read`` has all lies."""
 
 
 @pytest.mark.parametrize("name", LIES)
