@@ -109,8 +109,8 @@ def admit_fragments(ends: Mapping[str, Sequence[int]], max_fragments: int | None
         ends: by journal, what :func:`fragment_ends` gives: at least one offset, ascending.
         max_fragments: read limit over all journals; None for all that is there.
     """
-    granted = allocate_limit({journal: len(each) for journal, each in ends.items()}, max_fragments)
-    return {journal: each[granted[journal] - 1] for journal, each in ends.items()}
+    granted = allocate_limit({journal: len(edges) for journal, edges in ends.items()}, max_fragments)
+    return {journal: edges[granted[journal] - 1] for journal, edges in ends.items()}
 
 
 def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[int]:
@@ -121,19 +121,19 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
             out bytes: holes do not count, and the bytes after the last fragment count as one more.
         backlog: of at least one byte.
     """
-    left = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)
+    fragments = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)
     ends: list[int] = []
     at, index = backlog.begin, 0
     while at < backlog.head:
         reach = at
-        while index < len(left) and left[index][0] <= at:
-            reach = max(reach, left[index][1])
+        while index < len(fragments) and fragments[index][0] <= at:
+            reach = max(reach, fragments[index][1])
             index += 1
         if reach > at:
             at = reach
             ends.append(min(reach, backlog.head))
-        elif index < len(left):
-            at = left[index][0]
+        elif index < len(fragments):
+            at = fragments[index][0]
         else:
             ends.append(backlog.head)
             break
@@ -167,7 +167,7 @@ def allocate_limit(sizes: Mapping[str, int], limit: int | None) -> dict[str, int
 def _in_proportion(sizes: Sequence[tuple[int, str]], total: int, limit: int) -> dict[str, int]:
     """Share ``limit``, less than ``total``, exactly: what rounding leaves goes to the largest remainders."""
     granted = {name: limit * size // total for size, name in sizes}
-    left = limit - sum(granted.values())
-    for _, name in sorted(((limit * size % total, name) for size, name in sizes), reverse=True)[:left]:
+    rest = limit - sum(granted.values())
+    for _, name in sorted(((limit * size % total, name) for size, name in sizes), reverse=True)[:rest]:
         granted[name] += 1
     return granted

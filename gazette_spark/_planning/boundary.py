@@ -125,11 +125,11 @@ def limited_end(
     whole record is there yet.
     """
     end = min(soft_end, write_head)
-    found = record_end(
+    last = record_end(
         read_window, begin, end, max_record_bytes, journal=journal, framing=framing, write_head=write_head
     )
-    if found > begin or end == write_head:
-        return found
+    if last > begin or end == write_head:
+        return last
     after = next_record_end(
         read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
     )
@@ -157,9 +157,9 @@ class AnchoredBoundary:
             if len(more) < high - low:
                 at = end - len(window)
                 return at + self.framing.cut(window, at).size
-            found = self.framing.last_boundary(window, self.max_record_bytes) if low > begin else None
-            if found is not None:
-                return low + found
+            boundary = self.framing.last_boundary(window, self.max_record_bytes) if low > begin else None
+            if boundary is not None:
+                return low + boundary
             size *= 4
         return max(self.followed(begin, end, window if low == begin else b""), default=begin)
 
@@ -231,9 +231,9 @@ def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: boo
     return read_window
 
 
-def _hole(journal: str, wanted: int, available: int, *, fail: bool) -> None:
+def _hole(journal: str, expected: int, available: int, *, fail: bool) -> None:
     if fail:
-        raise DataLossError(journal, wanted, available)
+        raise DataLossError(journal, expected, available)
 
 
 def _oversized(journal: str, begin: int, end: int, max_record_bytes: int, *, exact: bool) -> RecordError:

@@ -245,8 +245,8 @@ class PendingWindow:
         committed = acks >= 0
         if committed.any():
             yield Messages(oldest.block, oldest.uuids, acks).only(committed)
-        left = closings.take(closings.ack_offsets >= self._floor)
-        self._closings = [left] if len(left) and self._held else []
+        later = closings.take(closings.ack_offsets >= self._floor)
+        self._closings = [later] if len(later) and self._held else []
 
 
 def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offsets:
@@ -263,12 +263,12 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     keys, closings = keys[order], closings.take(later).take(order)
     rank = np.minimum(np.searchsorted(producers, uuids.producers), len(producers) - 1)
     at = np.searchsorted(keys, (rank << bits) | (offsets - base), side="right")
-    found = at < len(keys)
-    at = np.where(found, at, 0)
-    found = found & (closings.producers[at] == uuids.producers) if len(keys) else found
-    if found.any():
+    closed = at < len(keys)
+    at = np.where(closed, at, 0)
+    closed = closed & (closings.producers[at] == uuids.producers) if len(keys) else closed
+    if closed.any():
         committed = uuids.clocks <= closings.ack_clocks[at]
-        acks[found] = np.where(committed, closings.ack_offsets[at], DROPPED)[found]
+        acks[closed] = np.where(committed, closings.ack_offsets[at], DROPPED)[closed]
     return acks
 
 
@@ -330,8 +330,9 @@ def committed_scan(
         return sequencing.states
 
     def missing(begin: int, end: int) -> list[tuple[int, int]]:
-        listed = [(each.fragment.begin, each.fragment.end) for each in client.list_fragments(piece.journal)]
-        return list(skipped_spans(client, piece.journal, listed, begin, end))
+        fragments = [listed.fragment for listed in client.list_fragments(piece.journal)]
+        spans = [(fragment.begin, fragment.end) for fragment in fragments]
+        return list(skipped_spans(client, piece.journal, spans, begin, end))
 
     states = RangeStates(
         piece.journal,

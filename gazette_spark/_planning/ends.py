@@ -98,7 +98,7 @@ class RangeResolver:
                 what = "the query checkpoint's position"
                 self._check_begin(journal, resumed.begin, resumed.end, what, RESTORE)
 
-        resumed_ranges = {each.journal: each for each in ranges if each.begin}
+        resumed_ranges = {span.journal: span for span in ranges if span.begin}
         self._view.map_journals(check, resumed_ranges)
 
     def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:

@@ -43,11 +43,11 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
     }
     heads = view.final_heads(journals, named)
     listed = view.map_journals(view.fragments, journals)
-    found: list[FragmentGap] = []
+    gaps: list[FragmentGap] = []
     for journal in journals:
         begin, end = byte_range(journal, listed[journal], heads[journal], options)
-        found += gaps_between(journal, listed[journal], begin, end)
-    return found
+        gaps += gaps_between(journal, listed[journal], begin, end)
+    return gaps
 
 
 def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def byte_range(journal: str, fragments: list[Fragment], head: int, options: Sour
         stored = offset_at(fragments, timestamp_ms)
         begin = head if stored is None else stored
     elif begin == EARLIEST:
-        begin = min((each.begin for each in fragments), default=head)
+        begin = min((fragment.begin for fragment in fragments), default=head)
     if options.ending_timestamp is not None:
         stored = offset_at(fragments, options.ending_timestamp)
         end = head if stored is None else min(stored, head)

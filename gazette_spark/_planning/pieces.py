@@ -151,7 +151,7 @@ def split(
     Returns:
         The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
     """
-    total = sum(each.size_bytes for each in ranges)
+    total = sum(span.size_bytes for span in ranges)
     at_most = min(max_bytes or max(total, 1), max(1, total // max(1, min_partitions)))
     at_most = max(at_most, -(-total // MAX_PIECES))
 

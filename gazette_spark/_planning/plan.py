@@ -471,7 +471,11 @@ class Planner:
         Raises:
             JournalRecreatedError: a journal is another one than the table has rows of.
         """
-        there = {name: each for name, each in recorded.items() if name in ends and each.end <= ends[name]}
+        there = {
+            name: fingerprint
+            for name, fingerprint in recorded.items()
+            if name in ends and fingerprint.end <= ends[name]
+        }
         self._identities.take(there)
         compared = {name: reached[name] for name in there}
         self._identities.compare_first(compared, self._selection.created, ends)
@@ -536,8 +540,8 @@ class Planner:
         # are compared with the fingerprints of its end, and its offsets must lie between records.
         if self._from_checkpoint:
             self._selection.check_continued(start)
-            names = {each.journal for each in ranges}
-            planned = {name: each for name, each in end.fingerprints.items() if name in names}
+            names = end.fingerprints.keys() & {span.journal for span in ranges}
+            planned = {name: end.fingerprints[name] for name in sorted(names)}
             if not self._identities.has_all(planned):
                 replayed = JournalIdentities(view)
                 replayed.take(planned)
@@ -551,8 +555,8 @@ class Planner:
                 self._resolver.check_resumed(ranges)
         self._from_checkpoint = False
 
-        view.refresh_specs(each.journal for each in ranges)
-        framings = {each.journal: view.framing(each.journal) for each in ranges}
+        view.refresh_specs(span.journal for span in ranges)
+        framings = {span.journal: view.framing(span.journal) for span in ranges}
         if options.reads_committed:
             # Transactions span pieces, so one task reads all of a journal's range.
             pieces = [
@@ -562,10 +566,11 @@ class Planner:
         else:
             at_least, at_most = options.min_partitions or 1, options.max_bytes_per_partition
             # Only a range that will be cut needs its fragments: listing them costs a request per journal.
-            large = {each.journal for each in ranges if at_least > len(ranges) or each.size_bytes > at_most}
+            large = {span.journal for span in ranges if at_least > len(ranges) or span.size_bytes > at_most}
             fragments = view.map_journals(view.fragments, sorted(large))
             solid = {
-                name: [each for each in listed if each.is_compressed] for name, listed in fragments.items()
+                name: [fragment for fragment in listed if fragment.is_compressed]
+                for name, listed in fragments.items()
             }
             pieces = split(
                 ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
@@ -599,11 +604,11 @@ def batch_line(
     """
     lag = sum(max(0, heads[journal] - end) for journal, end in behind.items() if journal in heads)
     unseen = len(behind.keys() - heads.keys()) if heads else 0
-    largest = sorted(ranges, key=lambda each: (-each.size_bytes, each.journal))
-    shown = [f"{each.journal}[{each.begin},{each.end})" for each in largest[:SHOWN_RANGES]]
+    largest = sorted(ranges, key=lambda span: (-span.size_bytes, span.journal))
+    shown = [f"{span.journal}[{span.begin},{span.end})" for span in largest[:SHOWN_RANGES]]
     shown += [f"+{len(largest) - SHOWN_RANGES}"] if len(largest) > SHOWN_RANGES else []
     parts = [
-        f"batch planned journals={len(ranges)} bytes={sum(each.size_bytes for each in ranges)}",
+        f"batch planned journals={len(ranges)} bytes={sum(span.size_bytes for span in ranges)}",
         f"pieces={pieces} ranges={','.join(shown)}",
         *([f"lag_bytes={lag}"] if heads else []),
         *([f"unseen={unseen}"] if unseen else []),

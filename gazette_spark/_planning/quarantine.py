@@ -76,13 +76,13 @@ class QuarantiningParser:
 
     def _parsed(self, block: Block) -> Iterator[pa.RecordBatch]:
         try:
-            found = self._ask(block)
+            answer = self._ask(block)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last: within an answer.
             status = self._stop(DEATH_S)
         else:
-            if isinstance(found, Exception):
-                raise found
-            batches, malformed = found
+            if isinstance(answer, Exception):
+                raise answer
+            batches, malformed = answer
             self._parser.malformed += malformed
             yield from batches
             return
@@ -107,7 +107,7 @@ class QuarantiningParser:
     def _ask(self, block: Block) -> Exception | tuple[list[pa.RecordBatch], int]:
         if self._child is None:
             # The path is this process's own: Spark adds to it what came with the application.
-            path = os.pathsep.join(each for each in sys.path if each)
+            path = os.pathsep.join(entry for entry in sys.path if entry)
             self._child = subprocess.Popen(
                 [sys.executable, "-c", _CHILD],
                 stdin=subprocess.PIPE,

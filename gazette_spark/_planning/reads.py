@@ -126,17 +126,14 @@ def skipped_spans(
     Raises:
         OffsetNotYetAvailableError: a broker waits for bytes of a hole for longer than a read may take.
     """
-    holes = outside(joined(fragments), begin, end)
-    return joined(span for low, high in holes for span in _missing(client, journal, low, high))
-
-
-def _missing(client: JournalOpener, journal: str, begin: int, end: int) -> Spans:
-    found, at = [], begin
-    with client.read(journal, offset=begin, end_offset=end) as reader:
-        for chunk in reader:
-            if chunk.offset > at:
-                found.append((at, chunk.offset))
-            at = chunk.offset + len(chunk.content)
-        if resume_offset(reader) > at:
-            found.append((at, min(resume_offset(reader), end)))
-    return found
+    missing: list[tuple[int, int]] = []
+    for low, high in outside(joined(fragments), begin, end):
+        at = low
+        with client.read(journal, offset=low, end_offset=high) as reader:
+            for chunk in reader:
+                if chunk.offset > at:
+                    missing.append((at, chunk.offset))
+                at = chunk.offset + len(chunk.content)
+            if (resumed := resume_offset(reader)) > at:
+                missing.append((at, min(resumed, high)))
+    return joined(missing)

@@ -359,7 +359,7 @@ class StoreReader(Closing):
 log = logging.getLogger(__name__)
 
 MAX_ROOTS = 16
-"""Journals named up to which each one's directory is listed; of more, the one they have in common."""
+"""Maximum number of named journals whose directories are listed one by one; for more, their common one."""
 
 MAX_OFFSET = 2**63 - 1
 
@@ -380,14 +380,14 @@ class StoreJournals(Closing):
         self._known_to = known_to
 
     @classmethod
-    def listed(cls, files: StoreFiles, wanted: StoreSelection) -> Self:
+    def listed(cls, files: StoreFiles, selection: StoreSelection) -> Self:
         """List a store; the journals named that have no fragment are not there.
 
         Raises:
             FragmentStoreError: it cannot be listed.
             OptionError: the listing does not tell which directories are journals.
         """
-        layout = layout_of(files.list(roots_of(wanted)), wanted)
+        layout = layout_of(files.list(roots_of(selection)), selection)
         if layout.skipped:
             log.warning(
                 "files that are no fragments are left out store=%s count=%d first=%s",
@@ -470,10 +470,10 @@ class StoreJournals(Closing):
     ) -> list[ListedFragment]:
         """Return the fragments that serve, as brokers list them."""
         return [
-            ListedFragment(each.fragment, "")
-            for each in self._of(journal).serving
-            if each.begin >= page_token
-            and (each.fragment.mod_time == 0 or each.fragment.mod_time >= begin_mod_time)
+            ListedFragment(stored.fragment, "")
+            for stored in self._of(journal).serving
+            if stored.begin >= page_token
+            and (stored.fragment.mod_time == 0 or stored.fragment.mod_time >= begin_mod_time)
         ]
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> StoreReader:
@@ -488,9 +488,9 @@ class StoreJournals(Closing):
             FragmentConflictError: two of the fragments contradict each other.
             CorruptFragmentError: the length of a file is not the length in its name.
         """
-        found = self._of(journal).of_range(begin, end)
-        check_fragments(found, self._files.url)
-        return found
+        fragments = self._of(journal).of_range(begin, end)
+        check_fragments(fragments, self._files.url)
+        return fragments
 
     def _of(self, journal: str) -> FragmentCoverage:
         if journal not in self._coverage:
@@ -498,11 +498,11 @@ class StoreJournals(Closing):
         return self._coverage[journal]
 
 
-def roots_of(wanted: StoreSelection) -> list[str]:
+def roots_of(selection: StoreSelection) -> list[str]:
     """Return the directories of a store to list for the wanted journals; no directory contains another."""
-    if not wanted.names:
-        return [wanted.prefix.rstrip("/")]
-    names = sorted(set(wanted.names))
+    if not selection.names:
+        return [selection.prefix.rstrip("/")]
+    names = sorted(set(selection.names))
     if len(names) <= MAX_ROOTS:
         return [name for name in names if not any(name.startswith(f"{other}/") for other in names)]
     return [posixpath.commonpath(names)]

@@ -98,12 +98,12 @@ class JournalView:
         def ask(_left_s: float) -> Listing:
             answer = self.client.list_all_journals(selector)
             missing = sorted(set(names) - set(answer.names))
-            wanted = max(listed, revision) if missing else listed
-            if answer.revision < wanted:
-                known = f"it knows no journal {missing[0]!r}" if missing else f"it knows journal {names[0]!r}"
-                seen = "the query saw it" if wanted == revision else "the journals were listed"
+            needed = max(listed, revision) if missing else listed
+            if answer.revision < needed:
+                claim = f"it knows no journal {missing[0]!r}" if missing else f"it knows journal {names[0]!r}"
+                seen = "the query saw it" if needed == revision else "the journals were listed"
                 problem = (
-                    f"{known} at Etcd's revision {answer.revision}, and {seen} at {wanted}: "
+                    f"{claim} at Etcd's revision {answer.revision}, and {seen} at {needed}: "
                     "the broker is behind, or its Etcd was made anew"
                 )
                 raise UnavailableError(self.client.endpoint, problem)
@@ -121,7 +121,7 @@ class JournalView:
     def fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
         """Return a journal's fragments, or those the client is asked for; none if it is wholly suspended."""
         try:
-            return [each.fragment for each in self.client.list_fragments(journal, **narrowed)]
+            return [listed.fragment for listed in self.client.list_fragments(journal, **narrowed)]
         except SuspendedError:
             return []
 
@@ -131,9 +131,9 @@ class JournalView:
         Later calls have the same offset or a larger one: fragments before it are not listed again.
         """
         fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
-        started = [each.begin for each in fragments if each.begin <= begin]
+        started = [fragment.begin for fragment in fragments if fragment.begin <= begin]
         self._listed_from[journal] = max(started, default=0)
-        return [(each.begin, each.end) for each in fragments]
+        return [(fragment.begin, fragment.end) for fragment in fragments]
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
         """Return the start of the first fragment stored at a time or later; None without such a fragment."""
@@ -256,5 +256,6 @@ def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
     """
     second = timestamp_ms // 1000
     return min(
-        (each.begin for each in fragments if each.mod_time == 0 or each.mod_time >= second), default=None
+        (fragment.begin for fragment in fragments if fragment.mod_time == 0 or fragment.mod_time >= second),
+        default=None,
     )
