@@ -588,7 +588,11 @@ def stream_planner(options: SourceOptions) -> tuple[Planner, Client]:
     """Return the planner of a stream and its client, which the caller closes after the planner."""
     show_logs(options.log_level)
     client = open_client(options)
-    return Planner(client, options, follow(client, options), idle_poll_s=IDLE_POLL_S), client
+    try:
+        return Planner(client, options, follow(client, options), idle_poll_s=IDLE_POLL_S), client
+    except BaseException:
+        client.close()  # The caller never gets it.
+        raise
 
 
 def batch_line(

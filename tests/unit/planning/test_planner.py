@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
 from gazette_spark._formats.fixed import frame
 from gazette_spark._planning import pieces as pieces_module
+from gazette_spark._planning import plan as plan_module
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.pieces import Piece
-from gazette_spark._planning.plan import TAIL_BYTES, Planner
+from gazette_spark._planning.plan import TAIL_BYTES, Planner, stream_planner
 from gazette_spark.client._read.heads import Tail
 from gazette_spark.errors import (
     DataLossError,
@@ -813,3 +815,15 @@ def test_a_stream_with_nothing_new_is_looked_at_seldom(look_s: float, pause_s: f
     planner.freeze()
     planner.next(at(a=10))
     assert len(waits) == 2
+
+
+def test_a_planner_that_cannot_be_made_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else has the client, and Spark's process may live on."""
+    closed: list[str] = []
+    client = SimpleNamespace(close=lambda: closed.append("client"))
+    monkeypatch.setattr(plan_module, "open_client", lambda _options: client)
+    given = {"brokerAddress": "http://broker.test:80", "path": "log/", "isolationLevel": "read_committed"}
+    options = parse_options(given | {"stateLocation": "nothing://opens/this"}, "stream", environ={})
+    with pytest.raises(OptionError, match="stateLocation"):
+        stream_planner(options)
+    assert closed == ["client"]
