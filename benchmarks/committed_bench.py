@@ -29,7 +29,7 @@ from gazette_spark._planning.committed import CommittedScan
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, Clock, build_uuid, locator_for, new_producer_id
-from gazette_spark.message.columns import ProducerStates, sequence
+from gazette_spark.message.bulk_sequencer import ProducerStates, sequence
 from gazette_spark.message.uuid_columns import uuid_reader
 from gazette_spark.message.uuids import TICK, UuidColumns, split_uuids, uuid_texts
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON

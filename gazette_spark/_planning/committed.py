@@ -28,7 +28,7 @@ from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.reads import JournalSource, skipped_spans
 from gazette_spark._planning.states import RangeStates, StateFiles, without_lost
 from gazette_spark.errors import DataLossError, OptionError
-from gazette_spark.message.columns import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
+from gazette_spark.message.bulk_sequencer import DROPPED, PENDING, Closings, ProducerStates, Replay, sequence
 from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import Locator, locator_for
 from gazette_spark.message.uuid_columns import UuidReader, uuid_reader
@@ -125,7 +125,7 @@ class CommittedScan:
         yield from self._built(self._window.finish())
         # The states are written before the second pass: they do not depend on it, and a task that dies in it
         # runs again with the same states at its begin.
-        self._states.at_end(sequencing.states.kept())
+        self._states.at_end(sequencing.states.without_forgotten())
         # The second pass reads only what was committed too late for the window, or began before the range.
         yield from self._built(self._read_again(self._window.replay()))
 

@@ -50,7 +50,7 @@ from gazette_spark._planning.states import OpenTransactions, StateFiles
 from gazette_spark._planning.view import JournalView
 from gazette_spark.client._read.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetError
-from gazette_spark.message.columns import ProducerStates
+from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.offsets import (
     FINGERPRINT_BYTES,
     Fingerprint,

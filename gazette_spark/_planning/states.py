@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from gazette_spark.errors import DamagedFileError, OptionError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.message.columns import ProducerStates
+from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.message.uuids import Clock, producer_of
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.seal import seal, unseal

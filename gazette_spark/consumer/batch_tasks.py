@@ -51,7 +51,7 @@ from gazette_spark.consumer.stores.delta import RowStore
 from gazette_spark.consumer.transaction_loop import failed
 from gazette_spark.errors import GazetteError, InputError, ShardFailedError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.message.columns import REMEMBERED
+from gazette_spark.message.bulk_sequencer import REMEMBERED
 from gazette_spark.message.interfaces import Envelope, Message
 from gazette_spark.message.iterate import ReadCommitted, ReadUncommitted
 from gazette_spark.message.publisher import Publisher

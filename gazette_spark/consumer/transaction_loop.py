@@ -35,7 +35,7 @@ from gazette_spark.consumer.transaction import (
 )
 from gazette_spark.errors import ClosedError, GazetteError, ShardFailedError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.message.columns import REMEMBERED
+from gazette_spark.message.bulk_sequencer import REMEMBERED
 from gazette_spark.message.interfaces import Envelope
 from gazette_spark.message.publisher import Publisher, PublisherClock
 from gazette_spark.message.sequencer import DROPPED, HELD_BACK, HORIZON_NS, Outcome

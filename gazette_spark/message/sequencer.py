@@ -1,33 +1,34 @@
 """Which messages of journals are committed: the reference, message by message, as Gazette's Sequencer.
 
-A sequencer holds back messages of open transactions and drops repeated ones. Of each producer in a journal it
-knows ``min``, the clock of what was last acknowledged and delivered, ``max``, the largest clock of the open
-transaction, and ``begin``, where that begins in the journal. A message is queued by its flags and clock:
+A sequencer holds back the messages of open transactions and drops repeated messages. For each producer in a
+journal it remembers ``min``, the clock of the newest message that was acknowledged and delivered; ``max``,
+the largest clock of the open transaction; and ``begin``, where that transaction begins in the journal. Flags
+and clock decide what becomes of a message:
 
 ========  ==========================  ==========================  ==========================================
 flags     condition                   outcome                     effect
 ========  ==========================  ==========================  ==========================================
 OUTSIDE   clock ≤ min                 OUTSIDE_ALREADY_ACKED       dropped
-OUTSIDE   else                        OUTSIDE_COMMIT              delivered, what is open is discarded
+OUTSIDE   else                        OUTSIDE_COMMIT              delivered; an open transaction is discarded
 CONTINUE  clock ≤ min                 CONTINUE_ALREADY_ACKED      dropped
 CONTINUE  clock ≤ max                 CONTINUE_TXN_CLOCK_LARGER   dropped
-CONTINUE  none is open                CONTINUE_BEGIN_SPAN         held back, opens a transaction
+CONTINUE  no open transaction         CONTINUE_BEGIN_SPAN         held back, opens a transaction
 CONTINUE  else                        CONTINUE_EXTEND_SPAN        held back
-ACK       clock ≤ min                 ACK_ROLLBACK                what is open is discarded, min = clock
-ACK       none is open                ACK_EMPTY                   delivers the ACK alone
-ACK       all of it is in the ring    ACK_COMMIT_RING             delivers it, and the ACK
+ACK       clock ≤ min                 ACK_ROLLBACK                the transaction is discarded, min = clock
+ACK       no open transaction         ACK_EMPTY                   the ACK alone is delivered
+ACK       the ring has all of it      ACK_COMMIT_RING             the transaction and the ACK are delivered
 ACK       else                        ACK_COMMIT_REPLAY           the same, after a replay
 ========  ==========================  ==========================  ==========================================
 
-Unknown flags count as OUTSIDE. A message with clock 0, as the nil UUID's, is delivered and changes no state.
+Unknown flags count as OUTSIDE. A message with clock 0, as that of the nil UUID, is delivered and changes no
+state.
 
-The newest messages are kept in a ring. What an ACK commits beyond them has to be read from the journal again:
-``replay_range`` tells which bytes, ``start_replay`` takes their messages. Then ``step`` returns the committed
-messages one by one; an acknowledgement comes as the last message of what it commits.
+Memory is bounded: a ring holds the newest messages of all producers. If an ACK commits messages that the ring
+has lost, they are read from the journal again: ``replay_range`` says which bytes, ``start_replay`` takes
+their messages. Then ``step`` returns the committed messages one by one, the ACK last.
 
-A checkpoint may be taken between any two messages. A sequencer made of it, that reads each journal from its
-offset on, delivers what this one had not: a message counts as delivered with the step after it. Offsets pass
-an ACK when all it commits is delivered; ``min`` and ``begin`` move with each message.
+A checkpoint may be taken between any two messages. A sequencer that is made from it, and reads each journal
+from the checkpoint's offset, delivers exactly the messages that this one had not processed.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, MAX_CLOCK, OUTSID
 logger = logging.getLogger(__name__)
 
 RING_MESSAGES = 8192
-"""Default size of the ring, that of Gazette's consumers."""
+"""Default size of the ring, as in Gazette's consumers."""
 
 HORIZON_NS = 24 * 3600 * 1_000_000_000
-"""How long Gazette's consumers remember a producer: 24 hours behind the newest of its journal."""
+"""How long Gazette's consumers remember a producer: 24 hours behind the newest clock of its journal."""
 
 
 class Outcome(Enum):
-    """What was decided about a queued message; values are Gazette's."""
+    """The decision about a queued message. The values are Gazette's."""
 
     OUTSIDE_ALREADY_ACKED = "outsideAlreadyAcked"
     OUTSIDE_COMMIT = "outsideCommit"
@@ -74,7 +75,7 @@ HELD_BACK = frozenset({Outcome.CONTINUE_BEGIN_SPAN, Outcome.CONTINUE_EXTEND_SPAN
 
 
 class ReplayRange(NamedTuple):
-    """Bytes ``[begin, end)`` of a journal that have to be read again."""
+    """Bytes ``[begin, end)`` of a journal that must be read again."""
 
     journal: str
     begin: int
@@ -82,7 +83,7 @@ class ReplayRange(NamedTuple):
 
 
 class SequencerCheckpoint(NamedTuple):
-    """What a sequencer is made of again."""
+    """The state from which another sequencer continues."""
 
     offsets: dict[str, int]
     """Next byte to read, by journal."""
@@ -92,19 +93,20 @@ class SequencerCheckpoint(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """What is known of a producer in a journal."""
+    """The state of one producer in one journal."""
 
     key: JournalProducer
     min: int
-    """Exclusive: clock of what was last acknowledged and delivered."""
+    """Exclusive: clock of the newest message that was acknowledged and delivered."""
     max: int
-    """Inclusive: largest clock of the open transaction, or the clock that committed it."""
+    """Inclusive: largest clock of the open transaction, or the clock that committed it. Never below
+    ``min``."""
     begin: int = NO_OFFSET
     entries: deque[_Entry] = field(default_factory=deque)
     """Its messages in the ring, oldest first."""
 
-    def finish(self, clock: int) -> None:
-        """Close the transaction, whatever is in it."""
+    def close(self, clock: int) -> None:
+        """End the transaction, whether it was delivered or discarded."""
         self.min = self.max = clock
         self.begin = NO_OFFSET
         self.entries.clear()
@@ -112,19 +114,19 @@ class _Sequence:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A place of the ring that is taken."""
+    """An occupied place of the ring."""
 
     envelope: Envelope
     clock: int
-    """As it was queued: the reader's program may change the message that was delivered to it."""
+    """As it was queued: an application may change a message that was delivered to it."""
     sequence: _Sequence
 
 
 class Sequencer:
     """Orders the messages of any number of journals into committed ones. Pure, and for one thread.
 
-    Call :meth:`queue` with each message in the journals' order, and after each of them :meth:`step` until it
-    returns None.
+    Call :meth:`queue` with each message in the journals' order, and after each of them call :meth:`step`
+    until it returns None.
     """
 
     def __init__(
@@ -134,18 +136,21 @@ class Sequencer:
         ring_messages: int = RING_MESSAGES,
     ) -> None:
         self._offsets = dict(offsets or {})
+        # A checkpoint has no `max`: what a retried append repeats of an open transaction is held back twice,
+        # and the replay that has to come drops the repetition.
         self._sequences = {
             state.key: _Sequence(state.key, state.last_ack, state.last_ack, state.begin) for state in states
         }
+        """In the order in which the producers wrote last: a checkpoint forgets from the front."""
         self._pending: set[_Sequence] = set()
         self._ring: list[_Entry | None] = [None] * max(1, ring_messages)
-        self._head = 0
+        self._ring_head = 0
         self._emit: _Sequence | None = None
         """The sequence that is being delivered."""
         self._emit_end = 0
         """End of the message that committed it."""
         self._delivered: int | None = None
-        """Clock of the message that :meth:`step` returned last, of this sequence."""
+        """Clock of the message of this sequence that :meth:`step` returned last."""
         self._must_replay = False
         self._replay: Iterator[Envelope] | None = None
 
@@ -155,93 +160,107 @@ class Sequencer:
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        """Next byte to read in each journal. An ACK is passed when all it commits is delivered."""
+        """Next byte to read in each journal. It passes an ACK once all that the ACK commits is delivered."""
         return dict(self._offsets)
 
-    def queue(self, envelope: Envelope) -> Outcome:
-        """Take the next message of a journal, and decide about it.
+    def queue(self, envelope: Envelope) -> Outcome:  # noqa: C901, PLR0912, PLR0915 - told in order
+        """Take the next message of a journal, and decide what becomes of it.
 
         Raises:
             SequencerError: :meth:`step` has not returned None yet.
         """
         if self._emit is not None:
+            # Messages of two transactions would mix, and no checkpoint could say how far each has come.
             raise SequencerError(envelope.journal, envelope.begin, "step() has committed messages left")
-        self._evict()
+
+        # The ring bounds memory however long transactions stay open, so its oldest message makes room. Its
+        # sequence remembers `begin`, and reads the message again if an ACK commits it. As in Gazette, room is
+        # made for messages that are then dropped, too: the two decide alike when a replay is needed.
+        oldest = self._ring[self._ring_head]
+        if oldest is not None and oldest.sequence.entries and oldest.sequence.entries[0] is oldest:
+            oldest.sequence.entries.popleft()
+        self._ring[self._ring_head] = None
+
         producer, stamp, flags = split_uuid(envelope.message.get_uuid())
-        clock = int(stamp)
-        key = JournalProducer(envelope.journal, producer)
+        clock, key = int(stamp), JournalProducer(envelope.journal, producer)
         sequence = self._sequences.get(key)
         if sequence is not None:
-            # In the order in which they wrote last: a checkpoint forgets from the front.
             self._sequences[key] = self._sequences.pop(key)
         if clock == 0:
-            # Clock 0 opts out: it is delivered by a sequence that nobody sees again.
+            # The message opted out of sequencing. A sequence of its own delivers it and is then forgotten, so
+            # that it neither changes nor depends on the state of any producer.
             sequence, clock, flags = _Sequence(key, 0, 0), 1, OUTSIDE_TXN
         elif sequence is None:
+            # A new producer. Everything below its first message counts as acknowledged: a reader that begins
+            # in the middle of a journal cannot know better.
             sequence = self._sequences[key] = _Sequence(key, clock - 1, clock - 1)
-        outcome = self._decide(envelope, sequence, clock, flags)
-        if outcome in DROPPED:
+
+        if flags == CONTINUE_TXN:
+            # The clocks of a producer ascend in each journal. A clock that does not is a copy, which an
+            # append leaves behind when it is retried after its answer was lost.
+            if clock <= sequence.max:
+                self._offsets[envelope.journal] = envelope.end
+                is_acknowledged = clock <= sequence.min
+                return (
+                    Outcome.CONTINUE_ALREADY_ACKED if is_acknowledged else Outcome.CONTINUE_TXN_CLOCK_LARGER
+                )
+            # Hold the message back. The journal's offset may pass it all the same, because a checkpoint names
+            # the transaction's begin, and its ACK makes the next reader read it again from there.
+            is_first = sequence.begin == NO_OFFSET
+            if is_first:
+                sequence.begin = envelope.begin
+                self._pending.add(sequence)
+            self._add_to_ring(envelope, sequence, clock)
+            sequence.max = clock
             self._offsets[envelope.journal] = envelope.end
-        elif outcome in HELD_BACK:
-            self._hold_back(envelope, sequence, clock)
-        elif outcome is Outcome.ACK_ROLLBACK:
-            sequence.finish(clock)
+            return Outcome.CONTINUE_BEGIN_SPAN if is_first else Outcome.CONTINUE_EXTEND_SPAN
+
+        if flags == ACK_TXN and clock <= sequence.min:
+            # The ACK does not reach beyond the last one, so it commits none of the open messages: the
+            # producer has crashed, and what it wrote since its last checkpoint is rolled back. Such a
+            # producer repeats the ACK of its checkpoint. If the ACK is even lower, the producer has gone back
+            # to an older checkpoint. Its next messages may be new ones that reuse clocks. `min` has to go
+            # back with it: to deliver such messages may repeat some, to drop them would lose some.
+            if clock < sequence.min:
+                _warn(
+                    "ACK_TXN is less than the last one: messages may be delivered again", envelope, sequence
+                )
+            sequence.close(clock)
             self._pending.discard(sequence)
             self._offsets[envelope.journal] = envelope.end
-        else:
-            self._commit(envelope, sequence, clock, outcome)
-        return outcome
-
-    def _decide(self, envelope: Envelope, sequence: _Sequence, clock: int, flags: int) -> Outcome:
-        """Return the outcome; changes nothing."""
-        if flags == CONTINUE_TXN:
-            if clock <= sequence.min:
-                return Outcome.CONTINUE_ALREADY_ACKED
-            if clock <= sequence.max:
-                return Outcome.CONTINUE_TXN_CLOCK_LARGER
-            is_first = sequence.begin == NO_OFFSET
-            return Outcome.CONTINUE_BEGIN_SPAN if is_first else Outcome.CONTINUE_EXTEND_SPAN
-        if flags == ACK_TXN:
-            return self._decide_ack(envelope, sequence, clock)
-        if flags != OUTSIDE_TXN:
-            _warn(f"unknown flags {flags:#x} of a UUID, taken for OUTSIDE_TXN", envelope, sequence)
-        if clock <= sequence.min:
-            return Outcome.OUTSIDE_ALREADY_ACKED
-        if sequence.begin != NO_OFFSET:
-            # A producer that mixes both kinds of publishing in one journal.
-            _warn("OUTSIDE_TXN discards the producer's open transaction", envelope, sequence)
-        return Outcome.OUTSIDE_COMMIT
-
-    def _decide_ack(self, envelope: Envelope, sequence: _Sequence, clock: int) -> Outcome:
-        if clock < sequence.min:
-            # The producer took up an older state than its last one; its next messages may be new ones with
-            # clocks that were used before. To deliver them may repeat messages, to drop them would lose some.
-            _warn("ACK_TXN is less than the last one: messages may be delivered again", envelope, sequence)
-        if clock <= sequence.min:
             return Outcome.ACK_ROLLBACK
-        if sequence.begin == NO_OFFSET:
-            return Outcome.ACK_EMPTY
-        if not sequence.entries or sequence.entries[0].envelope.begin != sequence.begin:
-            return Outcome.ACK_COMMIT_REPLAY
-        return Outcome.ACK_COMMIT_RING
 
-    def _hold_back(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
-        if sequence.begin == NO_OFFSET:
+        if flags == ACK_TXN and sequence.begin != NO_OFFSET:
+            # The ring drops the oldest messages first, so it has all of the transaction if it has the first.
+            has_first = bool(sequence.entries) and sequence.entries[0].envelope.begin == sequence.begin
+            outcome = Outcome.ACK_COMMIT_RING if has_first else Outcome.ACK_COMMIT_REPLAY
+        elif flags == ACK_TXN:
+            # A producer acknowledges a journal although its messages were dropped as copies, or rolled back.
+            outcome = Outcome.ACK_EMPTY
             sequence.begin = envelope.begin
-            self._pending.add(sequence)
-        self._add(envelope, sequence, clock)
-        sequence.max = clock
-        self._offsets[envelope.journal] = envelope.end
-
-    def _commit(self, envelope: Envelope, sequence: _Sequence, clock: int, outcome: Outcome) -> None:
-        if outcome in (Outcome.OUTSIDE_COMMIT, Outcome.ACK_EMPTY):
+        else:
+            if flags != OUTSIDE_TXN:
+                _warn(f"unknown flags {flags:#x} of a UUID, taken for OUTSIDE_TXN", envelope, sequence)
+            if clock <= sequence.min:
+                self._offsets[envelope.journal] = envelope.end
+                return Outcome.OUTSIDE_ALREADY_ACKED
+            if sequence.begin != NO_OFFSET:
+                # The producer mixes both kinds of publishing in one journal. This message moves `min` past
+                # its open messages, so that no ACK could commit them any more.
+                _warn("OUTSIDE_TXN discards the producer's open transaction", envelope, sequence)
+            outcome = Outcome.OUTSIDE_COMMIT
             sequence.entries.clear()
             sequence.begin = envelope.begin
-        self._add(envelope, sequence, clock)
-        # May be less than it was: messages of larger clocks are not committed, and never will be.
+
+        # The message commits its sequence up to its clock, itself included, and `step` delivers that. `max`
+        # may go down here: messages above the ACK's clock are not committed, and never will be. The journal's
+        # offset stays before the ACK until all is delivered, so that a reader that crashes meanwhile sees the
+        # ACK again.
+        self._add_to_ring(envelope, sequence, clock)
         sequence.max = clock
         self._emit, self._emit_end = sequence, envelope.end
         self._must_replay = outcome is Outcome.ACK_COMMIT_REPLAY
+        return outcome
 
     def step(self) -> Envelope | None:
         """Return the next committed message, None if there is none until more are queued.
@@ -249,55 +268,60 @@ class Sequencer:
         With the next call the message counts as processed.
 
         Raises:
-            SequencerError: a replay has to be started first, or brought a message that is not of its range.
+            SequencerError: a replay must be started first, or it brought a message from outside of its range.
         """
         sequence = self._emit
         if sequence is None:
             return None
         if self._delivered is not None:
+            # The caller comes back, so it has processed the message before. Not earlier: a checkpoint that is
+            # taken while the caller works on a message, or after it failed, must not count it.
             sequence.min = self._delivered
-        while (found := self._next(sequence)) is not None:
-            envelope, clock = found
-            # In a replay, Gazette does not take messages that opted out for repeated ones.
-            is_repeated = clock != 0 and clock <= sequence.min
-            if is_repeated or clock > sequence.max:
+
+        while True:
+            if self._must_replay:
+                # Messages that the ring has lost come first. While the iterator runs it is not ours: if it
+                # raises, its end is not the end of the range, and only another replay may continue.
+                journal, begin, end = self.replay_range()
+                replay, self._replay = self._replay, None
+                if replay is None:
+                    problem = f"start_replay() with the messages up to {end} has to come first"
+                    raise SequencerError(journal, begin, problem)
+                envelope = next(replay, None)
+                if envelope is None:
+                    # The ring has the rest: the message that committed the sequence, at least.
+                    self._must_replay = False
+                    continue
+                if envelope.journal != journal or envelope.begin < begin or envelope.end > end:
+                    problem = f"a replay of [{begin}, {end}) brought [{envelope.begin}, {envelope.end})"
+                    raise SequencerError(journal, begin, f"{problem} of {envelope.journal!r}")
+                self._replay = replay
+                producer, stamp, _ = split_uuid(envelope.message.get_uuid())
+                if producer != sequence.key.producer:
+                    continue
+                clock = int(stamp)
+            elif sequence.entries:
+                entry = sequence.entries.popleft()
+                envelope, clock = entry.envelope, entry.clock
+            else:
+                break
+
+            # A replay brings the copies that `queue` had dropped, and after a restart the messages that were
+            # delivered before. Messages above `max` are those that the ACK does not reach. As in Gazette, a
+            # message that opted out is delivered again by the replay of its producer's transaction.
+            is_copy = clock != 0 and clock <= sequence.min
+            if is_copy or clock > sequence.max:
                 continue
+            # A checkpoint that is taken now makes its reader replay from this message on.
             sequence.begin = envelope.begin
             self._delivered = clock
             return envelope
+
+        # All is delivered and processed. Only now may a checkpoint pass the message that committed it.
         self._offsets[sequence.key.journal] = self._emit_end
-        sequence.finish(sequence.min)
+        sequence.close(sequence.min)
         self._pending.discard(sequence)
         self._emit = self._delivered = None
-        return None
-
-    def _next(self, sequence: _Sequence) -> tuple[Envelope, int] | None:
-        """Return the next message of a sequence and its clock, from the replay or the ring."""
-        if self._must_replay:
-            if (replayed := self._next_replayed(sequence)) is not None:
-                return replayed
-            self._must_replay, self._replay = False, None
-        if not sequence.entries:
-            return None
-        entry = sequence.entries.popleft()
-        return entry.envelope, entry.clock
-
-    def _next_replayed(self, sequence: _Sequence) -> tuple[Envelope, int] | None:
-        replay, self._replay = self._replay, None
-        if replay is None:
-            journal, begin, end = self.replay_range()
-            problem = f"start_replay() with the messages up to {end} has to come first"
-            raise SequencerError(journal, begin, problem)
-        # A replay that fails is not gone on with: its iterator may be at an end that is none.
-        for envelope in replay:
-            journal, begin, end = self.replay_range()
-            if envelope.journal != journal or envelope.begin < begin or envelope.end > end:
-                problem = f"a replay of [{begin}, {end}) brought [{envelope.begin}, {envelope.end})"
-                raise SequencerError(journal, begin, f"{problem} of {envelope.journal!r}")
-            producer, clock, _ = split_uuid(envelope.message.get_uuid())
-            if producer == sequence.key.producer:
-                self._replay = replay
-                return envelope, int(clock)
         return None
 
     @property
@@ -306,10 +330,10 @@ class Sequencer:
         return self._must_replay and self._replay is None
 
     def replay_range(self) -> ReplayRange:
-        """Return what has to be replayed before the sequence that is being delivered can go on.
+        """Return the bytes to replay before the sequence that is being delivered can continue.
 
         Raises:
-            SequencerError: nothing is.
+            SequencerError: no replay is needed.
         """
         if self._emit is None or not self._must_replay:
             raise SequencerError("", NO_OFFSET, "no replay is needed")
@@ -317,9 +341,9 @@ class Sequencer:
         return ReplayRange(self._emit.key.journal, self._emit.begin, self._emit.entries[0].envelope.begin)
 
     def start_replay(self, messages: Iterable[Envelope]) -> None:
-        """Go on with these messages, those of all producers in :meth:`replay_range`.
+        """Continue with these messages: those of all producers in :meth:`replay_range`.
 
-        If their iterator raises, :meth:`step` does; another replay, of the range as it is then, goes on.
+        If their iterator raises, :meth:`step` does. Another replay, of the range as it is then, continues.
 
         Raises:
             SequencerError: no replay is needed.
@@ -332,27 +356,30 @@ class Sequencer:
         return bool(self._pending)
 
     def checkpoint(self, horizon_ns: int = 0, remembered: int = 0) -> SequencerCheckpoint:
-        """Return offsets and producers' states, and forget producers that were not seen for long.
+        """Return the offsets and the producers' states, and forget producers that have been silent for long.
 
         Args:
-            horizon_ns: A producer is forgotten this long before the newest acknowledgement of its journal; 0:
-                none is.
-            remembered: Producers of each journal that are kept at any age, those that wrote last. Gazette
-                keeps none, so one clock that is ahead makes it forget all others.
+            horizon_ns: A producer is forgotten this long before the newest acknowledgement of its journal. 0
+                forgets none.
+            remembered: Number of producers of each journal that are remembered at any age, those that wrote
+                last. Gazette has no such number, so a single clock that is ahead makes it forget all others.
         """
-        least: dict[str, int] = {}
+        least_clocks: dict[str, int] = {}
         if horizon_ns > 0:
             newest: dict[str, int] = {}
             for key, sequence in self._sequences.items():
                 newest[key.journal] = max(newest.get(key.journal, 0), sequence.min)
-            # Unsigned as in Gazette: clocks smaller than the horizon wrap around, but for 0.
-            reach = (horizon_ns // 100) << 4
-            least = {journal: (clock - reach) & MAX_CLOCK for journal, clock in newest.items() if clock}
-        wrote_later = Counter[str]()
+            # Unsigned, as in Gazette: clocks smaller than the horizon wrap around, except for 0.
+            horizon = (horizon_ns // 100) << 4
+            least_clocks = {
+                journal: (clock - horizon) & MAX_CLOCK for journal, clock in newest.items() if clock
+            }
+        later_writers = Counter[str]()
         for key, sequence in reversed(list(self._sequences.items())):
-            if sequence.max < least.get(key.journal, 0) and wrote_later[key.journal] >= remembered:
+            is_old = sequence.max < least_clocks.get(key.journal, 0)
+            if is_old and later_writers[key.journal] >= remembered:
                 del self._sequences[key]
-            wrote_later[key.journal] += 1
+            later_writers[key.journal] += 1
         self._pending.clear()
         states = tuple(
             ProducerState(key.journal, key.producer, Clock(sequence.min), sequence.begin)
@@ -360,18 +387,11 @@ class Sequencer:
         )
         return SequencerCheckpoint(dict(self._offsets), states)
 
-    def _evict(self) -> None:
-        """Make the next place of the ring free; ``begin`` still tells where the sequence begins."""
-        entry = self._ring[self._head]
-        if entry is not None and entry.sequence.entries and entry.sequence.entries[0] is entry:
-            entry.sequence.entries.popleft()
-        self._ring[self._head] = None
-
-    def _add(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
+    def _add_to_ring(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
         entry = _Entry(envelope, clock, sequence)
-        self._ring[self._head] = entry
+        self._ring[self._ring_head] = entry
         sequence.entries.append(entry)
-        self._head = (self._head + 1) % len(self._ring)
+        self._ring_head = (self._ring_head + 1) % len(self._ring)
 
 
 def _warn(problem: str, envelope: Envelope, sequence: _Sequence) -> None:

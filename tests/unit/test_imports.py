@@ -220,7 +220,7 @@ def test_what_reads_committed_messages_is_light(tmp_path: Path) -> None:
     code = f"""
 import sys
 import numpy as np
-from gazette_spark.message.columns import ProducerStates, sequence
+from gazette_spark.message.bulk_sequencer import ProducerStates, sequence
 from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
 from gazette_spark._planning import committed
 from gazette_spark._planning.states import StateFiles

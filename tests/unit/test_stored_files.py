@@ -28,7 +28,7 @@ from gazette_spark.errors import (
     OptionError,
     StoreFormatError,
 )
-from gazette_spark.message.columns import NO_TRANSACTION, ProducerStates
+from gazette_spark.message.bulk_sequencer import NO_TRANSACTION, ProducerStates
 from gazette_spark.options.schema_hints import field
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -16,7 +16,7 @@ from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.positions import GroupCommit
-from gazette_spark.message.columns import NO_TRANSACTION, ProducerStates
+from gazette_spark.message.bulk_sequencer import NO_TRANSACTION, ProducerStates
 from gazette_spark.message.uuids import Clock
 
 NOW_MS = 1_700_000_000_000

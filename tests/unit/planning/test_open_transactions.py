@@ -11,7 +11,7 @@ import pytest
 
 from gazette_spark._planning import states as states_module
 from gazette_spark._planning.states import SHOWN, OpenJson, OpenTransactions, StateFiles, open_at
-from gazette_spark.message.columns import FORGET_AFTER, LOST, NO_TRANSACTION, ProducerStates
+from gazette_spark.message.bulk_sequencer import FORGET_AFTER, LOST, NO_TRANSACTION, ProducerStates
 from gazette_spark.message.uuids import Clock
 from gazette_spark.offsets import JournalOffsets
 

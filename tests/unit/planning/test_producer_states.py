@@ -10,7 +10,7 @@ import pytest
 from gazette_spark._planning.states import KEPT_FILES, RangeStates, StateFiles
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import calling
-from gazette_spark.message.columns import LOST, NO_TRANSACTION, ProducerStates
+from gazette_spark.message.bulk_sequencer import LOST, NO_TRANSACTION, ProducerStates
 from tests.rig.object_store import running_store
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "producer_states"

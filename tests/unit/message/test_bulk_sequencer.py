@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.message import columns
-from gazette_spark.message.columns import (
+from gazette_spark.message import bulk_sequencer
+from gazette_spark.message.bulk_sequencer import (
     DROPPED,
     FORGET_AFTER,
     LOST,
@@ -88,7 +88,7 @@ def engine(
         part = messages[low:high]
         uuids, offsets = columns_of(part)
         result = sequence(states, uuids, offsets)
-        states = result.states.kept() if tidy else result.states
+        states = result.states.without_forgotten() if tidy else result.states
         found |= {
             each.offset: int(ack)
             for each, ack in zip(part, result.ack_offsets, strict=True)
@@ -172,7 +172,9 @@ def test_one_clock_ages_nobody(ahead: int) -> None:
     for cut in (0, 1, 2, 3, 500, len(first), len(first) + 1):
         found, states = engine([*first, *repeated], [cut], tidy=True)
         assert found == {0: 0, 1: 2, 2: 2, 3: 3}
-        found, _ = engine([Sent(1, now, 0, 3000), Sent(1, now + 1, 0, 3001)], [], states=states.kept())
+        found, _ = engine(
+            [Sent(1, now, 0, 3000), Sent(1, now + 1, 0, 3001)], [], states=states.without_forgotten()
+        )
         assert found == {3001: 3001}
 
 
@@ -190,21 +192,21 @@ def test_forgetting_does_not_depend_on_cuts(sent: list[tuple[int, int, int]], cu
     messages = [Sent(*each, offset) for offset, each in enumerate(sent)]
     at = sorted(min(cut, len(messages)) for cut in cuts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "FORGET_AFTER", 2)
-        patch.setattr(columns, "REMEMBERED", 2)
+        patch.setattr(bulk_sequencer, "FORGET_AFTER", 2)
+        patch.setattr(bulk_sequencer, "REMEMBERED", 2)
         assert engine(messages, at, tidy=True)[0] == engine(messages, [])[0]
 
 
 def test_a_producer_of_yesterday_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer is forgotten after a day and many others, unless it has a transaction open."""
-    monkeypatch.setattr(columns, "REMEMBERED", 2)
+    monkeypatch.setattr(bulk_sequencer, "REMEMBERED", 2)
     early, late = 1 << 62, (1 << 62) + FORGET_AFTER + 1
     messages = [Sent(1, early, 0, 0), Sent(2, early, 1, 1), Sent(3, late, 0, 2), Sent(3, late + 1, 0, 3)]
     found, states = engine(messages, [2])
     assert found == {0: 0, 2: 2, 3: 3}
-    assert states.kept().producers.tolist() == [2, 3]
+    assert states.without_forgotten().producers.tolist() == [2, 3]
     again = [*messages, Sent(1, early, 0, 4), Sent(2, early, 2, 5)]
-    for kept in (states, states.kept()):
+    for kept in (states, states.without_forgotten()):
         result = sequence(kept, *columns_of(again[4:]))
         assert result.ack_offsets.tolist() == [4, 5], "the repeated message comes again"
         assert result.closings.begins.tolist() == [1]

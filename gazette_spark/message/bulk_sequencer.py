@@ -1,0 +1,528 @@
+"""Which messages are committed, column by column: the engine that reads committed messages in bulk.
+
+:func:`sequence` takes the messages of some bytes of a journal and the states of its producers where these
+begin. It says of each message whether it is committed and by which acknowledgement, and returns the states
+where the bytes end. So the states at an offset follow from the journal's bytes alone, however they were cut
+into pieces: a state holds everything that a later message can depend on.
+
+The rules are those of :class:`~gazette_spark.message.sequencer.Sequencer`. The clocks of most producers
+ascend from message to message, and these producers are sequenced with array operations. A producer that
+repeated messages, or went back, is sequenced message by message.
+
+There is one difference: an acknowledgement whose clock is that of a message it commits is delivered here,
+whereas the sequencer takes it for a copy of that message. No publisher makes one, and only a replay of the
+transaction could find it out.
+
+A transaction may begin long before its acknowledgement. Its messages are ``PENDING`` when they are sequenced,
+and a :class:`Closings` names the transaction once its fate is decided. A caller that has not kept the
+messages reads them again with :class:`Replay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, UuidColumns
+from gazette_spark.protocol.spans import Spans, joined
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Offsets = npt.NDArray[np.int64]
+    Clocks = npt.NDArray[np.uint64]
+
+DROPPED = -1
+"""Instead of an acknowledgement's offset: the message is a copy, or was rolled back."""
+PENDING = -2
+"""Instead of an acknowledgement's offset: the message's transaction is still open."""
+
+NO_TRANSACTION = -1
+"""Instead of a transaction's begin: no transaction is open."""
+LOST = -2
+"""Instead of a transaction's begin: bytes of the transaction are gone, so none of it is delivered."""
+
+FORGET_AFTER = (24 * 3600 * 10_000_000) << 4
+"""A producer without a transaction may be forgotten once the journal's largest clock is so far ahead: a day,
+the horizon of Gazette's consumers. A message that it repeats later is delivered again."""
+
+REMEMBERED = 1024
+"""Number of a journal's producers that are remembered at any age: those that wrote last.
+
+Producers choose their clocks. By age alone, one message of the year 2100 would make a reader forget all other
+producers and deliver their retried appends twice, for good. Neither the time of reading nor that of fragments
+can replace the clocks: a range that is read twice, by a stream and years later by ``verify``, must give the
+same rows. The order in which producers write is in the journal's bytes, and no producer can write for another
+one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProducerStates:
+    """The states of a journal's producers at an offset, as columns in ascending order of producers."""
+
+    producers: npt.NDArray[np.int64]
+    last_acks: Clocks
+    """Clock of the newest message that was delivered: messages up to it are copies."""
+    last_clocks: Clocks
+    """Largest clock of the open transaction; ``last_acks`` without one."""
+    begins: Offsets
+    """Where the open transaction begins, ``NO_TRANSACTION`` or ``LOST``."""
+    last_offsets: Offsets
+    """Where the producer's last message begins."""
+    newest: int = 0
+    """Largest clock of the journal so far."""
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    @classmethod
+    def none(cls) -> ProducerStates:
+        """Return the states where a query starts: no producer has written yet."""
+        clocks, offsets = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        return cls(offsets, clocks, clocks, offsets, offsets)
+
+    def without_forgotten(self) -> ProducerStates:
+        """Return the states without the producers that are forgotten."""
+        if len(self) <= REMEMBERED:
+            return self
+        # The states have all producers that wrote last, because none of these is ever forgotten.
+        wrote_last = self.last_offsets >= np.partition(self.last_offsets, -REMEMBERED)[-REMEMBERED]
+        open_ = self.begins != NO_TRANSACTION
+        return self._take(open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest))
+
+    def open_before(self, offset: int) -> npt.NDArray[np.bool_]:
+        """Tell of each producer whether its open transaction begins before an offset."""
+        return (self.begins >= 0) & (self.begins < offset)
+
+    def awaited(self, now: int) -> npt.NDArray[np.bool_]:
+        """Tell of each producer whether its transaction is open, and has a message of the last day.
+
+        Args:
+            now: The present time as a clock. A larger one of the journal does not count.
+        """
+        return (self.begins >= 0) & ~_far_behind(self.last_clocks, min(self.newest, now))
+
+    def lost_since(self, available: int) -> ProducerStates:
+        """Return the states where bytes before an offset are gone: transactions that began there are lost."""
+        return replace(self, begins=np.where(self.open_before(available), LOST, self.begins))
+
+    def _take(self, keep: npt.NDArray[np.bool_]) -> ProducerStates:
+        return ProducerStates(
+            self.producers[keep],
+            self.last_acks[keep],
+            self.last_clocks[keep],
+            self.begins[keep],
+            self.last_offsets[keep],
+            self.newest,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closings:
+    """Transactions that were open before some messages and ended among them, as columns."""
+
+    producers: npt.NDArray[np.int64]
+    begins: Offsets
+    """Where the transaction began."""
+    last_acks: Clocks
+    """Messages up to this clock are copies from before the transaction."""
+    ack_clocks: Clocks
+    """Messages up to this clock are committed; 0: none are."""
+    ack_offsets: Offsets
+    """Where the message begins that ended the transaction."""
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int]]) -> Closings:
+        """Return columns of rows: producer, begin, last acknowledged clock, clock and offset of the end."""
+        producers, begins, last_acks, clocks, offsets = zip(*rows, strict=True) if rows else ((),) * 5
+        return cls(
+            np.array(producers, np.int64),
+            np.array(begins, np.int64),
+            np.array(last_acks, np.uint64),
+            np.array(clocks, np.uint64),
+            np.array(offsets, np.int64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Closings]) -> Closings:
+        """Return the rows of all parts."""
+        parts = [cls.of(()), *parts]
+        names = ("producers", "begins", "last_acks", "ack_clocks", "ack_offsets")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Closings:
+        """Return some rows."""
+        return Closings(
+            self.producers[rows],
+            self.begins[rows],
+            self.last_acks[rows],
+            self.ack_clocks[rows],
+            self.ack_offsets[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequenced:
+    """The result of :func:`sequence`."""
+
+    ack_offsets: Offsets
+    """For each message the offset at which the message begins that committed it, ``DROPPED`` or ``PENDING``.
+    Messages outside of transactions, and acknowledgements, have their own offset."""
+    closings: Closings
+    """Transactions of earlier messages that ended among these."""
+    states: ProducerStates
+    """The states behind these messages."""
+
+
+def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Sequenced:
+    """Sequence messages that follow each other in a journal.
+
+    Args:
+        states: States of the producers where the messages begin.
+        uuids: The messages' UUIDs. A message without one, or with a clock of 0, is always committed.
+        offsets: Where each message begins, ascending.
+    """
+    ack_offsets = np.full(len(uuids), DROPPED, np.int64)
+    # A message without a UUID or a clock opted out: it commits itself, and no producer's state changes.
+    is_sequenced = uuids.valid & (uuids.clocks != 0)
+    ack_offsets[~is_sequenced] = offsets[~is_sequenced]
+    rows = np.flatnonzero(is_sequenced)
+    if not len(rows):
+        return Sequenced(ack_offsets, Closings.of(()), states)
+
+    # Producers do not depend on each other. Sorted by producer, in the journal's order within each, the
+    # messages of a producer are one run, which array operations can handle for all producers at once.
+    runs = _Runs.of(states, uuids, offsets, rows[np.argsort(uuids.producers[rows], kind="stable")])
+
+    # A forgotten producer starts over, as if its first message here were its first one ever. This is decided
+    # here although `without_forgotten` drops such states: rows must not depend on where a caller has cut the
+    # journal, and so on whether the state was dropped before.
+    first_clocks = runs.clocks[runs.heads]
+    starts_over = runs.forgotten(runs.heads, runs.last_clocks, runs.begins == NO_TRANSACTION)
+    runs.last_acks = np.where(starts_over, first_clocks - np.uint64(1), runs.last_acks)
+    runs.last_clocks = np.where(starts_over, first_clocks - np.uint64(1), runs.last_clocks)
+
+    # Where a producer's clocks ascend from its state on, no message is a copy and no acknowledgement rolls
+    # back. Flags alone decide then, and that is what array operations can do.
+    previous_clocks = np.empty_like(runs.clocks)
+    previous_clocks[1:] = runs.clocks[:-1]
+    previous_clocks[runs.heads] = runs.last_clocks
+    ascends = np.asarray(np.logical_and.reduceat(runs.clocks > previous_clocks, runs.heads))
+    closings = _sequence_ascending(runs, ascends, ack_offsets)
+    irregular = [_sequence_irregular(runs, int(at), ack_offsets) for at in np.flatnonzero(~ascends)]
+    return Sequenced(ack_offsets, Closings.joined([closings, *irregular]), runs.states())
+
+
+@dataclass(eq=False)
+class _Runs:
+    """Messages sorted by producer, and the states of their producers, which sequencing changes in place.
+
+    Messages are columns in the order of ``order``; producers are columns with one row for each run.
+    """
+
+    order: npt.NDArray[np.int64]
+    """Index of each message among those that were given."""
+    clocks: Clocks
+    flags: npt.NDArray[np.uint16]
+    offsets: Offsets
+
+    producers: npt.NDArray[np.int64]
+    heads: npt.NDArray[np.int64]
+    """Where each producer's run begins in ``order``."""
+    tails: npt.NDArray[np.int64]
+    """Where it ends."""
+    last_acks: Clocks
+    last_clocks: Clocks
+    begins: Offsets
+
+    newest: Clocks
+    """Largest clock of the journal before each message, by the message's index."""
+    before: ProducerStates
+    """The states before these messages."""
+
+    @classmethod
+    def of(
+        cls, states: ProducerStates, uuids: UuidColumns, offsets: Offsets, order: npt.NDArray[np.int64]
+    ) -> _Runs:
+        producer_of_message = uuids.producers[order]
+        heads = np.flatnonzero(np.append(True, producer_of_message[1:] != producer_of_message[:-1]))
+        producers, clocks = producer_of_message[heads], uuids.clocks[order]
+        at = np.searchsorted(states.producers, producers)
+        has_state = np.zeros(len(producers), np.bool_)
+        inside = at < len(states)
+        has_state[inside] = states.producers[at[inside]] == producers[inside]
+        # Everything below the first message of a new producer counts as acknowledged.
+        initial = clocks[heads] - np.uint64(1)
+        last_acks, last_clocks, begins = (
+            initial.copy(),
+            initial.copy(),
+            np.full(len(heads), NO_TRANSACTION),
+        )
+        for column, stored in (
+            (last_acks, states.last_acks),
+            (last_clocks, states.last_clocks),
+            (begins, states.begins),
+        ):
+            column[has_state] = stored[at[has_state]]
+        flags = uuids.flags[order]
+        return cls(
+            order,
+            clocks,
+            np.where(flags > ACK_TXN, np.uint16(OUTSIDE_TXN), flags),
+            offsets[order],
+            producers,
+            heads,
+            np.append(heads[1:], len(order)),
+            last_acks,
+            last_clocks,
+            begins,
+            np.maximum.accumulate(np.append(np.uint64(states.newest), uuids.clocks)),
+            states,
+        )
+
+    @cached_property
+    def previous(self) -> Offsets:
+        """Index of the previous message of each message's producer: -1 for its first, past all for others."""
+        previous = np.full(len(self.newest), len(self.newest), np.int64)
+        previous[self.order[1:]] = self.order[:-1]
+        previous[self.order[self.heads]] = -1
+        return previous
+
+    def forgotten(
+        self, firsts: npt.NDArray[np.int64], last_clocks: Clocks, candidates: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Tell of each candidate whether it was forgotten before its message at ``order[firsts]``."""
+        forgotten = np.zeros(len(candidates), np.bool_)
+        if len(self.before) + len(self.producers) > REMEMBERED:
+            rows = self.order[np.where(candidates, firsts, 0)]
+            day_ago = np.maximum(self.newest[rows], np.uint64(FORGET_AFTER)) - np.uint64(FORGET_AFTER)
+            for at in np.flatnonzero(candidates & (last_clocks < day_ago)).tolist():
+                forgotten[at] = self.is_forgotten(at, int(last_clocks[at]), int(rows[at]))
+        return forgotten
+
+    def is_forgotten(self, at: int, last_clock: int, row: int) -> bool:
+        """Tell whether a producer was forgotten before its message ``row``, wherever states were cut.
+
+        It was if its last clock is a day behind the newest one, and ``REMEMBERED`` others wrote after it.
+        """
+        if len(self.before) + len(self.producers) <= REMEMBERED:
+            return False
+        if last_clock + FORGET_AFTER >= int(self.newest[row]):
+            return False
+        previous = int(self.previous[row])
+        # A producer that wrote several times since then counts once, with the first of these messages.
+        others = int(np.count_nonzero(self.previous[previous + 1 : row] <= previous))
+        if previous >= 0 or others >= REMEMBERED:
+            return others >= REMEMBERED
+        # The producer's last message came before these messages, so producers of the states count, too.
+        state = int(np.searchsorted(self.before.producers, self.producers[at]))
+        if state == len(self.before) or self.before.producers[state] != self.producers[at]:
+            return False
+        later = self.before.last_offsets > self.before.last_offsets[state]
+        if others + np.count_nonzero(later) < REMEMBERED:
+            return False
+        # Those that wrote before these messages and again among them count once.
+        later &= ~np.isin(self.before.producers, self.producers[self.order[self.heads] < row])
+        return others + int(np.count_nonzero(later)) >= REMEMBERED
+
+    def states(self) -> ProducerStates:
+        """Return the states of all producers. Those that have not written are as before."""
+        before = self.before
+        silent = np.ones(len(before), np.bool_)
+        if len(before):
+            at = np.searchsorted(self.producers, before.producers)
+            inside = at < len(self.producers)
+            silent[inside] = self.producers[at[inside]] != before.producers[inside]
+        columns = [
+            np.concatenate([changed, stored[silent]])
+            for changed, stored in (
+                (self.producers, before.producers),
+                (self.last_acks, before.last_acks),
+                (self.last_clocks, before.last_clocks),
+                (self.begins, before.begins),
+                (self.offsets[self.tails - 1], before.last_offsets),
+            )
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        producers, last_acks, last_clocks, begins, last_offsets = (column[order] for column in columns)
+        return ProducerStates(producers, last_acks, last_clocks, begins, last_offsets, int(self.newest[-1]))
+
+
+def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets: Offsets) -> Closings:
+    """Sequence all runs as if their clocks ascended; return the transactions that ended in runs that do.
+
+    The states of other producers are left alone. The fates of their messages are wrong, and the caller
+    replaces them.
+    """
+    heads, tails, flags = runs.heads, runs.tails, runs.flags
+    count = len(runs.order)
+    index = np.arange(count)
+
+    # A message other than CONTINUE ends the transaction that is open before it: an acknowledgement commits
+    # it, a message outside of transactions discards it. So the next such message of the run decides the fate
+    # of a CONTINUE. If there is none before the run's end, its transaction is still open.
+    is_end = flags != CONTINUE_TXN
+    next_end = np.minimum.accumulate(np.where(is_end, index, count)[::-1])[::-1]
+    is_open = next_end >= np.repeat(tails, tails - heads)
+    end = np.where(is_open, 0, next_end)
+    is_committed = is_end | (flags[end] == ACK_TXN)
+    fate = np.where(is_committed, runs.offsets[end], DROPPED)
+    fate[is_open] = PENDING
+
+    # The first end of a run also ends a transaction that began before these messages. Where some of its bytes
+    # are lost, it is not delivered in part: its messages here are dropped, and nobody replays the others.
+    first_end = next_end[heads]
+    is_carried = runs.begins != NO_TRANSACTION
+    has_ended = is_carried & (first_end < tails)
+    is_lost = runs.begins == LOST
+    closed = has_ended & ascends
+    closing_ends = first_end[closed]
+    is_acknowledged = (flags[closing_ends] == ACK_TXN) & ~is_lost[closed]
+    closings = Closings(
+        runs.producers[closed],
+        runs.begins[closed],
+        runs.last_acks[closed],
+        np.where(is_acknowledged, runs.clocks[closing_ends], np.uint64(0)),
+        runs.offsets[closing_ends],
+    )
+    if is_lost.any():
+        before_first_end = index < np.repeat(first_end, tails - heads)
+        fate[before_first_end & np.repeat(is_lost, tails - heads)] = DROPPED
+    ack_offsets[runs.order] = fate
+
+    # The last end of a run decides the state behind it: its clock is acknowledged, and the messages after it
+    # are the transaction that is open now. A run without an end continues the transaction before it.
+    last_end = np.maximum.accumulate(np.where(is_end, index, -1))[tails - 1]
+    has_end = last_end >= heads
+    last = np.where(has_end, last_end, 0)
+    last_acks = np.where(has_end, runs.clocks[last], runs.last_acks)
+    next_begin = runs.offsets[np.minimum(np.where(has_end, last_end + 1, heads), count - 1)]
+    opens = has_end & (last_end < tails - 1)
+    begins = np.where(has_end & ~opens, NO_TRANSACTION, next_begin)
+    begins = np.where(~has_end & is_carried, runs.begins, begins)
+
+    # Between its last end and the transaction that is open now, a producer may have been forgotten. Then it
+    # starts over, as everywhere.
+    first_open = np.where(opens, last + 1, 0)
+    starts_over = runs.forgotten(first_open, runs.clocks[last], ascends & opens)
+    last_acks = np.where(starts_over, runs.clocks[first_open] - np.uint64(1), last_acks)
+
+    runs.last_acks = np.where(ascends, last_acks, runs.last_acks)
+    runs.last_clocks = np.where(ascends, runs.clocks[tails - 1], runs.last_clocks)
+    runs.begins = np.where(ascends, begins, runs.begins)
+    return closings
+
+
+def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
+    """Sequence the messages of one producer one by one, whatever its clocks are: see ``Sequencer.queue``."""
+    producer, begin = int(runs.producers[at]), int(runs.begins[at])
+    last_ack, last_clock = int(runs.last_acks[at]), int(runs.last_clocks[at])
+    carried = None if begin == NO_TRANSACTION else (begin, last_ack)
+    open_messages: list[tuple[int, int]] = []
+    closings: list[tuple[int, int, int, int, int]] = []
+    run = slice(int(runs.heads[at]), int(runs.tails[at]))
+    columns = (runs.clocks, runs.flags, runs.offsets, runs.order)
+    for clock, flags, offset, row in zip(*(column[run].tolist() for column in columns), strict=True):
+        if begin == NO_TRANSACTION and runs.is_forgotten(at, last_clock, row):
+            last_ack = last_clock = clock - 1
+        ack_offsets[row] = DROPPED
+        if flags == CONTINUE_TXN:
+            if clock <= last_clock:
+                continue
+            if begin == NO_TRANSACTION:
+                begin = offset
+            if begin != LOST:
+                open_messages.append((clock, row))
+                ack_offsets[row] = PENDING
+            last_clock = clock
+            continue
+        if clock > last_ack:
+            ack_offsets[row] = offset
+            committed_clock = clock if flags == ACK_TXN and begin != LOST else 0
+        elif flags == ACK_TXN:
+            committed_clock = 0  # A rollback.
+        else:
+            continue
+        # The transaction has ended. Messages above the acknowledgement's clock are not committed, ever.
+        for message_clock, message_row in open_messages:
+            ack_offsets[message_row] = offset if message_clock <= committed_clock else DROPPED
+        if carried is not None:
+            closings.append((producer, *carried, committed_clock, offset))
+        open_messages, carried = [], None
+        last_ack = last_clock = clock
+        begin = NO_TRANSACTION
+    runs.last_acks[at], runs.last_clocks[at], runs.begins[at] = last_ack, last_clock, begin
+    return Closings.of(closings)
+
+
+class Replay:
+    """Finds the messages of committed transactions in bytes that are read again, in one ascending pass.
+
+    It takes each transaction together with the offset up to which its messages are to be found. The
+    transactions of a producer do not overlap.
+    """
+
+    def __init__(self, transactions: Closings, until: Offsets) -> None:
+        selected = (transactions.ack_clocks != 0) & (transactions.begins < until)
+        order = np.argsort(transactions.begins[selected], kind="stable")
+        self._transactions = transactions.take(selected).take(order)
+        self._until = until[selected][order]
+        self._last_clocks = self._transactions.last_acks.copy()
+        """Largest clock of each transaction so far: messages up to it are copies."""
+
+    def spans(self) -> Spans:
+        """Return the bytes to read again."""
+        return joined(zip(self._transactions.begins.tolist(), self._until.tolist(), strict=True))
+
+    def sequence(self, uuids: UuidColumns, offsets: Offsets) -> Offsets:
+        """Return the acknowledgement's offset of each message that is committed, ``DROPPED`` for others."""
+        ack_offsets = np.full(len(uuids), DROPPED, np.int64)
+        if not len(uuids):
+            return ack_offsets
+        transactions = self._transactions
+        active = np.flatnonzero((transactions.begins <= offsets[-1]) & (self._until > offsets[0]))
+        candidates = np.flatnonzero(uuids.valid & (uuids.clocks != 0) & (uuids.flags == CONTINUE_TXN))
+        # Each pass takes the first transaction of each producer, so that a message belongs to at most one
+        # transaction of the pass.
+        while len(active) and len(candidates):
+            producers, first = np.unique(transactions.producers[active], return_index=True)
+            at = np.minimum(np.searchsorted(producers, uuids.producers[candidates]), len(producers) - 1)
+            is_of_producer = producers[at] == uuids.producers[candidates]
+            rows = candidates[is_of_producer]
+            transaction = active[first][at[is_of_producer]]
+            active = np.delete(active, first)
+            inside = offsets[rows] >= transactions.begins[transaction]
+            inside &= offsets[rows] < self._until[transaction]
+            rows, transaction = rows[inside], transaction[inside]
+            if not len(rows):
+                continue
+            # As in `sequence`, the messages of a transaction become one run.
+            order = np.argsort(transaction, kind="stable")
+            rows, transaction = rows[order], transaction[order]
+            heads = np.flatnonzero(np.append(True, transaction[1:] != transaction[:-1]))
+            tails, clocks = np.append(heads[1:], len(rows)), uuids.clocks[rows]
+            # A message counts if its clock is above all clocks before it. Where clocks ascend, the previous
+            # one is the largest; only other runs need a running maximum.
+            largest = np.empty_like(clocks)
+            largest[1:] = clocks[:-1]
+            largest[heads] = self._last_clocks[transaction[heads]]
+            ascends = np.logical_and.reduceat(clocks > largest, heads)
+            for run in np.flatnonzero(~ascends):
+                low, high = heads[run], tails[run]
+                before = np.append(self._last_clocks[transaction[low]], clocks[low : high - 1])
+                largest[low:high] = np.maximum.accumulate(before)
+            self._last_clocks[transaction[heads]] = np.maximum.reduceat(np.maximum(clocks, largest), heads)
+            is_committed = (clocks > largest) & (clocks <= transactions.ack_clocks[transaction])
+            ack_offsets[rows[is_committed]] = transactions.ack_offsets[transaction[is_committed]]
+        return ack_offsets
+
+
+def _far_behind(clocks: Clocks, newest: int) -> npt.NDArray[np.bool_]:
+    return clocks < np.uint64(max(0, newest - FORGET_AFTER))
