@@ -125,10 +125,10 @@ def serve(  # noqa: PLR0917 - an argument an option
     starts the shards of --specs and ignores their revisions. Specs applied later last until the process ends.
     """
     from gazette_spark._server.http_server import HttpServer
+    from gazette_spark.consumer.assignments import RestartPolicy
     from gazette_spark.consumer.client import PREFIX, ShardClient, verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
     from gazette_spark.consumer.recoverylog.hints import FileHints
-    from gazette_spark.consumer.restarts import RestartPolicy
     from gazette_spark.consumer.service import MetricsPage, ShardServer
     from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gazette_spark.consumer.application import ShardHost as ShardHost
     from gazette_spark.consumer.application import ShardListing as ShardListing
     from gazette_spark.consumer.application import Store as Store
+    from gazette_spark.consumer.assignments import RestartPolicy as RestartPolicy
     from gazette_spark.consumer.json_message import JsonMessage as JsonMessage
     from gazette_spark.consumer.local import LocalHost as LocalHost
-    from gazette_spark.consumer.restarts import RestartPolicy as RestartPolicy
     from gazette_spark.consumer.service import ShardServer as ShardServer
     from gazette_spark.consumer.spark import SparkHost as SparkHost
     from gazette_spark.consumer.spark import start as start
@@ -54,7 +54,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ),
         "local": ("LocalHost",),
         "json_message": ("JsonMessage",),
-        "restarts": ("RestartPolicy",),
+        "assignments": ("RestartPolicy",),
         "service": ("ShardServer",),
         "spark": ("SparkHost", "start"),
         "specs": ("shard_spec",),

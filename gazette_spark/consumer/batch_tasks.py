@@ -32,8 +32,6 @@ from gazette_spark.client._append.futures import finished_operation
 from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.application import (
     Application,
-    BeginFinisher,
-    DeferToNextTransaction,
     KeyedApplication,
     Progress,
 )
@@ -48,7 +46,7 @@ from gazette_spark.consumer.micro_batch import (
     Result,
 )
 from gazette_spark.consumer.stores.delta import RowStore
-from gazette_spark.consumer.transaction_loop import failed
+from gazette_spark.consumer.transaction import ApplicationCalls, failed
 from gazette_spark.errors import GazetteError, InputError, ShardFailedError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.bulk_sequencer import REMEMBERED
@@ -258,18 +256,23 @@ class Job:
 
 
 class _ShardRun:
-    """One shard's part of a task: its messages, or those of some of its keys."""
+    """One shard's part of a task: its messages, or those of some of its keys.
+
+    The driver commits what the task returns, and appends the intents after that: see ``batch_driver``.
+    """
 
     def __init__(self, job: Job, spec: pc.ShardSpec, client: Client) -> None:
         self._job = job
-        self._app = job.app
         self._id = spec.id
-        # What is published is waited for below, up to the client's timeout.
+        # `published` waits for what is published, up to the client's timeout.
         self._service = AppendService(client, timeout_s=client.timeout_s)
         self._shard = TaskShard(job, spec, client, self._service)
+        # A producer of this attempt alone: if Spark runs the task again, nobody acknowledges its messages.
         self._publisher = Publisher(self._service)
-        self._consumed = 0
-        self._began = 0.0
+        self._calls: ApplicationCalls | None = None
+        """The calls for the store that is open."""
+        self._began_s: float | None = None
+        """When the first message was consumed."""
         self._closed = False
 
     def results(self, rows: Iterable[Row]) -> Iterator[Result]:
@@ -280,18 +283,65 @@ class _ShardRun:
         try:
             for group, of_group in groupby(rows, attrgetter("group")):
                 yield from self._group(group, of_group)
-            if self._consumed:
+            if self._began_s is not None:
                 for intent in self._publisher.build_ack_intents():
                     yield Result(self._id, INTENT, intent.journal, data=intent.intent)
-                yield Result(self._id, PACE, "", str(time.monotonic() - self._began))
+                yield Result(self._id, PACE, "", str(time.monotonic() - self._began_s))
         except Exception as error:  # noqa: BLE001 - whatever the application raises.
-            yield _failure(self._id, "publishing", error)
+            if self._calls is not None:
+                self._calls.abort(error)
             self.close()
+            yield _failure(self._id, "publishing", error)
+
+    def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:
+        """Yield the changed state of one key, or of the whole shard, and what only passes through."""
+        stored: dict[tuple[str, str], str] = {}
+        store: RowStore | None = None
+        self._calls = None
+        for row in rows:
+            # Rows are sorted: the stored state comes first, then messages, then what passes through.
+            if row.step == STEP_STATE:
+                stored[row.kind, row.key] = str(row.value)
+                continue
+            if row.step == STEP_OTHER:
+                yield Result(row.shard, row.kind, row.key, row.value, row.data)
+                continue
+            if self._calls is None:
+                self._began_s = time.monotonic() if self._began_s is None else self._began_s
+                store = self._new_store(stored, only_key=group if self._job.has_keys else None)
+                self._calls = ApplicationCalls(self._job.app, self._shard, store, self._publisher)
+                self._calls.begin()
+            spec = self._job.sources[split_meta(row.journal)[0]]
+            message = self._job.app.new_message(spec, row.data or b"")
+            envelope = Envelope(row.journal, row.begin, row.end, message)
+            if not self._calls.consume(envelope):
+                # To the application the message begins another transaction. Both are one commit of the
+                # driver: a micro-batch ends where it was planned to end.
+                self._calls.finalize()
+                self._calls.finish(finished_operation())
+                self._calls.begin()
+                self._calls.consume(envelope)
+        if self._calls is not None and store is not None:
+            self._calls.finalize()
+            self._calls.finish(finished_operation())
+            for (kind, key), text in sorted(store.changes().items()):
+                yield Result(self._id, kind, key, text, deleted=text is None)
+
+    def _new_store(self, stored: dict[tuple[str, str], str], *, only_key: str | None) -> RowStore:
+        self._shard.rows, self._shard.only_key = stored, only_key
+        store = self._job.app.new_store(self._shard)
+        if not isinstance(store, RowStore):
+            problem = f"new_store returned {store!r}: on Spark a shard's store is that of shard.json_store()"
+            raise InputError(problem)
+        return store
 
     def published(self) -> Iterator[Result]:
-        """Wait until all is appended that the shard has published; yield an error if that fails."""
+        """Wait until all is appended that the shard has published; yield an error if that fails.
+
+        The driver may commit only after that, as an acknowledgement must not commit messages that are lost.
+        """
         try:
-            if self._consumed and not self._closed:
+            if self._began_s is not None and not self._closed:
                 self._service.flush()
         except Exception as error:  # noqa: BLE001 - of a dependency that the application gave, too.
             yield _failure(self._id, "publishing", error)
@@ -304,101 +354,6 @@ class _ShardRun:
         if not self._closed:
             self._closed = True
             self._service.close(abort=True)
-
-    def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:
-        """Yield the changed state of one key, or of the whole shard, and what only passes through."""
-        stored: dict[tuple[str, str], str] = {}
-        txn: _Transaction | None = None
-        for row in rows:
-            if row.step == STEP_STATE:
-                stored[row.kind, row.key] = str(row.value)
-            elif row.step == STEP_OTHER:
-                yield Result(row.shard, row.kind, row.key, row.value, row.data)
-            else:
-                if not self._consumed:
-                    self._began = time.monotonic()
-                if txn is None:
-                    txn = _Transaction(self._app, self._shard, self._store(group, stored), self._publisher)
-                txn.consume(self._envelope(row))
-                self._consumed += 1
-        if txn is not None:
-            txn.finish()
-            for (kind, key), text in sorted(txn.store.changes().items()):
-                yield Result(self._id, kind, key, text, deleted=text is None)
-
-    def _store(self, group: str, stored: dict[tuple[str, str], str]) -> RowStore:
-        self._shard.rows = stored
-        self._shard.only_key = group if self._job.has_keys else None
-        store = self._app.new_store(self._shard)
-        if not isinstance(store, RowStore):
-            problem = f"new_store returned {store!r}: on Spark a shard's store is that of shard.json_store()"
-            raise InputError(problem)
-        return store
-
-    def _envelope(self, row: Row) -> Envelope:
-        spec = self._job.sources[split_meta(row.journal)[0]]
-        return Envelope(row.journal, row.begin, row.end, self._app.new_message(spec, row.data or b""))
-
-
-class _Transaction:
-    """The calls of an application for the messages of one store."""
-
-    def __init__(
-        self, app: Application[Any], shard: TaskShard, store: RowStore, publisher: Publisher
-    ) -> None:
-        self.store = store
-        self._app = app
-        self._shard = shard
-        self._publisher = publisher
-        self._hooks = app if isinstance(app, BeginFinisher) else None
-        self._begun = False
-        self._consumed = 0
-
-    def consume(self, envelope: Envelope) -> None:
-        """Have the application consume a message; a deferred one begins the next transaction."""
-        step = f"consume_message of journal {envelope.journal!r} at offset {envelope.begin}"
-        try:
-            self._consume(envelope, step)
-        except DeferToNextTransaction as error:
-            if not self._consumed:
-                problem = InputError("the first message of a transaction was deferred")
-                raise self._ended(step, problem) from error
-            self.finish()
-            self.consume(envelope)
-
-    def _consume(self, envelope: Envelope, step: str) -> None:
-        if not self._begun and (hooks := self._hooks) is not None:
-            self._call("begin_txn", lambda: hooks.begin_txn(self._shard, self.store))
-        self._begun = True
-        self._call(
-            step, lambda: self._app.consume_message(self._shard, self.store, envelope, self._publisher)
-        )
-        self._consumed += 1
-
-    def finish(self) -> None:
-        """End the transaction."""
-        self._call("finalize_txn", lambda: self._app.finalize_txn(self._shard, self.store, self._publisher))
-        self._finished(None)
-
-    def _call(self, step: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except DeferToNextTransaction:
-            raise
-        except Exception as error:
-            if isinstance(error, GazetteError) and error.retryable:
-                self._finished(error)
-                raise
-            raise self._ended(step, error) from error
-
-    def _ended(self, step: str, error: Exception) -> ShardFailedError:
-        self._finished(error)
-        return failed(self._shard.spec.id, step, error)
-
-    def _finished(self, error: Exception | None) -> None:
-        begun, self._begun, self._consumed = self._begun, False, 0
-        if begun and self._hooks is not None:
-            self._hooks.finish_txn(self._shard, self.store, finished_operation(error))
 
 
 class _Raw:
@@ -445,10 +400,11 @@ def _failure(shard: str, step: str, error: Exception) -> Result:
 
     An error that may pass by itself is raised: Spark runs the task again, and no shard is to blame.
     """
-    if isinstance(error, GazetteError) and error.retryable:
-        raise error
-    found = failed(shard, step, error)
-    return Result(shard, FAILED, found.step, found.cause)
+    cause = error.__cause__ if isinstance(error, ShardFailedError) else error
+    if isinstance(cause, GazetteError) and cause.retryable:
+        raise cause
+    failure = failed(shard, step, error)
+    return Result(shard, FAILED, failure.step, failure.cause)
 
 
 def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, data: int) -> Iterator[pa.RecordBatch]:

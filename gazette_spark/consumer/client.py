@@ -17,14 +17,14 @@ from gazette_spark.client._transport.routes import RouteCache, open_dialer
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Progress
-from gazette_spark.consumer.requests import (
+from gazette_spark.consumer.specs import (
+    recovery_log,
     validate_hints_request,
     validate_list_request,
     validate_shard_changes,
     validate_stat_request,
     validate_unassign_request,
 )
-from gazette_spark.consumer.specs import recovery_log
 from gazette_spark.errors import (
     GazetteError,
     MessageError,

@@ -7,28 +7,368 @@ of the one that started first is fenced off.
 Hosts do not know of each other: in Gazette, Etcd assigns a shard to a primary and its hot standbys. Here the
 caller makes the second host a *standby*. It plays the recovery logs of shards whose spec asks for hot
 standbys, and takes over when it is told to: see :meth:`LocalHost.promote`.
+
+Each assignment of a shard has a thread, which ends with it: see :meth:`LocalShard._serve`.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
+import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
 from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import Member
+from gazette_spark.client._append.futures import AsyncOperation
+from gazette_spark.client._append.service import AppendService
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
-from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing
-from gazette_spark.consumer.local_shard import LocalShard
-from gazette_spark.consumer.resolver import Hints, RunningShard, ShardTable
-from gazette_spark.consumer.restarts import RestartPolicy
-from gazette_spark.consumer.specs import validate_shard_spec
-from gazette_spark.errors import OptionError
+from gazette_spark.consumer.application import (
+    Application,
+    JsonStore,
+    Progress,
+    Resolution,
+    ResolveArgs,
+    ShardListing,
+    Store,
+)
+from gazette_spark.consumer.assignments import Lifecycle, RestartPolicy
+from gazette_spark.consumer.checkpoints import ack_intents, read_through
+from gazette_spark.consumer.recoverylog.hints import keep_recovered_hints, pick_hints
+from gazette_spark.consumer.recoverylog.operations import new_author
+from gazette_spark.consumer.recoverylog.player import Player, Recovered
+from gazette_spark.consumer.recoverylog.recorder import Recorder, check_recovery_log
+from gazette_spark.consumer.resolver import Hints, RunningShard, ShardTable, hints_of
+from gazette_spark.consumer.sources import Sources
+from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, validate_shard_spec
+from gazette_spark.consumer.stores.json_file import JsonFileStore
+from gazette_spark.consumer.transaction import TransactionLoop, failed
+from gazette_spark.errors import ClosedError, GazetteError, OptionError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message.publisher import write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import recoverylog_pb2 as pr
+
+logger = logging.getLogger(__name__)
+
+HINTS_S = 300.0
+"""Seconds between two hints that a primary keeps of its recovery log."""
+
+
+class LocalShard:
+    """A shard that runs in a thread of this process. Thread-safe; :meth:`start` is called once."""
+
+    def __init__(
+        self,
+        app: Application[Any],
+        client: Client,
+        spec: pc.ShardSpec,
+        fqn: str,
+        *,
+        hints: Hints,
+        directory: Path,
+        after: RunningShard | None = None,
+        is_standby: bool = False,
+    ) -> None:
+        """Prepare a shard.
+
+        Args:
+            app: Consumes its messages.
+            client: Of the brokers.
+            spec: Its spec.
+            fqn: Name that no shard of another application has.
+            hints: Where hints of recovery logs are kept.
+            directory: An empty folder for the files of the store; it is removed at the end.
+            after: The assignment before, which has to end first.
+            is_standby: Take nothing over before :meth:`promote`.
+        """
+        self._app = app
+        self.client = client
+        self.spec = spec
+        self.fqn = fqn
+        self._hints = hints
+        self._directory = directory
+        self._after = after
+        self.append_service = AppendService(client)
+        self._lock = threading.Lock()
+        self._unused = threading.Condition(self._lock)
+        self._lifecycle = Lifecycle()
+        self._read: dict[str, int] = {source.journal: 0 for source in spec.sources}
+        self._published: dict[str, int] = {}
+        self._changed: AsyncOperation[None] = AsyncOperation()
+        self._store: Store | None = None
+        self.store_ready: AsyncOperation[Store] = AsyncOperation()
+        self.primary_loop: AsyncOperation[None] = AsyncOperation()
+        self.stopping = threading.Event()
+        self._sources = Sources(client, app.new_message, spec, self.stopping)
+        self._player: Player | None = None
+        self._author = 0
+        """Takes the recovery log over."""
+        self._is_standby = is_standby
+        self._moved = threading.Event()
+        """Set when a standby is promoted or stopped."""
+        self.recorder: Recorder | None = None
+        self.recovered_hints: pc.GetHintsResponse | None = None
+        self._hints_due_s = 0.0
+        self._users = 0
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"shard {spec.id}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"LocalShard({self.spec.id!r}, {self._lifecycle!r})"
+
+    def json_store(self, initial: object = None) -> JsonStore:
+        """Return a store of one JSON document, recorded in the shard's recovery log.
+
+        Raises:
+            OptionError: the shard's spec names no recovery log.
+        """
+        if self.recorder is None:
+            got = f"shard {self.spec.id!r} without a recovery log"
+            expected = "the prefix of a journal's name: a JSON store is kept in a recovery log"
+            raise OptionError("recovery_log_prefix", got, expected)
+        return JsonFileStore(self.recorder, initial)
+
+    def progress(self) -> Progress:
+        """Return how far the shard has come."""
+        with self._lock:
+            return Progress(dict(self._read), dict(self._published))
+
+    @property
+    def progress_changed(self) -> Future[None]:
+        """Ends at the next change of the progress."""
+        with self._lock:
+            return self._changed
+
+    @property
+    def status(self) -> pc.ReplicaStatus:
+        """State of the assignment."""
+        with self._lock:
+            status = self._lifecycle.status
+            if (
+                status.code == pc.ReplicaStatus.BACKFILL
+                and self._player is not None
+                and self._player.tailing.is_set()
+            ):
+                self._lifecycle.become(pc.ReplicaStatus.STANDBY)
+                return self._lifecycle.status
+            return status
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def promote(self) -> None:
+        """Have a standby take over; does not wait for that, and may be called again."""
+        with self._lock:
+            if self._is_standby:
+                self._is_standby = False
+                if self._player is not None:
+                    self._player.inject_handoff(self._author)
+        self._moved.set()
+
+    def put_spec(self, spec: pc.ShardSpec) -> None:
+        """Take another spec up, from the next transaction on."""
+        self.spec = spec
+
+    def hold(self) -> bool:
+        """Keep the store from being destroyed; False: it is too late."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """End one :meth:`hold`."""
+        with self._lock:
+            self._users -= 1
+            self._unused.notify_all()
+
+    def drain(self) -> None:
+        """Read no more, commit what was consumed, and end; does not wait for that."""
+        self._sources.inbox.close()
+
+    def stop(self) -> None:
+        """End without committing what was consumed last; does not wait."""
+        self.stopping.set()
+        with self._lock:
+            if self._player is not None:
+                self._player.cancel()
+        self._moved.set()
+        self._sources.inbox.close()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the thread has ended; False: it has not in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def report(self, read: dict[str, int], published: dict[str, int]) -> None:
+        """Add to the progress, and wake those who wait for it."""
+        with self._lock:
+            self._read.update(read)
+            self._published.update(published)
+            changed, self._changed = self._changed, AsyncOperation()
+        changed.resolve()
+
+    def transaction_began(self) -> None:
+        """Do what is done between transactions: keep hints of the recovery log, now and then."""
+        if self.recorder is None or time.monotonic() < self._hints_due_s:
+            return
+        self._hints_due_s = time.monotonic() + HINTS_S
+        hints, durable = self.recorder.begin_hints()
+        durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
+
+    def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
+        """Keep hints whose operations are durable. They are advice, so a failure ends nothing."""
+        if error is None:
+            try:
+                self._hints[hint_primary_key(self.spec)] = hints
+            except Exception:
+                logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            if self._after is not None:
+                # Two assignments would fence each other.
+                self._after.join()
+                self._after = None
+            self._serve()
+        except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
+            error = problem
+        self._end(error)
+
+    def _serve(self) -> None:
+        checkpoint = self._recover()
+        self._acknowledge(checkpoint)
+        failpoint("consumer.acknowledged_again")
+        self._sources.start(checkpoint)
+        if not self.stopping.is_set():
+            loop = TransactionLoop(self, self._app, self._store, checkpoint, self._sources)
+            loop.run()
+
+    def _recover(self) -> pc.Checkpoint:
+        """Recover the files of the store, open it, and return its checkpoint."""
+        recovered = None
+        if self.spec.hot_standbys == 0:
+            self._await_promotion()
+        if log := recovery_log(self.spec):
+            self._become(pc.ReplicaStatus.BACKFILL)
+            recovered = self._step("recovery of the store", lambda: self._play(log))
+        if self.status.code != pc.ReplicaStatus.STANDBY:
+            self._become(pc.ReplicaStatus.STANDBY)
+        self._await_promotion()
+        store = self._step("new_store", lambda: self._app.new_store(self))
+        self._store = store
+        checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
+        if recovered is not None:
+            # The store opens: these hints are as good as those they replace.
+            keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
+            self._hints_due_s = time.monotonic() + HINTS_S
+        self.report(read_through(checkpoint), {})
+        self.store_ready.resolve(result=store)
+        self._become(pc.ReplicaStatus.PRIMARY)
+        return checkpoint
+
+    def _await_promotion(self) -> None:
+        """Wait for the end of a standby's wait."""
+        while self._is_standby:
+            if self.stopping.is_set():
+                raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
+            self._moved.wait()
+
+    def _play(self, log: str) -> Recovered:
+        """Play the recovery log, take it over and begin to record, however long the brokers take.
+
+        A standby does not take it over before it is promoted.
+        """
+        attempt = 0
+        while True:
+            try:
+                check_recovery_log(self.client.get_journal(log).spec)
+                self.recovered_hints = hints_of(self.spec, self._hints)
+                player = Player(self.client, pick_hints(self.recovered_hints, log), self._directory)
+                author = new_author()
+                with self._lock:
+                    self._player, self._author = player, author
+                    if not self._is_standby:
+                        player.inject_handoff(author)
+                if self.stopping.is_set():
+                    player.cancel()
+                recovered = player.play()
+                break
+            except GazetteError as error:
+                if not self._sources.wait_after(error, attempt):
+                    raise
+                attempt += 1
+            finally:
+                with self._lock:
+                    self._player = None
+        self.recorder = Recorder(
+            log,
+            recovered.fsm,
+            author,
+            recovered.directory,
+            self.append_service,
+            timeout_s=self.client.timeout_s,
+        )
+        return recovered
+
+    def _acknowledge(self, checkpoint: pc.Checkpoint) -> None:
+        """Append the intents of the last transaction, again or for the first time, however long it takes."""
+        intents, attempt = ack_intents(checkpoint), 0
+        while intents and not self.stopping.is_set():
+            try:
+                for journal in write_ack_intents(self.client, intents):
+                    logger.warning(
+                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
+                    )
+            except GazetteError as error:
+                if not self._sources.wait_after(error, attempt):
+                    raise failed(self.spec.id, "acknowledging recovered messages", error) from error
+                attempt += 1
+            else:
+                return
+
+    def _step(self, step: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # As the call's.
+        try:
+            return call()
+        except Exception as error:
+            raise failed(self.spec.id, step, error) from error
+
+    def _become(self, code: pc.ReplicaStatus.Code) -> None:
+        with self._lock:
+            self._lifecycle.become(code)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Release everything, then say how the shard ended."""
+        if error is not None and not self.stopping.is_set():
+            logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
+            with self._lock:
+                self._lifecycle.fail(error)
+        self._sources.close()
+        self.append_service.close(abort=True)
+        with self._lock:
+            # From now on nobody gets the store.
+            self._ended = True
+        self.primary_loop.resolve(None if self.stopping.is_set() else error)
+        with self._lock:
+            self._unused.wait_for(lambda: self._users == 0)
+        if self._store is not None:
+            try:
+                self._store.destroy()
+            except Exception:
+                logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
 
 NAME_ROOT = "/gazette-spark/consumers"
 """Names of shards are below it, as keys of Etcd are below the root of a consumer."""

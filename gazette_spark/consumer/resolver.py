@@ -3,7 +3,8 @@
 A :class:`ShardTable` stands for Etcd: every change makes a new catalog with the next revision, and moves the
 shards after it. A spec that is new, or that has changed in what a shard reads once, starts the shard; so does
 one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run. A shard
-that FAILED is started again after a while (:mod:`gazette_spark.consumer.restarts`), if the host wants that.
+that FAILED is started again after a while (:mod:`gazette_spark.consumer.assignments`), if the host wants
+that.
 
 :meth:`ShardTable.resolve` answers in Gazette's order:
 
@@ -28,7 +29,7 @@ from gazette_spark._server.catalog import Catalog, ItemKind, apply_changes, chec
 from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import make_route
 from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
-from gazette_spark.consumer.restarts import RestartPolicy, Restarts
+from gazette_spark.consumer.assignments import RestartPolicy, Restarts
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb

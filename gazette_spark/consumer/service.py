@@ -33,12 +33,12 @@ from gazette_spark._server.http_server import Exchange
 from gazette_spark._server.serving import CallPlaces, authorization_header, bind_server, new_server
 from gazette_spark._server.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
-from gazette_spark.consumer.requests import (
+from gazette_spark.consumer.specs import (
+    labels_with_id,
     validate_apply_request,
     validate_list_request,
     validate_unassign_request,
 )
-from gazette_spark.consumer.specs import labels_with_id
 from gazette_spark.errors import ClosedError, GazetteError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gazette_spark.consumer.requests import validate_shard_changes
+from gazette_spark.consumer.specs import validate_shard_changes
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import spec_values as sv

@@ -2,21 +2,21 @@
 
 A broker that cannot be reached is waited for, however long that takes; a record that is no message, or a
 journal that is gone, is the shard's end. So is a journal that ends before what was read of it: its reader
-would wait until the missing offsets are written again. Brokers do not say so to a reader, and one more thread
-asks for the write heads of journals that are quiet.
+would wait until the missing offsets are written again. Brokers do not report that to a reader, so one more
+thread asks for the write heads of journals that are quiet.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from gazette_spark.client._transport.retry import after_read
 from gazette_spark.client.client import Client
 from gazette_spark.consumer.checkpoints import read_through, start_offset
-from gazette_spark.consumer.inbox import Inbox
 from gazette_spark.consumer.specs import BUFFER_SIZE
 from gazette_spark.errors import ClosedError, GazetteError, SourceLossError
 from gazette_spark.message.interfaces import Envelope, NewMessage
@@ -155,3 +155,87 @@ class Sources:
         for journal, settled in self._client.settled_heads(reached).items():
             if settled.write_head < reached[journal]:
                 raise SourceLossError(journal, reached[journal], settled.write_head, settled.doubt)
+
+
+class Inbox:
+    """A queue of messages of limited length, whose taker can also be woken by other events.
+
+    Messages of one source stay in order. The first error that a reader brings is kept, and raised when the
+    messages before it are taken.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Hold at most ``size`` messages, beside those the taker has taken over at once."""
+        self._size = size
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._event = threading.Condition(self._lock)
+        self._queued: deque[Envelope] = deque()
+        self._taken: deque[Envelope] = deque()
+        """Of the taking thread alone: a lock for each message would take longer than the rest."""
+        self._error: BaseException | None = None
+        self._woken = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Inbox(queued={len(self._queued)}, closed={self._closed})"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is taken in any more."""
+        return self._closed
+
+    def put(self, envelope: Envelope) -> bool:
+        """Add a message, and wait for room before; False: the inbox is closed."""
+        with self._lock:
+            while len(self._queued) >= self._size and not self._closed:
+                self._room.wait()
+            if self._closed:
+                return False
+            self._queued.append(envelope)
+            self._event.notify()
+            return True
+
+    def fail(self, error: BaseException) -> None:
+        """Add an error, in place of all later messages."""
+        with self._lock:
+            self._error = self._error or error
+            self._event.notify()
+
+    def wake(self) -> None:
+        """Have the taker look at what else has happened. From any thread."""
+        with self._lock:
+            self._woken = True
+            self._event.notify()
+
+    def close(self) -> None:
+        """Take nothing in any more, and let readers and taker go."""
+        with self._lock:
+            self._closed = self._woken = True
+            self._room.notify_all()
+            self._event.notify()
+
+    def take(self) -> Envelope | None:
+        """Return the next message if there is one.
+
+        Raises:
+            Exception: a reader's.
+        """
+        if self._taken:
+            return self._taken.popleft()
+        with self._lock:
+            self._taken, self._queued = self._queued, self._taken
+            self._room.notify_all()
+            if not self._taken and self._error is not None:
+                raise self._error
+        return self._taken.popleft() if self._taken else None
+
+    def wait(self, timeout_s: float | None, *, for_messages: bool) -> None:
+        """Wait for a message or an error, if asked to, for :meth:`wake` or :meth:`close`."""
+        is_ready: Callable[[], object] = self._has_any if for_messages else lambda: self._woken
+        with self._lock:
+            self._event.wait_for(is_ready, timeout_s)
+            self._woken = False
+
+    def _has_any(self) -> bool:
+        return bool(self._woken or self._queued or self._taken or self._error)

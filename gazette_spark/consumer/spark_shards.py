@@ -19,8 +19,8 @@ from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import Member
 from gazette_spark.client.client import Client
 from gazette_spark.consumer.application import Progress
+from gazette_spark.consumer.assignments import Lifecycle
 from gazette_spark.consumer.checkpoints import read_through
-from gazette_spark.consumer.lifecycle import Lifecycle
 from gazette_spark.consumer.resolver import RunningShard, ShardTable
 from gazette_spark.consumer.specs import validate_shard_spec
 from gazette_spark.errors import ClosedError, OptionError, ShardFailedError

@@ -1,4 +1,11 @@
-"""Decides when a shard's transactions begin, read, wait and start to commit. Pure, and for one thread.
+"""A shard's transactions: when each one begins, reads, waits and commits, and what is done in each step.
+
+Three classes, from the decision to the deed:
+
+- :class:`Transactions` decides what a shard does next. It is pure.
+- :class:`ApplicationCalls` calls the application, in the one order that both hosts promise. The tasks of the
+  host on Spark use it, too.
+- :class:`TransactionLoop` does what is decided: it is the thread of a shard on the local host.
 
 Transactions overlap, two at most: while the *prior* one commits and then acknowledges, the *present* one
 consumes. The states of both, and what :meth:`Transactions.next` has the host do:
@@ -36,18 +43,42 @@ event                 effect
 A commit or an acknowledgement that fails ends the shard: there is no state for it. Time is what the caller
 says, in seconds from any beginning.
 
-A message that is not delivered, as it is a repeated one or rolls back, is read through all the same. Where to
-report that, :meth:`Transactions.skipped` tells: a caller of Stat may wait for its offset, and no other
-message may follow. It never gets into a stored checkpoint by itself.
+A message that is not delivered, because it is a copy or rolls back, is read through all the same.
+:meth:`Transactions.skipped` says where to report that: a caller of Stat may wait for its offset, and no other
+message may follow. Its offset reaches a stored checkpoint only with the next transaction.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Protocol
 
-from gazette_spark.errors import TransactionOrderError
+from gazette_spark.client._append.futures import failure_of, finished_operation
+from gazette_spark.client._append.service import AsyncAppend, AsyncJournalClient
+from gazette_spark.consumer.application import Application, BeginFinisher, DeferToNextTransaction, Shard
+from gazette_spark.consumer.checkpoints import build_checkpoint, read_through, sequencer_of
+from gazette_spark.consumer.sources import Sources
+from gazette_spark.consumer.specs import recovery_log
+from gazette_spark.errors import ClosedError, GazetteError, ShardFailedError, TransactionOrderError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message.bulk_sequencer import REMEMBERED
+from gazette_spark.message.interfaces import Envelope
+from gazette_spark.message.publisher import Publisher, PublisherClock
+from gazette_spark.message.sequencer import DROPPED, HELD_BACK, HORIZON_NS, Outcome
 from gazette_spark.protocol import consumer_pb2 as pc
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 5.0
+"""Seconds that a shard which is told to stop waits for a commit and acknowledgements under way."""
+
+SKIPPED = DROPPED | {Outcome.ACK_ROLLBACK}
+"""Outcomes after which a message is read through, and never delivered."""
 
 
 class Present(Enum):
@@ -99,12 +130,12 @@ class ReportSkipped(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionLimits:
-    """What a shard's spec says of its transactions."""
+    """The limits of transactions that a shard's spec sets."""
 
     min_s: float
     max_s: float
     waits_for_acks: bool = True
-    """Whether a transaction stays open for sequences that began in it and are not acknowledged."""
+    """Whether a transaction stays open for sequences that began in it and are not acknowledged yet."""
 
     @classmethod
     def of(cls, spec: pc.ShardSpec) -> TransactionLimits:
@@ -117,7 +148,7 @@ class TransactionLimits:
 
 
 class Transactions:
-    """The transactions of one assignment of a shard, see the module."""
+    """Decides about the transactions of one assignment of a shard, see the module. Pure, for one thread."""
 
     def __init__(self) -> None:
         self.present = Present.IDLE
@@ -158,12 +189,11 @@ class Transactions:
             return Next.WAIT
         if self.present is Present.IDLE:
             return Next.WAIT if self.reads else Next.END
-        if self.present is Present.YOUNG or self._waits_for_acks(pending=pending):
+        # To end a transaction inside a sequence costs a replay: the sequence's messages leave the ring.
+        waits_for_acks = pending and self.reads and self._limits.waits_for_acks
+        if self.present is Present.YOUNG or waits_for_acks:
             return Next.WAIT
         return Next.POLL if self.reads else Next.COMMIT
-
-    def _waits_for_acks(self, *, pending: bool) -> bool:
-        return pending and self.reads and self._limits.waits_for_acks
 
     def begin(self, now_s: float, limits: TransactionLimits) -> None:
         """Begin the present transaction, whose first message is about to be consumed."""
@@ -226,3 +256,314 @@ class Transactions:
     def _check(self, allowed: bool, step: str) -> None:  # noqa: FBT001  # An assertion.
         if not allowed:
             raise TransactionOrderError(f"a transaction cannot {step} now: {self!r}")
+
+
+class ApplicationCalls:
+    """Calls an application for one transaction after another: begin, consume, finalize, finish.
+
+    Every ``begin_txn`` is followed by one ``finish_txn``, whatever fails in between. An exception of the
+    application becomes a ShardFailedError that names the step.
+    """
+
+    def __init__(
+        self,
+        app: Application[Any],
+        shard: Shard,
+        store: Any,  # noqa: ANN401  # The application's.
+        publisher: Publisher,
+    ) -> None:
+        self._has_begun = False
+        """Whether ``finish_txn`` has to be called."""
+        self._consumed_messages = 0
+        self._app = app
+        self._hooks = app if isinstance(app, BeginFinisher) else None
+        self._shard = shard
+        self._store = store
+        self._publisher = publisher
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        if (hooks := self._hooks) is not None:
+            self._call("begin_txn", lambda: hooks.begin_txn(self._shard, self._store))
+        # Not before: a begin_txn that fails has taken nothing that finish_txn would release.
+        self._has_begun, self._consumed_messages = True, 0
+
+    def consume(self, envelope: Envelope) -> bool:
+        """Have the application consume a message; False: it defers the message to the next transaction."""
+        step = f"consume_message of journal {envelope.journal!r}, offset {envelope.begin}"
+        try:
+            self._call(
+                step,
+                lambda: self._app.consume_message(self._shard, self._store, envelope, self._publisher),
+            )
+        except DeferToNextTransaction as error:
+            if self._consumed_messages:
+                return False
+            # The next transaction would begin with the same message, and so would all that follow.
+            problem = "the application deferred the first message of a transaction, which would be empty"
+            raise failed(self._shard.spec.id, step, TransactionOrderError(problem)) from error
+        self._consumed_messages += 1
+        return True
+
+    def finalize(self) -> None:
+        """Have the application bring what it has in memory into the store, and publish."""
+        self._call("finalize_txn", lambda: self._app.finalize_txn(self._shard, self._store, self._publisher))
+
+    def finish(self, commit: Future[None]) -> None:
+        """Tell the application that its transaction starts to commit."""
+        self._has_begun = False
+        if (hooks := self._hooks) is not None:
+            self._call("finish_txn", lambda: hooks.finish_txn(self._shard, self._store, commit))
+
+    def abort(self, error: BaseException) -> None:
+        """Tell the application that its transaction has failed, if one has begun."""
+        if self._has_begun:
+            try:
+                self.finish(finished_operation(error))
+            except ShardFailedError:  # The error that the transaction failed with says more.
+                logger.exception("shard.finish_txn_failed shard=%s", self._shard.spec.id)
+
+    def _call(self, step: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except DeferToNextTransaction:
+            raise
+        except Exception as error:
+            raise failed(self._shard.spec.id, step, error) from error
+
+
+class LoopShard(Shard, Protocol):
+    """What the loop needs of its shard besides what applications use."""
+
+    def report(self, read: dict[str, int], published: dict[str, int]) -> None:
+        """Add offsets to the progress, and wake those who wait for it."""
+
+    def transaction_began(self) -> None:
+        """Called between transactions: time for what is done rarely."""
+
+
+@dataclass(slots=True)
+class _PriorTransaction:
+    """A transaction that commits or acknowledges."""
+
+    commit: Future[None]
+    acknowledgements: dict[str, AsyncAppend]
+    read: dict[str, int]
+    """Progress to report when it is done."""
+
+
+class TransactionLoop:
+    """The transactions of one assignment of a shard. All methods are for the shard's thread."""
+
+    def __init__(
+        self,
+        shard: LoopShard,
+        app: Application[Any],
+        store: Any,  # noqa: ANN401  # The application's.
+        checkpoint: pc.Checkpoint,
+        sources: Sources,
+    ) -> None:
+        """Continue after a checkpoint, whose intents have been appended.
+
+        Args:
+            shard: The shard.
+            app: Consumes its messages.
+            store: Its open store.
+            checkpoint: The store's.
+            sources: Bring the messages that come after it.
+        """
+        self._shard = shard
+        self._store = store
+        self._sources = sources
+        self._inbox = sources.inbox
+        self._service: AsyncJournalClient = shard.append_service
+        self._clock = PublisherClock()
+        self._publisher = Publisher(self._service, self._clock)
+        self._calls = ApplicationCalls(app, shard, store, self._publisher)
+        self._sequencer = sequencer_of(checkpoint, shard.spec)
+        self._machine = Transactions()
+        self._delivered: Envelope | None = None
+        """The committed message that the application consumes next."""
+        self._prior: _PriorTransaction | None = None
+
+    def __repr__(self) -> str:
+        return f"TransactionLoop({self._shard.spec.id!r}, {self._machine!r})"
+
+    def run(self) -> None:  # noqa: C901, PLR0912 - told in order
+        """Run transactions until the sources are closed, or the shard is told to stop.
+
+        Raises:
+            ShardFailedError: the application, the store or a journal has failed.
+        """
+        try:
+            while not self._shard.stopping.is_set():
+                if self._prior is not None:
+                    self._advance_prior(self._prior)
+                if self._inbox.is_closed:
+                    self._machine.sources_closed()
+                now_s = time.monotonic()
+                self._machine.tick(now_s)
+                has_message, is_pending = self._delivered is not None, self._sequencer.has_pending()
+                match self._machine.next(delivered=has_message, pending=is_pending):
+                    case Next.CONSUME:
+                        self._consume()
+                    case Next.WAIT:
+                        reads, deadline_s = self._machine.reads, self._machine.deadline_s
+                        if not (reads and self._queue_next()):
+                            timeout_s = None if deadline_s is None else max(0.0, deadline_s - now_s)
+                            self._inbox.wait(timeout_s, for_messages=reads)
+                    case Next.POLL:
+                        if not self._queue_next():
+                            self._commit()
+                    case Next.COMMIT:
+                        self._commit()
+                    case Next.END:
+                        return
+            # The shard is told to stop. What the present transaction has consumed is dropped, and will be
+            # consumed again. Readers downstream wait for the acknowledgements of the prior one, so give these
+            # a moment; if it is too short, the next assignment finds them in the checkpoint.
+            until_s = time.monotonic() + DRAIN_S
+            while self._prior is not None and (timeout_s := until_s - time.monotonic()) > 0:
+                self._advance_prior(self._prior)
+                if self._prior is not None:
+                    self._inbox.wait(timeout_s, for_messages=False)
+            raise ClosedError(f"shard {self._shard.spec.id!r}", "it was told to stop")
+        except BaseException as error:
+            self._calls.abort(error)
+            if self._shard.stopping.is_set() and isinstance(error, ClosedError):
+                return
+            raise
+
+    def _queue_next(self) -> bool:
+        """Take a message from the inbox into the sequencer; False if there is none."""
+        try:
+            envelope = self._inbox.take()
+        except Exception as error:
+            raise self._failed("reading messages", error) from error
+        if envelope is None:
+            return False
+        outcome = self._sequencer.queue(envelope)
+        if outcome in SKIPPED:
+            # A caller of Stat may wait for this offset although no transaction will have the message.
+            where = self._machine.skipped()
+            if where is ReportSkipped.NOW:
+                self._shard.report({envelope.journal: envelope.end}, {})
+            elif where is ReportSkipped.WITH_PRIOR and self._prior is not None:
+                self._prior.read[envelope.journal] = envelope.end
+        elif outcome not in HELD_BACK:
+            self._delivered = self._next_delivered()
+        return True
+
+    def _next_delivered(self) -> Envelope | None:
+        """Return the sequencer's next committed message, reading a journal again as often as it takes."""
+        attempt = 0
+        while True:
+            try:
+                if self._sequencer.needs_replay:
+                    self._sequencer.start_replay(self._sources.replay(self._sequencer.replay_range()))
+                return self._sequencer.step()
+            except GazetteError as error:
+                if not self._sequencer.needs_replay or not self._sources.wait_after(error, attempt):
+                    raise self._failed("reading a transaction again", error) from error
+            attempt += 1
+
+    def _consume(self) -> None:
+        """Have the application consume the delivered message; its transaction begins if none is open.
+
+        A crash here leaves nothing: what was published is never acknowledged, the store has changed in memory
+        only, and the messages are consumed again from the last checkpoint on.
+        """
+        envelope = self._delivered
+        assert envelope is not None
+        if self._machine.present is Present.IDLE:
+            self._shard.transaction_began()
+            self._calls.begin()
+            # begin_txn may block for long, and the transaction's shortest duration is one of reading.
+            self._machine.begin(time.monotonic(), TransactionLimits.of(self._shard.spec))
+            self._clock.update(time.time_ns())
+        if not self._calls.consume(envelope):
+            # The sequencer has not moved on, so the message is in no checkpoint before it is consumed.
+            self._machine.deferred()
+            return
+        self._machine.consumed()
+        # With this step the sequencer counts the message as processed.
+        self._delivered = self._next_delivered()
+
+    def _commit(self) -> None:
+        """Start to commit the present transaction, which makes it the prior one.
+
+        The steps are in an order in which a crash between any two of them leaves each message counted once.
+        All after the first go on in the background, while the next transaction consumes.
+        """
+        # 1. The application brings everything into the store, and publishes what it has not published yet.
+        # Still only in memory, or published and not acknowledged: a crash drops it.
+        self._calls.finalize()
+        failpoint("consumer.finalized")
+
+        # 2. The checkpoint says which messages are in the state, and how the published ones will be
+        # acknowledged. The intents are built now, with their clocks, so that whoever recovers the checkpoint
+        # appends the very same bytes, and readers drop what is appended twice.
+        intents = self._publisher.build_ack_intents()
+        checkpoint = build_checkpoint(self._sequencer.checkpoint(HORIZON_NS, REMEMBERED), intents)
+        progress = read_through(checkpoint)
+
+        # 3. The store commits state and checkpoint, both or neither, after everything that was published is
+        # durable: an acknowledgement must not commit messages that are lost. It does not wait for appends to
+        # the recovery log, because the commit itself is one of these. A crash before the store has committed
+        # leaves the transaction undone; after it, the transaction is done, and the intents are in its
+        # checkpoint: the next assignment appends them before it reads.
+        log = recovery_log(self._shard.spec)
+        try:
+            commit = self._store.start_commit(checkpoint, self._service.pending_except(log))
+            if commit.done() and (problem := failure_of(commit)) is not None:
+                raise problem
+        except Exception as error:
+            raise self._failed("start_commit of the store", error) from error
+        failpoint("consumer.committing")
+        self._machine.start_commit()
+        commit.add_done_callback(lambda _: self._inbox.wake())
+
+        # 4. The acknowledgements are appended, each only if the commit succeeds. A crash between two of them
+        # leaves the rest to the next assignment.
+        self._prior = _PriorTransaction(commit, {}, progress)
+        for intent in intents:
+            with self._service.start_append(intent.journal, dependencies=[commit]) as append:
+                append.write(intent.intent)
+            append.add_done_callback(lambda _: self._inbox.wake())
+            self._prior.acknowledgements[intent.journal] = append
+            failpoint("consumer.acknowledging")
+        self._calls.finish(commit)
+
+    def _advance_prior(self, prior: _PriorTransaction) -> None:
+        """Note what the prior transaction has done meanwhile; report its progress when it is done.
+
+        Not before: who waits for an offset of a source may then read what the shard published up to there.
+        """
+        if self._machine.prior is Prior.COMMITTING:
+            if not prior.commit.done():
+                return
+            if (problem := failure_of(prior.commit)) is not None:
+                raise self._failed("the store's commit", problem) from problem
+            self._machine.committed()
+            failpoint("consumer.committed")
+        for journal, append in prior.acknowledgements.items():
+            if not append.done():
+                return
+            if (problem := append.exception()) is not None:
+                raise self._failed(f"acknowledging messages in journal {journal!r}", problem) from problem
+        self._machine.acknowledged()
+        failpoint("consumer.acknowledged")
+        self._prior = None
+        ends = {journal: append.response.end for journal, append in prior.acknowledgements.items()}
+        self._shard.report(prior.read, ends)
+
+    def _failed(self, step: str, error: BaseException) -> ShardFailedError:
+        return failed(self._shard.spec.id, step, error)
+
+
+def failed(shard_id: str, step: str, error: BaseException) -> ShardFailedError:
+    """Return the error that ends a shard, to be raised from its cause."""
+    if isinstance(error, ShardFailedError):
+        return error
+    cause = str(error) if isinstance(error, GazetteError) else f"{type(error).__name__}: {error}"
+    return ShardFailedError(shard_id, step, cause)

@@ -15,7 +15,7 @@ import pytest
 from gazette_spark import Client
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import Application, LocalHost, ResolveArgs, Shard, ShardServer, Store, shard_spec
-from gazette_spark.consumer import local_shard as shards
+from gazette_spark.consumer import local as shards
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.recoverylog.hints import FileHints
 from gazette_spark.consumer.shard_yaml import format_shard_yaml

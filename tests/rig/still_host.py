@@ -10,7 +10,7 @@ from typing import Any, cast
 from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import Member
 from gazette_spark.consumer import Progress
-from gazette_spark.consumer.lifecycle import Lifecycle
+from gazette_spark.consumer.assignments import Lifecycle
 from gazette_spark.consumer.resolver import RunningShard, ShardTable
 from gazette_spark.protocol import consumer_pb2 as pc
 

@@ -13,17 +13,17 @@ What is promised, and why it holds:
 - *Lost bytes are noticed.* Hints are compared with the log's write head before anything is read.
 """
 
-from gazette_spark.consumer.recoverylog.files import RecordedFile as RecordedFile
-from gazette_spark.consumer.recoverylog.files import RecordedFiles as RecordedFiles
 from gazette_spark.consumer.recoverylog.fsm import FSM as FSM
+from gazette_spark.consumer.recoverylog.fsm import Segment as Segment
 from gazette_spark.consumer.recoverylog.fsm import Verdict as Verdict
+from gazette_spark.consumer.recoverylog.fsm import add_segment as add_segment
+from gazette_spark.consumer.recoverylog.fsm import intersect as intersect
 from gazette_spark.consumer.recoverylog.fsm import live_log_segments as live_log_segments
 from gazette_spark.consumer.recoverylog.operations import fence_of as fence_of
 from gazette_spark.consumer.recoverylog.operations import new_author as new_author
 from gazette_spark.consumer.recoverylog.player import Player as Player
 from gazette_spark.consumer.recoverylog.player import Recovered as Recovered
 from gazette_spark.consumer.recoverylog.recorder import Operations as Operations
+from gazette_spark.consumer.recoverylog.recorder import RecordedFile as RecordedFile
+from gazette_spark.consumer.recoverylog.recorder import RecordedFiles as RecordedFiles
 from gazette_spark.consumer.recoverylog.recorder import Recorder as Recorder
-from gazette_spark.consumer.recoverylog.segments import Segment as Segment
-from gazette_spark.consumer.recoverylog.segments import add_segment as add_segment
-from gazette_spark.consumer.recoverylog.segments import intersect as intersect

@@ -29,8 +29,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict, ParseError
 
 from gazette_spark.client._append.futures import OpFuture, finished_operation
-from gazette_spark.consumer.recoverylog.files import RecordedFiles
-from gazette_spark.consumer.recoverylog.recorder import Recorder
+from gazette_spark.consumer.recoverylog.recorder import RecordedFiles, Recorder
 from gazette_spark.errors import DamagedFileError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.seal import check_seal, seal_line

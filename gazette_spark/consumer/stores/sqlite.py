@@ -7,7 +7,7 @@ stored with its SHA-256, in a field that Gazette's programs skip.
 
 :class:`RecordedSqliteStore` is for a database in a host's own directory, which moves by its recovery log.
 SQLite writes to its write-ahead log; after each commit the pages in there
-(:mod:`gazette_spark.consumer.stores.sqlite_pages`) are recorded as writes to the database file, in one
+(:mod:`gazette_spark.consumer.stores.sqlite`) are recorded as writes to the database file, in one
 transaction of the recorder. A replay so gives the file as it was after a commit, never in between. When
 what was recorded is :data:`REWRITE_FACTOR` times the database, the whole file is recorded again and
 replaces the old one: a player reads no more than that.
@@ -21,18 +21,94 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
+import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gazette_spark.client._append.futures import AsyncOperation, OpFuture, failure_of, finished_operation
 from gazette_spark.consumer.recoverylog.recorder import Recorder
-from gazette_spark.consumer.stores.sqlite_pages import WalPosition, read_changes
 from gazette_spark.errors import DependencyError, StoreFencedError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.seal import seal_message, unseal_message
+
+_HEADER = struct.Struct(">IIII8s8s")
+"""Magic, version, page size, checkpoints made, salt, checksum."""
+
+_FRAME = struct.Struct(">II8s8s")
+"""Page number, pages of the database after the commit or 0, salt, checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalPosition:
+    """How far a write-ahead log was read."""
+
+    salt: bytes = b""
+    frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The pages of all commits since a position."""
+
+    position: WalPosition
+    page_size: int
+    pages: dict[int, int]
+    """By number of a page, from 1 on, the offset of its newest bytes in the log."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pages."""
+        return len(self.pages) * self.page_size
+
+    def runs(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield neighbours among the pages: the offset of the first in the database, places in the log."""
+        run: list[int] = []
+        first = 0
+        for number in sorted(self.pages):
+            if run and number != first + len(run):
+                yield (first - 1) * self.page_size, run
+                run = []
+            if not run:
+                first = number
+            run.append(self.pages[number])
+        if run:
+            yield (first - 1) * self.page_size, run
+
+
+def read_changes(wal: BinaryIO, position: WalPosition) -> Changes:
+    """Return what was committed since a position. Nobody may write to the log meanwhile."""
+    wal.seek(0)
+    header = wal.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        return Changes(position, 0, {})
+    _, _, page_size, _, salt, _ = _HEADER.unpack(header)
+    if salt != position.salt:
+        position = WalPosition(salt)
+    uncommitted: dict[int, int] = {}
+    pages: dict[int, int] = {}
+    frame, committed = position.frames, position.frames
+    while True:
+        offset = _HEADER.size + frame * (_FRAME.size + page_size)
+        wal.seek(offset)
+        found = wal.read(_FRAME.size)
+        if len(found) < _FRAME.size:
+            break
+        number, size_after, frame_salt, _ = _FRAME.unpack(found)
+        if frame_salt != salt:
+            break
+        uncommitted[number] = offset + _FRAME.size
+        frame += 1
+        if size_after:
+            pages |= uncommitted
+            uncommitted.clear()
+            committed = frame
+    return Changes(WalPosition(salt, committed), page_size, pages)
+
 
 _LOGGER = logging.getLogger(__name__)
 

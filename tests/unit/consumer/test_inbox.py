@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gazette_spark.consumer.inbox import Inbox
+from gazette_spark.consumer.sources import Inbox
 from gazette_spark.errors import RecordError
 from gazette_spark.message import Envelope
 from tests.rig.histories import messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.consumer.lifecycle import MAX_ERROR_CHARS, Lifecycle, error_text
+from gazette_spark.consumer.assignments import MAX_ERROR_CHARS, Lifecycle, error_text
 from gazette_spark.errors import TransactionOrderError
 from gazette_spark.protocol import consumer_pb2 as pc
 

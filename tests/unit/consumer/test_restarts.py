@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.consumer.restarts import RestartPolicy, Restarts
+from gazette_spark.consumer.assignments import RestartPolicy, Restarts
 from gazette_spark.errors import OptionError
 
 

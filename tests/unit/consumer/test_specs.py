@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.consumer.requests import (
-    validate_apply_request,
-    validate_hints_request,
-    validate_list_request,
-    validate_stat_request,
-    validate_unassign_request,
-)
 from gazette_spark.consumer.specs import (
     hint_backup_keys,
     hint_primary_key,
@@ -22,8 +15,13 @@ from gazette_spark.consumer.specs import (
     reduce_statuses,
     replicas_wanted,
     shard_spec,
+    validate_apply_request,
+    validate_hints_request,
+    validate_list_request,
     validate_replica_status,
     validate_shard_spec,
+    validate_stat_request,
+    validate_unassign_request,
 )
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc

@@ -1,4 +1,4 @@
-"""The states of a shard's assignment, and how they follow each other. Pure.
+"""The states of a shard's assignment, and when a failed shard is started again. Pure.
 
 ========  ==========================  ========================================================================
 state     next                        meaning
@@ -9,11 +9,18 @@ STANDBY   PRIMARY, FAILED             has all the log holds, or uses none: can t
 PRIMARY   FAILED                      its store is open, its transactions run
 FAILED    none                        ended by an error; a new assignment starts the shard again
 ========  ==========================  ========================================================================
+
+A shard fails by an error of its application, of a store, or because another process has taken its store over.
+Some of these causes pass, and the host cannot tell which. So it starts the shard again: soon at first, then
+after twice as long each time. If two processes keep taking a shard from each other, the delays grow as with
+any failure. No message counts twice meanwhile, because stores fence.
 """
 
 from __future__ import annotations
 
-from gazette_spark.errors import TransactionOrderError
+from dataclasses import dataclass
+
+from gazette_spark.errors import OptionError, TransactionOrderError
 from gazette_spark.protocol import consumer_pb2 as pc
 
 MAX_ERROR_CHARS = 2048
@@ -74,3 +81,59 @@ class Lifecycle:
         if code not in _NEXT[self._status.code] or code == _Code.FAILED:
             have, want = _Code.Name(self._status.code), _Code.Name(code)
             raise TransactionOrderError(f"a shard does not go from {have} to {want}")
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Delays of restarts.
+
+    Raises:
+        OptionError: a value is not positive, or the first delay is longer than the longest.
+    """
+
+    first_s: float = 1.0
+    """Delay after the first failure; twice as long after each next one in a row."""
+    max_s: float = 60.0
+    """Longest delay."""
+    stable_s: float = 300.0
+    """A shard that ran for so long before it failed counts as failed for the first time."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_s <= self.max_s or self.stable_s <= 0:
+            raise OptionError("restart", repr(self), "0 < first_s <= max_s and 0 < stable_s")
+
+    def delay_s(self, failures: int) -> float:
+        """Return the seconds to wait after a number of failures in a row, at least one."""
+        return min(self.max_s, self.first_s * 2.0 ** min(failures - 1, 32))
+
+
+@dataclass(slots=True)
+class Restarts:
+    """The failures of one shard, and its restarts."""
+
+    policy: RestartPolicy
+    started_s: float
+    """Monotonic clock, of the last start."""
+    failures: int = 0
+    """In a row."""
+    total: int = 0
+    """Restarts since the host began."""
+    is_due: bool = False
+    """Whether the shard has failed, and will be started again."""
+
+    def fail(self, now_s: float) -> float:
+        """Note a failure; return the seconds until the restart."""
+        stable = now_s - self.started_s >= self.policy.stable_s
+        self.failures = 1 if stable else self.failures + 1
+        self.is_due = True
+        return self.policy.delay_s(self.failures)
+
+    def start(self, now_s: float) -> None:
+        """Note the restart."""
+        self.started_s, self.is_due = now_s, False
+        self.total += 1
+
+    def note(self) -> str:
+        """Return what a status says of the next start."""
+        delay_s = self.policy.delay_s(self.failures)
+        return f"failed {self.failures} times in a row; the host starts it again after {delay_s:g} s"
