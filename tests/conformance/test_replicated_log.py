@@ -45,9 +45,9 @@ from gazette_spark.replicated_log import (
     Writer,
     cancel_on,
 )
-from gazette_spark.replicated_log import receiver as receiving
-from gazette_spark.replicated_log.entries import entry_frame
-from gazette_spark.replicated_log.journal import read_records
+from gazette_spark.replicated_log import _receiver as receiving
+from gazette_spark.replicated_log._entries import entry_frame
+from gazette_spark.replicated_log._journal import read_records
 from tests.conformance.command import Command
 from tests.conformance.wire import Wire, wait_for
 from tests.rig.brokers import BrokerHandle

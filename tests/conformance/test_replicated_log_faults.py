@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.replicated_log import registers
-from gazette_spark.replicated_log.repeats import RepeatFilter
+from gazette_spark.replicated_log import _registers as registers
+from gazette_spark.replicated_log._receiver import RepeatFilter
 from tests.rig.brokers import BrokerHandle
 from tests.rig.log_history import problems
 from tests.rig.log_nodes import Run, run_nodes

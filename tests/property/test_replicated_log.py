@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, ProducerId, build_uuid
-from gazette_spark.replicated_log.entries import Record
-from gazette_spark.replicated_log.repeats import RepeatFilter
+from gazette_spark.replicated_log._entries import Record
+from gazette_spark.replicated_log._receiver import RepeatFilter
 from tests.rig.examples import examples
 
 

@@ -20,7 +20,7 @@ from time import monotonic, sleep
 from gazette_spark import Client
 from gazette_spark.errors import FetchCancelledError, FetchTimeoutError, GazetteError, LogFencedError
 from gazette_spark.replicated_log import Checkpoint, InvalidVersionError, NoMoreMessageError, Receiver, Writer
-from gazette_spark.replicated_log.journal import read_records
+from gazette_spark.replicated_log._journal import read_records
 from tests.rig.log_history import Acknowledged, History, Promotion, Step
 from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 

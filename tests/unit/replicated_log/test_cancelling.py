@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from gazette_spark.replicated_log.cancelling import Cancellation, cancel_on
+from gazette_spark.replicated_log._receiver import Cancellation, cancel_on
 
 SOON = 30.0
 

@@ -12,7 +12,7 @@ from gazette_spark._formats.fixed import HEADER_BYTES, frame
 from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, ProducerId, build_uuid, split_uuid
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
-from gazette_spark.replicated_log.entries import (
+from gazette_spark.replicated_log._entries import (
     MAX_ENTRY_BYTES,
     FrameBuffer,
     Record,

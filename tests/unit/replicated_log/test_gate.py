@@ -9,7 +9,7 @@ from time import monotonic, sleep
 import pytest
 
 from gazette_spark.errors import AppendWaitError, CheckpointStateError
-from gazette_spark.replicated_log.gate import Gate
+from gazette_spark.replicated_log._writer import Gate
 
 SOON = 30.0
 """Seconds after which something that has to happen has not happened."""

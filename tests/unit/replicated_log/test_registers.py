@@ -8,7 +8,7 @@ from gazette_spark.broker.api.append_fsm import next_registers, registers_match
 from gazette_spark.errors import InvalidVersionError, LogFencedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
-from gazette_spark.replicated_log.registers import (
+from gazette_spark.replicated_log._registers import (
     Change,
     LogRegisters,
     Step,

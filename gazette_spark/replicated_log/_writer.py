@@ -36,16 +36,98 @@ from gazette_spark.errors import (
 )
 from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.replicated_log import registers as reg
-from gazette_spark.replicated_log.entries import (
+from gazette_spark.replicated_log import _registers as reg
+from gazette_spark.replicated_log._entries import (
     NO_ENTRY,
     check_size,
     checkpoint_frame,
     entry_frame,
     take_over_frame,
 )
-from gazette_spark.replicated_log.gate import Gate
-from gazette_spark.replicated_log.journal import ensure_journal, read_records
+from gazette_spark.replicated_log._journal import ensure_journal, read_records
+
+
+class Gate:
+    """Lets many entries pass at a time, or one checkpoint. Thread-safe.
+
+    A checkpoint that waits goes before all entries that come later, so checkpoints are made however many
+    entries there are. Passing is counted and not bound to a thread: an entry leaves when its broker has
+    answered, in another thread. The gate is not re-entrant: a thread that closed it may not enter.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self._journal = journal
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._closing = 0
+        self._holder: threading.Thread | None = None
+        """Thread that has closed it; not its number, which a later thread may get."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._holder else f"inside={self._inside}, closing={self._closing}"
+        return f"Gate({self._journal!r}, {state})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether somebody has closed it."""
+        return self._holder is not None
+
+    def enter(self, timeout_s: float | None = None) -> None:
+        """Enter once nobody holds it closed or waits to close it.
+
+        Raises:
+            CheckpointStateError: the thread itself has closed it.
+            AppendWaitError: it did not open in time.
+        """
+        with self._changed:
+            self._refuse_holder("an entry")
+            if not self._changed.wait_for(lambda: not (self._holder or self._closing), timeout_s):
+                problem = "a checkpoint is made; the entry was not appended"
+                raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
+            self._inside += 1
+
+    def leave(self) -> None:
+        """Leave, in any thread."""
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close it once all have left; from now on nobody enters.
+
+        Raises:
+            CheckpointStateError: the thread itself has closed it.
+            AppendWaitError: not all left in time, and the gate is as it was.
+        """
+        with self._changed:
+            self._refuse_holder("another checkpoint")
+            self._closing += 1
+            try:
+                if not self._changed.wait_for(lambda: not (self._holder or self._inside), timeout_s):
+                    problem = f"{self._inside} entries are not acknowledged, or another checkpoint is made"
+                    raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
+                self._holder = threading.current_thread()
+            finally:
+                self._closing -= 1
+                self._changed.notify_all()
+
+    def open(self) -> None:
+        """Open it again, from any thread.
+
+        Raises:
+            CheckpointStateError: nobody has closed it.
+        """
+        with self._changed:
+            if self._holder is None:
+                raise CheckpointStateError(self._journal, "no checkpoint is prepared")
+            self._holder = None
+            self._changed.notify_all()
+
+    def _refuse_holder(self, what: str) -> None:
+        if self._holder is threading.current_thread():
+            problem = f"a thread that has prepared a checkpoint would wait for itself with {what}"
+            raise CheckpointStateError(self._journal, problem)
+
 
 Build = Callable[[uuid.UUID, int], bytes]
 """Takes a record's UUID and the write head before it; returns the record's frame."""
@@ -271,9 +353,9 @@ class Writer:
 
         At a wrong version nobody is fenced.
         """
-        found = reg.LogRegisters.of(self._barrier(deadline).registers)
-        reg.next_step(self.journal, reg.Change(self.author, found.author, version), found, tried=False)
-        if found.author:
+        current = reg.LogRegisters.of(self._barrier(deadline).registers)
+        reg.next_step(self.journal, reg.Change(self.author, current.author, version), current, tried=False)
+        if current.author:
             self._change(take_over_frame, deadline)
 
     def _last_in_log(self, head: int) -> int:
@@ -336,41 +418,50 @@ class Writer:
     ) -> Span | None:
         """Append a record once that changes the registers; None: they name this writer already.
 
-        All tries have the same UUID, and each sees that none before it was done.
+        An append may be done although its answer is lost. Other appends are simply retried, and readers drop
+        the repetition. This one changes registers, so a second try would fail its own check, and must not be
+        taken for another writer's success. So each try begins with a look at the registers, which say whether
+        an earlier one was done.
         """
+        # All tries have the same UUID, by which the record is found in the log later.
         stamp = self._stamp()
         replaces: str | None = self.author if self._claimed else None
         floor: int | None = None
         attempt = 0
         while True:
+            # An append without bytes returns write head and registers after all appends that were answered.
+            # The record cannot be before the first head.
             before = self._barrier(deadline)
-            found = reg.LogRegisters.of(before.registers)
+            current = reg.LogRegisters.of(before.registers)
             floor = before.end if floor is None else floor
             if replaces is None:
-                replaces = found.author
+                replaces = current.author
                 if replaces == self.author and asked is None:
                     # An earlier call got no answer, and was done all the same.
                     self._claimed = True
                     return None
             change = reg.Change(self.author, replaces, asked, restored)
             try:
-                step = reg.next_step(self.journal, change, found, tried=attempt > 0)
+                step = reg.next_step(self.journal, change, current, tried=attempt > 0)
             except LogFencedError as error:
                 self._fenced = error
                 raise
             if step is reg.Step.FIND:
                 self._claimed = True
                 return self._find(stamp, floor, before.end)
-            # At a required offset the checkpoint's own end is known. A take-over may meet entries of others.
+            # Both checks make a try fail if anything has changed since the look. A checkpoint also requires
+            # its offset, so that it follows the last entry that it covers. A take-over does not: the writer
+            # that it fences may append faster than this one looks.
             options = AppendOptions(
                 self.journal,
                 offset=0 if asked is None else before.end,
-                check_registers=reg.check_of(found),
+                check_registers=reg.check_of(current),
                 union_registers=reg.union_of(change),
             )
             try:
                 result = self._try(options, build(stamp, before.end), deadline)
             except (RegisterMismatchError, WrongAppendOffsetError):
+                # Somebody was faster, or an earlier try was done: look again.
                 self._check_time(deadline, None)
             except GazetteError as error:
                 if is_terminal(error, options):
@@ -378,6 +469,8 @@ class Writer:
                 self._pause(attempt, deadline, error)
             else:
                 self._claimed = True
+                # Brokers that lost the registers take any check for a match, and would let two writers
+                # append.
                 self._check_author(result.registers)
                 self._note(Span(result.begin, result.end), is_entry=False)
                 return Span(result.begin, result.end)

@@ -11,7 +11,7 @@ from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundErro
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_PROTO_FIXED, label_set, union, values_of
-from gazette_spark.replicated_log.entries import FrameBuffer, Record
+from gazette_spark.replicated_log._entries import FrameBuffer, Record
 
 
 def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, refused: int) -> None:
@@ -27,22 +27,22 @@ def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, re
         OptionError: the journal is of another content type, or its flags forbid the caller's work.
     """
     try:
-        found = client.get_journal(journal).spec
+        current_spec = client.get_journal(journal).spec
     except JournalNotFoundError:
-        wanted = _spec(journal, spec)
+        new_spec = _spec(journal, spec)
         try:
-            client.create_journals(wanted)
+            client.create_journals(new_spec)
         except EtcdTransactionFailedError:
             # Another node was faster, and this one's broker may learn of it a moment later.
-            wanted = _get_soon(client, journal)
-        found = wanted
-    content_types = values_of(found.labels, CONTENT_TYPE)
+            new_spec = _get_soon(client, journal)
+        current_spec = new_spec
+    content_types = values_of(current_spec.labels, CONTENT_TYPE)
     if content_types != [CONTENT_TYPE_PROTO_FIXED]:
         got = f"journal {journal!r} of content type {', '.join(content_types) or 'none'}"
         raise OptionError(
             "journal", got, f"one of {CONTENT_TYPE_PROTO_FIXED}, or one that does not exist yet"
         )
-    if found.flags == refused:
+    if current_spec.flags == refused:
         flag = pb.JournalSpec.Flag.Name(pb.JournalSpec.Flag.ValueType(refused))
         raise OptionError(
             "journal", f"journal {journal!r} with the flag {flag}", "a journal without that flag"

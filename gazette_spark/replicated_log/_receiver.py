@@ -9,6 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, runtime_checkable
 
 from gazette_spark._formats.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.client import Chunk, Client, RetryReader
@@ -23,12 +26,94 @@ from gazette_spark.errors import (
     OffsetError,
     RecordError,
 )
+from gazette_spark.message.uuids import ProducerId, split_uuid
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint
-from gazette_spark.replicated_log.cancelling import Cancellation
-from gazette_spark.replicated_log.entries import FrameBuffer, Record
-from gazette_spark.replicated_log.journal import ensure_journal, read_records
-from gazette_spark.replicated_log.repeats import RepeatFilter
+from gazette_spark.replicated_log._entries import FrameBuffer, Record
+from gazette_spark.replicated_log._journal import ensure_journal, read_records
+
+
+class RepeatFilter:
+    """Tells repeated records from new ones, in a log that is read from any record's begin. Pure.
+
+    A writer's clock grows along the log, and each of its records is appended, and appended again where an
+    answer was lost, before the next one is. So a record whose clock is not above those of its writer before
+    it is a repeat.
+
+    A receiver that starts in the middle has not seen the clocks before. A record says since which offset it
+    may be in the log. Where that is before the receiver's start, the bytes between are read first. They are
+    few: those that were appended while the record waited for its answer.
+    """
+
+    def __init__(self, start: int) -> None:
+        """Begin at an offset."""
+        self._learned_from = start
+        self._clocks: dict[ProducerId, int] = {}
+
+    def missing(self, record: Record) -> tuple[int, int] | None:
+        """Return the range whose records have to be :meth:`learned <learn>` to judge this one, if any."""
+        producer, clock, _ = split_uuid(record.stamp)
+        if clock <= self._clocks.get(producer, 0) or record.earliest >= self._learned_from:
+            return None
+        return record.earliest, self._learned_from
+
+    def learn(self, record: Record) -> None:
+        """Take a record into account that is before the start."""
+        producer, clock, _ = split_uuid(record.stamp)
+        self._clocks[producer] = max(clock, self._clocks.get(producer, 0))
+
+    def learned_from(self, begin: int) -> None:
+        """Note that all records from an offset on were learned."""
+        self._learned_from = min(begin, self._learned_from)
+
+    def is_new(self, record: Record) -> bool:
+        """Judge the next record, once nothing is :meth:`missing`. Without a clock it is always new."""
+        producer, clock, _ = split_uuid(record.stamp)
+        if 0 < clock <= self._clocks.get(producer, 0):
+            return False
+        self.learn(record)
+        return True
+
+
+@runtime_checkable
+class Cancellation(Protocol):
+    """Cancels a blocked fetch: a :class:`threading.Event`, or the like."""
+
+    def is_set(self) -> bool:
+        """Return whether it is time to stop."""
+
+
+@runtime_checkable
+class _Waitable(Protocol):
+    def wait(self) -> object:
+        """Return when the event has happened."""
+
+
+def cancel_on(event: Cancellation | Future[Any] | _Waitable | Callable[[], object]) -> Cancellation:
+    """Return a cancellation that comes with an event: the node has become primary, for instance.
+
+    Args:
+        event: a ``threading.Event`` or the like, which is returned as it is; or a future that will end; or
+            what blocks until it happens: an object with ``wait()``, or a function, such as the ``get`` of a
+            queue of notifications. The last two are waited for in a daemon thread.
+    """
+    if isinstance(event, Cancellation):
+        return event
+    happened = threading.Event()
+    if isinstance(event, Future):
+        event.add_done_callback(lambda _: happened.set())
+        return happened
+    wait = event.wait if isinstance(event, _Waitable) else event
+
+    def watch() -> None:
+        try:
+            wait()
+        finally:
+            happened.set()
+
+    threading.Thread(target=watch, name="cancel-on", daemon=True).start()
+    return happened
+
 
 READ_AHEAD_BYTES = 4 << 20
 """Bytes read before they are asked for."""
@@ -216,6 +301,7 @@ class Receiver(Closing):
             record = self._next_record()
             if record is not None:
                 if record.content is None:
+                    # A take-over: it has no content, but its clock counts.
                     continue
                 if isinstance(record.content, Checkpoint):
                     self.version = record.version
@@ -228,6 +314,8 @@ class Receiver(Closing):
             elif left_s is not None and left_s <= 0:
                 raise FetchTimeoutError(self.journal, self.offset, timeout_s or 0.0)
             elif time.monotonic() - idle_since >= IDLE_S:
+                # A reader waits without an end for offsets that its journal has lost, and brokers do not tell
+                # it. Whoever waits for an entry is to hear of it.
                 idle_since = time.monotonic()
                 self._head_from(self._frames.end)
 
@@ -264,6 +352,8 @@ class Receiver(Closing):
 
     def _check_more(self, left_s: float | None) -> None:
         """Raise at the end of the log; else bytes are there, or on their way."""
+        # An append without bytes is answered after all appends that were acknowledged before it, by the
+        # broker that is the primary now. The head that a read reports may be an older broker's.
         at = self._frames.end
         if at < self._head:
             return
@@ -293,10 +383,10 @@ class Receiver(Closing):
         with self._client.read(
             self.journal, offset=offset, end_offset=min(offset + HEADER_BYTES, head)
         ) as reader:
-            found = b"".join(chunk.content for chunk in reader)
+            header = b"".join(chunk.content for chunk in reader)
             if reader.jumps:
                 raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
-        if len(found) < HEADER_BYTES or not found.startswith(MAGIC):
+        if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
             raise OffsetError("no entry begins or ends there", self.journal, offset)
 
     def _check_open(self) -> None:

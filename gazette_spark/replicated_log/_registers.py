@@ -72,36 +72,36 @@ class Change:
     """The version to set, where the brokers have lost it."""
 
 
-def next_step(journal: str, change: Change, found: LogRegisters, *, tried: bool) -> Step:
+def next_step(journal: str, change: Change, current: LogRegisters, *, tried: bool) -> Step:
     """Decide by the journal's registers.
 
     Args:
         journal: its name.
         change: the change to be made.
-        found: the registers now.
+        current: the registers now.
         tried: an earlier try of this append may have made the change.
 
     Raises:
         InvalidVersionError: the log is at another version.
         LogFencedError: another writer has taken the log over.
     """
-    mine = tried and found.author == change.author
-    if change.asked is not None and found.number != change.asked:
-        if mine and found.number == change.asked + 1:
+    mine = tried and current.author == change.author
+    if change.asked is not None and current.number != change.asked:
+        if mine and current.number == change.asked + 1:
             return Step.FIND
-        raise InvalidVersionError(journal, change.asked, found.number)
-    if found.author != change.replaces:
+        raise InvalidVersionError(journal, change.asked, current.number)
+    if current.author != change.replaces:
         if mine and change.asked is None:
             return Step.FIND
-        raise LogFencedError(journal, found.author)
-    if change.restored is not None and found.version not in (None, change.restored):
-        raise InvalidVersionError(journal, change.restored, found.number)
+        raise LogFencedError(journal, current.author)
+    if change.restored is not None and current.version not in (None, change.restored):
+        raise InvalidVersionError(journal, change.restored, current.number)
     return Step.APPEND
 
 
-def check_of(found: LogRegisters) -> pb.LabelSelector:
+def check_of(current: LogRegisters) -> pb.LabelSelector:
     """Return the selector that matches as long as author and version are what they are."""
-    values = {AUTHOR: found.author, VERSION: "" if found.version is None else str(found.version)}
+    values = {AUTHOR: current.author, VERSION: "" if current.version is None else str(current.version)}
     return pb.LabelSelector(
         include=label_set({name: value for name, value in values.items() if value}),
         # An empty value is any.
@@ -130,6 +130,6 @@ def check_author(journal: str, author: str, registers: pb.LabelSet) -> None:
     Raises:
         LogFencedError: the registers are lost, or another writer's.
     """
-    found = LogRegisters.of(registers)
-    if found.author != author:
-        raise LogFencedError(journal, found.author)
+    current = LogRegisters.of(registers)
+    if current.author != author:
+        raise LogFencedError(journal, current.author)
