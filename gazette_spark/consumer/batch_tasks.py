@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client._append.futures import finished_operation
-from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.consumer.application import (
     Application,
     KeyedApplication,
@@ -182,26 +181,28 @@ class Job:
                     yield row._replace(shard=shard)
         except Exception as error:  # noqa: BLE001 - whatever the application raises.
             for shard in read.shards:
-                found = _failure(shard, f"reading journal {read.journal!r}", error)
-                yield Row(shard, kind=FAILED, key=found.key, value=found.value)
+                failure = _failure(shard, f"reading journal {read.journal!r}", error)
+                yield Row(shard, kind=FAILED, key=failure.key, value=failure.value)
 
     def _messages(self, client: Client, read: JournalRead) -> Iterator[Row]:
         journal = read.journal
         spec = self.sources[split_meta(journal)[0]]
-        known = pc.Checkpoint(sources={journal: pc.Checkpoint.Source.FromString(read.source)})
-        sequencer = Sequencer({journal: read.begin}, producer_states(known))
+        checkpoint = pc.Checkpoint(sources={journal: pc.Checkpoint.Source.FromString(read.source)})
+        sequencer = Sequencer({journal: read.begin}, producer_states(checkpoint))
 
         def new_message(of: pb.JournalSpec, record: bytes) -> Message:
             return _Raw(record, self.app.new_message(of, record))
 
-        def replay(wanted: ReplayRange) -> ReadUncommitted:
-            reader = client.read(journal, offset=wanted.begin, end_offset=wanted.end)
+        def replay(missing: ReplayRange) -> ReadUncommitted:
+            reader = client.read(journal, offset=missing.begin, end_offset=missing.end)
             return ReadUncommitted(reader, spec, new_message)
 
         reader = client.read(journal, offset=read.begin, end_offset=read.head)
         key_of = self.app.key_of if isinstance(self.app, KeyedApplication) else None
         turn = 0
-        with ReadCommitted(_Bounded(reader, spec, new_message, read.until), sequencer, replay) as committed:
+        # A write head may be within a message, whose bytes are left to the next read.
+        messages = ReadUncommitted(reader, spec, new_message, until=read.until)
+        with ReadCommitted(messages, sequencer, replay) as committed:
             for nth, envelope in enumerate(committed):
                 raw = envelope.message
                 assert isinstance(raw, _Raw)
@@ -368,31 +369,6 @@ class _Raw:
 
     def __bytes__(self) -> bytes:
         return self.record
-
-
-class _Bounded(ReadUncommitted):
-    """Reads up to the first message that begins at an offset or behind it.
-
-    A write head may lie within a message. Its bytes are left to the next read.
-    """
-
-    def __init__(
-        self,
-        reader: RetryReader,
-        spec: pb.JournalSpec,
-        new_message: Callable[[pb.JournalSpec, bytes], Message],
-        until: int,
-    ) -> None:
-        super().__init__(reader, spec, new_message)
-        self._until = until
-
-    def __next__(self) -> Envelope:
-        if self.offset >= self._until:
-            raise StopIteration
-        return super().__next__()
-
-    def _check_end(self) -> None:
-        """Let the range end within a message."""
 
 
 def _failure(shard: str, step: str, error: Exception) -> Result:

@@ -121,8 +121,8 @@ class Framing:
     def _is_one_record(self, record: bytes) -> bool:
         if self.records is LINES:
             return record != b"" and b"\n" not in record
-        found = self.records.cut(record + b"\n", 0)
-        return record != b"" and (found.starts.tolist(), found.ends.tolist()) == ([0], [len(record)])
+        cut = self.records.cut(record + b"\n", 0)
+        return record != b"" and (cut.starts.tolist(), cut.ends.tolist()) == ([0], [len(record)])
 
     def unmarshal(self, data: bytes, offset: int = 0) -> Cut:
         """Find the whole records at the beginning of a journal's bytes, which begin with a record.
@@ -157,9 +157,9 @@ def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
     Raises:
         MessageError: it has no framing of messages, as a recovery log has none.
     """
-    found = FRAMINGS.get(content_type)
-    if found is not None:
-        return found
+    framing = FRAMINGS.get(content_type)
+    if framing is not None:
+        return framing
     where = f"journal {journal!r}: " if journal else ""
     what = f"has no framing of messages: {CONTENT_TYPE}={content_type}"
     if content_type == CONTENT_TYPE_RECOVERY_LOG:

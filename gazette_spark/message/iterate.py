@@ -1,12 +1,12 @@
 """Read the messages of a journal: all of them, or those that are committed.
 
-Both read by a :class:`~gazette_spark.client.RetryReader`, so they go on through restarts and broken
+Both use a :class:`~gazette_spark.client.RetryReader`, so they continue through restarts and broken
 connections. They end where it ends: at the end offset, or at the write head if it does not wait there.
 Messages of transactions that are open then are not lost. The sequencer's checkpoint has their states, and the
 next reader, from the checkpoint's offset on, delivers them when they are acknowledged.
 
-Where the journal has lost bytes, a message that was cut is dropped, and the log says so. A replay is
-stricter: it reads what was there before, so bytes that are gone are gone from a transaction.
+Where the journal has lost bytes, a message that was cut is dropped with a warning. A replay is stricter: it
+reads bytes that were there before, so a transaction would come without some of its messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import NamedTuple, Self, TypedDict, Unpack
 
 from google.protobuf.message import DecodeError
 
-from gazette_spark.client._read.chunks import Chunk
 from gazette_spark.client._read.reader import RetryReader
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
@@ -35,7 +34,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 """Longest message: a header may promise more than memory can hold."""
 
 
-class _Found(NamedTuple):
+class _Frame(NamedTuple):
     """A record's frame, ``[begin, end)`` of the journal, and its bytes; or bytes without a frame."""
 
     begin: int
@@ -46,8 +45,8 @@ class _Found(NamedTuple):
 class ReadUncommitted(Closing):
     """Iterator over all messages of a journal, repeated ones and those of open transactions too.
 
-    For one thread, but :meth:`close` may be called from any. After an error the next call goes on: a message
-    that cannot be read is left out.
+    For one thread, but :meth:`close` may be called from any. After an error the next call continues behind
+    the message that cannot be read.
     """
 
     def __init__(
@@ -57,14 +56,17 @@ class ReadUncommitted(Closing):
         new_message: NewMessage,
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        until: int | None = None,
     ) -> None:
-        """Read what ``reader`` brings.
+        """Read the messages in a reader's bytes.
 
         Args:
             reader: Of the journal, from a message's begin on. It is closed with this one.
             spec: The journal's: its label names the framing.
             new_message: Makes messages.
             max_message_bytes: Longest message.
+            until: End before the first message that begins here or later. The reader's range may then end
+                within a message.
 
         Raises:
             MessageError: the journal's content type has no framing of messages.
@@ -74,23 +76,24 @@ class ReadUncommitted(Closing):
         self._framing = framing_of_journal(spec)
         self.new_message = new_message
         self._max_bytes = max_message_bytes
-        self._found: deque[_Found] = deque()
+        self._until = until
+        self._frames: deque[_Frame] = deque()
         self._rest: list[bytes] = []
-        """Bytes of a message whose end has not come yet."""
+        """The beginning of a message whose end has not come yet."""
         self._rest_bytes = 0
-        self._needs = 0
-        """Least length of that message, if its header tells."""
+        self._needed_bytes = 0
+        """Least length of that message, if its header says so."""
         self._end = reader.offset
-        """End of the bytes that came; -1 as long as the write head is not known."""
+        """End of the bytes that came; -1 as long as the write head is unknown."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.reader.journal!r}, offset={self.offset})"
 
     @property
     def offset(self) -> int:
-        """Where the next message begins; -1 as long as the write head is not known."""
-        if self._found:
-            return self._found[0].begin
+        """Where the next message begins; -1 as long as the write head is unknown."""
+        if self._frames:
+            return self._frames[0].begin
         return self.reader.offset if self._end == -1 else self._end - self._rest_bytes
 
     def __iter__(self) -> Self:
@@ -103,17 +106,57 @@ class ReadUncommitted(Closing):
             RecordError: bytes that are no message; the next call goes on behind them. Or the range ends
                 within a message, or one is too long.
         """
-        while not self._found:
-            if self._rest_bytes > self._max_bytes or self._needs > self._max_bytes:
+        journal = self.reader.journal
+        if self._until is not None and self.offset >= self._until:
+            raise StopIteration
+        while not self._frames:
+            # Before more bytes are taken: a header may promise more than memory can hold.
+            if max(self._rest_bytes, self._needed_bytes) > self._max_bytes:
                 problem = f"it is longer than max_message_bytes={self._max_bytes}"
-                raise RecordError(self.reader.journal, self.offset, problem)
+                raise RecordError(journal, self.offset, problem)
             chunk = next(self.reader, None)
             if chunk is None:
-                self._check_end()
+                # A write head may be within a message whose rest comes later. The end of a range that the
+                # caller named must not be.
+                begin, end_offset = self.offset, self.reader.request.end_offset
+                is_cut = self._rest_bytes and end_offset and self._end >= end_offset
+                if is_cut and self._until is None:
+                    self._drop_rest()
+                    raise RecordError(journal, begin, f"the range ends within it, at offset {end_offset}")
                 raise StopIteration
-            self._take(chunk)
-        begin, end, record = self._found.popleft()
-        journal = self.reader.journal
+            if self._end not in (-1, chunk.offset):
+                logger.warning(
+                    "journal has lost bytes journal=%s from=%d to=%d dropped_bytes=%d",
+                    journal,
+                    self._end,
+                    chunk.offset,
+                    self._rest_bytes,
+                )
+                self._drop_rest()
+            self._end = chunk.end
+            self._rest.append(chunk.content)
+            self._rest_bytes += len(chunk.content)
+            # To look for the end of a long message in each of its chunks would take quadratic time. So wait
+            # for the length that its header promises, or for a newline.
+            records = self._framing.records
+            if self._rest_bytes < self._needed_bytes:
+                continue
+            if records.trailer_bytes and b"\n" not in chunk.content:
+                continue
+            data = b"".join(self._rest)
+            at = self._end - len(data)
+            cut = self._framing.unmarshal(data, at)
+            frames = [
+                _Frame(at + start - records.header_bytes, at + end + records.trailer_bytes, data[start:end])
+                for start, end in zip(cut.starts.tolist(), cut.ends.tolist(), strict=True)
+            ]
+            # Bytes that are in no frame become an error in their place.
+            frames += [_Frame(at + begin, at + end, None) for begin, end in cut.skipped]
+            self._frames.extend(sorted(frames) if cut.skipped else frames)
+            self._rest = [data[cut.size :]] if cut.size < len(data) else []
+            self._rest_bytes = len(data) - cut.size
+            self._needed_bytes = cut.needs
+        begin, end, record = self._frames.popleft()
         if record is None:
             raise RecordError(journal, begin, f"no message begins here, nor up to offset {end}")
         try:
@@ -121,52 +164,9 @@ class ReadUncommitted(Closing):
         except (ValueError, DecodeError) as error:
             raise RecordError(journal, begin, str(error)) from error
 
-    def _take(self, chunk: Chunk) -> None:
-        """Find the messages that a chunk completes."""
-        if self._end not in (-1, chunk.offset):
-            self._jump(chunk.offset)
-        self._end = chunk.end
-        self._rest.append(chunk.content)
-        self._rest_bytes += len(chunk.content)
-        framing = self._framing.records
-        # Looking again at a long message with each of its chunks would take time of the square of its length.
-        if self._rest_bytes < self._needs or (framing.trailer_bytes and b"\n" not in chunk.content):
-            return
-        data = b"".join(self._rest)
-        offset = self._end - len(data)
-        cut = self._framing.unmarshal(data, offset)
-        found = [
-            _Found(
-                offset + start - framing.header_bytes, offset + end + framing.trailer_bytes, data[start:end]
-            )
-            for start, end in zip(cut.starts.tolist(), cut.ends.tolist(), strict=True)
-        ]
-        found += [_Found(offset + begin, offset + end, None) for begin, end in cut.skipped]
-        self._found.extend(sorted(found) if cut.skipped else found)
-        self._rest = [data[cut.size :]] if cut.size < len(data) else []
-        self._rest_bytes = len(data) - cut.size
-        self._needs = cut.needs
-
-    def _jump(self, offset: int) -> None:
-        logger.warning(
-            "journal has lost bytes journal=%s from=%d to=%d dropped_bytes=%d",
-            self.reader.journal,
-            self._end,
-            offset,
-            self._rest_bytes,
-        )
-        self._forget()
-
-    def _forget(self) -> None:
+    def _drop_rest(self) -> None:
         self._rest.clear()
-        self._rest_bytes = self._needs = 0
-
-    def _check_end(self) -> None:
-        """Raise if the range that was asked for ends within a message; once."""
-        begin, end_offset = self.offset, self.reader.request.end_offset
-        if self._rest_bytes and end_offset and self._end >= end_offset:
-            self._forget()
-            raise RecordError(self.reader.journal, begin, f"the range ends within it, at offset {end_offset}")
+        self._rest_bytes = self._needed_bytes = 0
 
     def close(self) -> None:
         """End the reader; may be called again."""
@@ -176,7 +176,7 @@ class ReadUncommitted(Closing):
 class ReadCommitted(Closing):
     """Iterator over the committed messages of a journal, each once, acknowledgements among them.
 
-    For one thread, but :meth:`close` may be called from any. After an error the next call goes on; a replay
+    For one thread, but :meth:`close` may be called from any. After an error the next call continues; a replay
     that failed is started again.
     """
 
@@ -193,9 +193,9 @@ class ReadCommitted(Closing):
         Args:
             messages: Of the journal, from the sequencer's offset on. Closed with this one.
             sequencer: May be of several journals, if their readers take turns message by message.
-            open_replay: Opens a reader of bytes that have to be read again.
-            fail_on_data_loss: Raise if bytes of a replay are gone. If not, the log says so, and of a
-                transaction comes what is left.
+            open_replay: Opens a reader of bytes that must be read again.
+            fail_on_data_loss: Raise if bytes of a replay are gone. If not, log a warning and deliver what is
+                left of the transaction.
         """
         self.messages = messages
         self.sequencer = sequencer
@@ -220,29 +220,30 @@ class ReadCommitted(Closing):
         if self._closed:
             raise StopIteration
         try:
-            while (found := self._step()) is None:
+            while True:
+                if self.sequencer.needs_replay:
+                    # The replay of a transaction begins here, or begins again behind the message that was
+                    # delivered last, if it has failed before.
+                    self._end_replay()
+                    missing = self.sequencer.replay_range()
+                    messages: Iterable[Envelope] = ()
+                    # To a reader, an end offset of 0 means that there is none.
+                    if missing.begin < missing.end:
+                        self._replay = self._open_replay(missing)
+                        jumps = self.messages.reader.jumps
+                        messages = checked_replay(
+                            self._replay, jumps, fail_on_data_loss=self._fail_on_data_loss
+                        )
+                    self.sequencer.start_replay(messages)
+                if (envelope := self.sequencer.step()) is not None:
+                    return envelope
+                self._end_replay()
                 self.sequencer.queue(next(self.messages))
         except ClosedError:
+            # A reader that this one has closed under a replay: it must not look like the end of the replay.
             if self._closed:
                 raise StopIteration from None
             raise
-        return found
-
-    def _step(self) -> Envelope | None:
-        if self.sequencer.needs_replay:
-            self._end_replay()
-            self.sequencer.start_replay(self._replayed(self.sequencer.replay_range()))
-        found = self.sequencer.step()
-        if found is None:
-            self._end_replay()
-        return found
-
-    def _replayed(self, wanted: ReplayRange) -> Iterable[Envelope]:
-        if wanted.begin == wanted.end:
-            return ()  # To a reader, an end offset of 0 is none.
-        self._replay = self._open_replay(wanted)
-        known = self.messages.reader.jumps
-        return checked_replay(self._replay, known, fail_on_data_loss=self._fail_on_data_loss)
 
     def _end_replay(self) -> None:
         replay, self._replay = self._replay, None
@@ -257,20 +258,20 @@ class ReadCommitted(Closing):
 
 
 def checked_replay(
-    replay: ReadUncommitted, known_jumps: Sequence[tuple[int, int]], *, fail_on_data_loss: bool = True
+    replay: ReadUncommitted, first_jumps: Sequence[tuple[int, int]], *, fail_on_data_loss: bool = True
 ) -> Iterator[Envelope]:
-    """Yield the messages of a replay, and look at what it lacks.
+    """Yield the messages of a replay, and check that no bytes are missing.
 
     Args:
         replay: Reads the range, once.
-        known_jumps: Where bytes were missing already when they were read first.
+        first_jumps: Where bytes were missing already when they were read for the first time.
         fail_on_data_loss: As of :class:`ReadCommitted`.
 
     Raises:
         DataLossError: bytes are gone that were there.
         ClosedError: the replay was closed before its end.
     """
-    journal, seen = replay.reader.journal, 0
+    journal, checked = replay.reader.journal, 0
     while True:
         begin, envelope = replay.offset, None
         try:
@@ -280,21 +281,22 @@ def checked_replay(
         except RecordError as error:
             if replay.offset == begin:
                 raise
-            # Whoever read it first was told.
+            # Its first reader has raised this error.
             logger.warning("replay leaves out a record cause=%s", error)
             continue
-        for wanted, available in replay.reader.jumps[seen:]:
-            if any(begin <= wanted and available <= end for begin, end in known_jumps):
+        # Before the message behind the hole is delivered: a transaction must not come without its middle.
+        for missing, available in replay.reader.jumps[checked:]:
+            if any(begin <= missing and available <= end for begin, end in first_jumps):
                 continue
             if fail_on_data_loss:
-                raise DataLossError(journal, wanted, available)
-            logger.warning("replay lacks bytes journal=%s from=%d to=%d", journal, wanted, available)
-        seen = len(replay.reader.jumps)
+                raise DataLossError(journal, missing, available)
+            logger.warning("replay lacks bytes journal=%s from=%d to=%d", journal, missing, available)
+        checked = len(replay.reader.jumps)
         if envelope is None:
             break
         yield envelope
     if replay.reader.offset < replay.reader.request.end_offset:
-        # A closed reader only stops, and what it has brought is not all.
+        # A reader that is closed simply stops, before it has brought everything.
         raise ClosedError(f"replay of journal {journal!r}", "it was closed before its end")
 
 
@@ -367,8 +369,8 @@ def read_committed(
     messages = read_uncommitted(client, journal, new_message, offset=begin, uuid_path=uuid_path, **how)
     do_not_proxy, timeout_s = how.get("do_not_proxy", False), how.get("timeout_s")
 
-    def open_replay(wanted: ReplayRange) -> ReadUncommitted:
-        begin, end = wanted.begin, wanted.end
+    def open_replay(missing: ReplayRange) -> ReadUncommitted:
+        _, begin, end = missing
         reader = client.read(
             journal, offset=begin, end_offset=end, do_not_proxy=do_not_proxy, timeout_s=timeout_s
         )

@@ -216,10 +216,10 @@ class JsonPointer:
     def _descend(self, text: str, begin: int, members: _Members, record: bytes) -> _Span:
         """Follow the path from a record's members on; the last member of a name counts."""
         for depth, token in enumerate(self.tokens):
-            found = [(value, end) for name, value, end in members if name == token]
-            if not found:
+            values = [(value, end) for name, value, end in members if name == token]
+            if not values:
                 return _Span(begin, begin + 1, depth)
-            begin, end = found[-1]
+            begin, end = values[-1]
             if depth + 1 == len(self.tokens) or text[begin:end] == "null":
                 return _Span(begin, end, depth + 1)
             if text[begin] != "{":
@@ -257,9 +257,9 @@ def _no_object(token: str, record: bytes) -> MessageError:
 
 
 def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def _members(text: str, begin: int) -> tuple[_Members, int]:
@@ -328,13 +328,13 @@ def _spans(record: bytes) -> list[tuple[int, int]]:
     spans = []
     at = 0
     while True:
-        found = _FIELD.match(line, at)
-        if found is None:
+        match = _FIELD.match(line, at)
+        if match is None:
             raise MessageError(f"no CSV record: {_shown(record)}")
-        spans.append((at, found.start(3)))
-        if not found[3]:
+        spans.append((at, match.start(3)))
+        if not match[3]:
             return spans
-        at = found.end()
+        at = match.end()
 
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)

@@ -217,8 +217,8 @@ def append_ack_intents(
         GazetteError: an append failed. Some intents may be appended: write all of them again, later.
     """
     contents: dict[str, bytearray] = {}
-    for each in intents:
-        contents.setdefault(each.journal, bytearray()).extend(each.intent)
+    for ack in intents:
+        contents.setdefault(ack.journal, bytearray()).extend(ack.intent)
     ends: dict[str, int | None] = {}
     # Its appends run side by side, and go on past those that fail.
     with AppendService(client, timeout_s=timeout_s or client.timeout_s) as service:

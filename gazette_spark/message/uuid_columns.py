@@ -148,15 +148,15 @@ class _ProtobufReader:
         return _completed(split_octets(octets, there), block, self._one_by_one)
 
     def _one_by_one(self, block: Block) -> UuidColumns:
-        found = [self._one(block.record(index)) for index in range(len(block))]
-        return split_uuids(pa.array(found, pa.binary()))
+        stamps = [self._one(block.record(index)) for index in range(len(block))]
+        return split_uuids(pa.array(stamps, pa.binary()))
 
     def _one(self, record: bytes) -> bytes | None:
         try:
-            found = self._locator.get(record)
+            stamp = self._locator.get(record)
         except MessageError:
             return None
-        return None if found is None else found.bytes
+        return None if stamp is None else stamp.bytes
 
 
 def _none(count: int) -> UuidColumns:
@@ -199,9 +199,9 @@ def _completed(columns: UuidColumns, block: Block, others: _Others) -> UuidColum
     return columns
 
 
-def _put(columns: UuidColumns, rows: Positions, found: UuidColumns) -> None:
-    columns.producers[rows], columns.clocks[rows] = found.producers, found.clocks
-    columns.flags[rows], columns.valid[rows] = found.flags, found.valid
+def _put(columns: UuidColumns, rows: Positions, uuids: UuidColumns) -> None:
+    columns.producers[rows], columns.clocks[rows] = uuids.producers, uuids.clocks
+    columns.flags[rows], columns.valid[rows] = uuids.flags, uuids.valid
 
 
 class _Others(Protocol):
