@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gazette_spark.consumer.application import Application as Application
     from gazette_spark.consumer.application import BeginFinisher as BeginFinisher
     from gazette_spark.consumer.application import DeferToNextTransaction as DeferToNextTransaction
+    from gazette_spark.consumer.application import JsonMessage as JsonMessage
     from gazette_spark.consumer.application import JsonStore as JsonStore
     from gazette_spark.consumer.application import KeyedApplication as KeyedApplication
     from gazette_spark.consumer.application import Progress as Progress
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from gazette_spark.consumer.application import ShardListing as ShardListing
     from gazette_spark.consumer.application import Store as Store
     from gazette_spark.consumer.assignments import RestartPolicy as RestartPolicy
-    from gazette_spark.consumer.json_message import JsonMessage as JsonMessage
     from gazette_spark.consumer.local import LocalHost as LocalHost
     from gazette_spark.consumer.service import ShardServer as ShardServer
     from gazette_spark.consumer.spark import SparkHost as SparkHost
@@ -42,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Application",
             "BeginFinisher",
             "DeferToNextTransaction",
+            "JsonMessage",
             "JsonStore",
             "KeyedApplication",
             "Progress",
@@ -53,7 +54,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Store",
         ),
         "local": ("LocalHost",),
-        "json_message": ("JsonMessage",),
         "assignments": ("RestartPolicy",),
         "service": ("ShardServer",),
         "spark": ("SparkHost", "start"),

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an opened state table holds of the shards."""
+    """The contents of a state table when it was opened."""
 
     checkpoints: Mapping[str, pc.Checkpoint]
     newest: frozenset[str]
@@ -60,8 +60,8 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Journals:
-    """What is known of the journals that shards read; none but those that exist."""
+class SourceJournals:
+    """The journals that shards read, as far as they exist."""
 
     heads: Mapping[str, int]
     """Write heads, by source."""
@@ -111,62 +111,86 @@ class BatchDriver:
         self._shards.opened(opened.checkpoints)
 
     def drain(self, engine: Engine[R]) -> None:
-        """Run transactions until all is read that there is now."""
+        """Run transactions until everything is read that is there now."""
         journals = self._journals(
             [shard.spec for shard in self._shards.running()], self._shards.checkpoints()
         )
         while self.transaction(engine, journals):
             pass
 
-    def transaction(self, engine: Engine[R], journals: Journals | None = None) -> bool:
-        """Run one transaction, up to the given or the present write heads; say whether it got any further."""
+    def transaction(self, engine: Engine[R], journals: SourceJournals | None = None) -> bool:
+        """Run one transaction, up to the given or present write heads; tell whether a shard got further."""
+        # Plan. Everything that decides what is read is fixed here, on the driver: a task that runs again
+        # reads the same messages.
         shards, before = self._shards.running(), self._shards.checkpoints()
         specs = [shard.spec for shard in shards]
         journals = journals or self._journals(specs, before)
-        limits = {s.id: batch_bytes(s, self._paces.get(s.id), self._max_batch_bytes) for s in specs}
+        limits = {
+            spec.id: batch_bytes(spec, self._paces.get(spec.id), self._max_batch_bytes) for spec in specs
+        }
         planned = plan(specs, before, journals.heads, limits, journals.doubts)
         if not planned.reads:
             _fail(shards, planned.failures)
             return False
         failpoint("micro_batch.planned")
-        began, wanted = time.monotonic(), planned.journals
+
+        # Run. When the tasks are done, everything that they published is durable, and unacknowledged: a crash
+        # here leaves messages that nobody will ever deliver, and the next host reads the same ones again.
+        began_s, planned_shards = time.monotonic(), planned.journals
         names = {split_meta(read.journal)[0] for read in planned.reads}
-        sources = {name: journals.specs[name] for name in names}
-        results = engine.run(planned, {spec.id: spec for spec in specs if spec.id in wanted}, sources)
+        results = engine.run(
+            planned,
+            {spec.id: spec for spec in specs if spec.id in planned_shards},
+            {name: journals.specs[name] for name in names},
+        )
         settled = settle(planned, before, results.summary())
-        ran_s = time.monotonic() - began
+        ran_s = time.monotonic() - began_s
         failpoint("micro_batch.run")
+
         if settled.checkpoints:
+            # Commit state, checkpoints and intents, all or nothing. From here on the messages count, and
+            # whoever opens the table next appends the intents before it reads. A host that another one has
+            # fenced fails here.
             engine.commit(results, settled.checkpoints)
             failpoint("micro_batch.committed")
+            # Acknowledge what the tasks published. A crash among these appends leaves the rest to the next
+            # host, which appends all of them again, byte for byte: readers drop the copies.
             ends = append_ack_intents(self._client, settled.intents)
             failpoint("micro_batch.acknowledged")
+            # Progress moves last. Who waits for it may then read what the shards have published.
             self._shards.committed(settled.checkpoints, ends)
             self._paces.update(settled.paces)
         log.info(
             "consumer.transaction shards=%d failed=%d reads=%d intents=%d run_s=%.3f commit_s=%.3f",
             *(len(settled.checkpoints), len(settled.failures), len(planned.reads), len(settled.intents)),
-            *(ran_s, time.monotonic() - began - ran_s),
+            *(ran_s, time.monotonic() - began_s - ran_s),
         )
         _fail(shards, settled.failures)
         return bool(settled.checkpoints)
 
-    def _journals(self, specs: Sequence[pc.ShardSpec], checkpoints: Mapping[str, pc.Checkpoint]) -> Journals:
-        """Look at the shards' sources."""
+    def _journals(
+        self, specs: Sequence[pc.ShardSpec], checkpoints: Mapping[str, pc.Checkpoint]
+    ) -> SourceJournals:
+        """Return specs and write heads of the shards' sources, as far as they exist."""
         sources = sorted({source.journal for spec in specs for source in spec.sources})
         names = sorted({split_meta(source)[0] for source in sources})
         if not names:
-            return Journals({}, {}, {})
-        listed = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
-        found = {each.spec.name: each.spec for each in listed}
-        reached = {source: 0 for source in sources if split_meta(source)[0] in found}
+            return SourceJournals({}, {}, {})
+        listing = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
+        journal_specs = {listed.spec.name: listed.spec for listed in listing}
+        # A head that is below what a shard has read means lost bytes, or a broker that is behind. The client
+        # asks again before it says so.
+        offsets = {source: 0 for source in sources if split_meta(source)[0] in journal_specs}
         for spec in specs:
             for journal, offset in read_through(checkpoints.get(spec.id, pc.Checkpoint())).items():
-                if journal in reached:
-                    reached[journal] = max(reached[journal], offset)
-        settled = self._client.settled_heads(reached)
-        heads = {name: each.write_head for name, each in settled.items()}
-        return Journals(heads, {name: each.doubt for name, each in settled.items()}, found)
+                if journal in offsets:
+                    offsets[journal] = max(offsets[journal], offset)
+        heads = self._client.settled_heads(offsets)
+        return SourceJournals(
+            {name: head.write_head for name, head in heads.items()},
+            {name: head.doubt for name, head in heads.items()},
+            journal_specs,
+        )
 
 
 def _fail(shards: Iterable[SparkShard], failures: Mapping[str, ShardFailedError]) -> None:

@@ -22,8 +22,8 @@ def build_checkpoint(read: SequencerCheckpoint, intents: Iterable[AckIntent] = (
     for state in read.states:
         entry = built.sources[state.journal].producers.add(id=state.producer)
         entry.state.last_ack, entry.state.begin = int(state.last_ack), state.begin
-    for each in intents:
-        built.ack_intents[each.journal] = each.intent
+    for ack in intents:
+        built.ack_intents[ack.journal] = ack.intent
     return built
 
 

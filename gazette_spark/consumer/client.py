@@ -183,10 +183,12 @@ class ShardClient(Closing):
             except ShardStatusError:
                 return None
 
-        running = [each.spec.id for each in shards if _is_running(each)]
+        running = [shard.spec.id for shard in shards if _is_running(shard)]
         with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
-            found = dict(zip(running, pool.map(one, running), strict=True))
-        return {shard_id: progress for shard_id, progress in found.items() if progress is not None}
+            progress_by_shard = dict(zip(running, pool.map(one, running), strict=True))
+        return {
+            shard_id: progress for shard_id, progress in progress_by_shard.items() if progress is not None
+        }
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
         """Return the unread bytes of each source, by shard; without shards that do not run."""
@@ -267,13 +269,13 @@ class ShardClient(Closing):
         Raises:
             ShardTransactionFailedError: an assignment changed meanwhile; nothing of its hundred was done.
         """
-        found: list[str] = []
+        unassigned: list[str] = []
         for begin in range(0, len(shard_ids), UNASSIGNED_AT_ONCE):
             batch = shard_ids[begin : begin + UNASSIGNED_AT_ONCE]
             request = pc.UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run)
             validate_unassign_request(request)
-            found += self._retrying(partial(_unassign, request), decide=retry.after_apply)
-        return found
+            unassigned += self._retrying(partial(_unassign, request), decide=retry.after_apply)
+        return unassigned
 
     def _retrying(
         self,

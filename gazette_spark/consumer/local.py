@@ -237,46 +237,84 @@ class LocalShard:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            if self._after is not None:
-                # Two assignments would fence each other.
-                self._after.join()
-                self._after = None
             self._serve()
         except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
             error = problem
-        self._end(error)
+        if error is not None and not self.stopping.is_set():
+            logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
+            with self._lock:
+                self._lifecycle.fail(error)
+        # Nothing may reach a journal after the next assignment has begun, so appends end first.
+        self._sources.close()
+        self.append_service.close(abort=True)
+        with self._lock:
+            # From now on nobody gets the store. Those who have it are waited for, but only after they have
+            # been told that the shard has ended: they may wait for it.
+            self._ended = True
+        self.primary_loop.resolve(None if self.stopping.is_set() else error)
+        with self._lock:
+            self._unused.wait_for(lambda: self._users == 0)
+        if self._store is not None:
+            try:
+                self._store.destroy()
+            except Exception:
+                logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self) -> None:
-        checkpoint = self._recover()
-        self._acknowledge(checkpoint)
-        failpoint("consumer.acknowledged_again")
-        self._sources.start(checkpoint)
-        if not self.stopping.is_set():
-            loop = TransactionLoop(self, self._app, self._store, checkpoint, self._sources)
-            loop.run()
-
-    def _recover(self) -> pc.Checkpoint:
-        """Recover the files of the store, open it, and return its checkpoint."""
-        recovered = None
+        """Take the shard over, restore its state, and run its transactions."""
+        # Two assignments in one process would fence each other, so the one before has to end first.
+        if self._after is not None:
+            self._after.join()
+            self._after = None
+        # A host that stands by plays the log only of shards that ask for hot standbys.
         if self.spec.hot_standbys == 0:
             self._await_promotion()
+
+        # Recover the files of the store. A standby follows the primary's log in this step until it is
+        # promoted; then it takes the log over, and from here on no other host can record.
+        recovered: Recovered | None = None
         if log := recovery_log(self.spec):
             self._become(pc.ReplicaStatus.BACKFILL)
             recovered = self._step("recovery of the store", lambda: self._play(log))
         if self.status.code != pc.ReplicaStatus.STANDBY:
             self._become(pc.ReplicaStatus.STANDBY)
         self._await_promotion()
+
+        # Open the store. Restoring the checkpoint fences off older stores, wherever they are: of two hosts
+        # that run the shard, the one that comes later wins, and the other one fails with its next commit.
         store = self._step("new_store", lambda: self._app.new_store(self))
         self._store = store
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
-            # The store opens: these hints are as good as those they replace.
+            # The store opens, so these hints are as good as those they replace. Before, they might not be.
             keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
             self._hints_due_s = time.monotonic() + HINTS_S
         self.report(read_through(checkpoint), {})
         self.store_ready.resolve(result=store)
         self._become(pc.ReplicaStatus.PRIMARY)
-        return checkpoint
+
+        # Append the acknowledgements of the last transaction, again or for the first time, however long that
+        # takes. Its messages are committed by its checkpoint, and readers wait for them. They come before
+        # anything that this assignment publishes, which would otherwise overtake them.
+        intents, attempt = ack_intents(checkpoint), 0
+        while intents and not self.stopping.is_set():
+            try:
+                for journal in write_ack_intents(self.client, intents):
+                    logger.warning(
+                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
+                    )
+                break
+            except GazetteError as error:
+                if not self._sources.wait_after(error, attempt):
+                    raise failed(self.spec.id, "acknowledging recovered messages", error) from error
+                attempt += 1
+        failpoint("consumer.acknowledged_again")
+
+        # Only now read, from the checkpoint on.
+        self._sources.start(checkpoint)
+        if not self.stopping.is_set():
+            TransactionLoop(self, self._app, store, checkpoint, self._sources).run()
 
     def _await_promotion(self) -> None:
         """Wait for the end of a standby's wait."""
@@ -301,6 +339,7 @@ class LocalShard:
                     self._player, self._author = player, author
                     if not self._is_standby:
                         player.inject_handoff(author)
+                # Whoever promoted or stopped the shard before it had a player could not tell the player.
                 if self.stopping.is_set():
                     player.cancel()
                 recovered = player.play()
@@ -322,22 +361,6 @@ class LocalShard:
         )
         return recovered
 
-    def _acknowledge(self, checkpoint: pc.Checkpoint) -> None:
-        """Append the intents of the last transaction, again or for the first time, however long it takes."""
-        intents, attempt = ack_intents(checkpoint), 0
-        while intents and not self.stopping.is_set():
-            try:
-                for journal in write_ack_intents(self.client, intents):
-                    logger.warning(
-                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
-                    )
-            except GazetteError as error:
-                if not self._sources.wait_after(error, attempt):
-                    raise failed(self.spec.id, "acknowledging recovered messages", error) from error
-                attempt += 1
-            else:
-                return
-
     def _step(self, step: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # As the call's.
         try:
             return call()
@@ -347,27 +370,6 @@ class LocalShard:
     def _become(self, code: pc.ReplicaStatus.Code) -> None:
         with self._lock:
             self._lifecycle.become(code)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Release everything, then say how the shard ended."""
-        if error is not None and not self.stopping.is_set():
-            logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
-            with self._lock:
-                self._lifecycle.fail(error)
-        self._sources.close()
-        self.append_service.close(abort=True)
-        with self._lock:
-            # From now on nobody gets the store.
-            self._ended = True
-        self.primary_loop.resolve(None if self.stopping.is_set() else error)
-        with self._lock:
-            self._unused.wait_for(lambda: self._users == 0)
-        if self._store is not None:
-            try:
-                self._store.destroy()
-            except Exception:
-                logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
-        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 NAME_ROOT = "/gazette-spark/consumers"

@@ -61,11 +61,11 @@ class Plan:
     @property
     def journals(self) -> dict[str, set[str]]:
         """The journals that are read, by shard; no others have anything to read."""
-        found: dict[str, set[str]] = {}
+        journals: dict[str, set[str]] = {}
         for read in self.reads:
             for shard in read.shards:
-                found.setdefault(shard, set()).add(read.journal)
-        return found
+                journals.setdefault(shard, set()).add(read.journal)
+        return journals
 
 
 class Result(NamedTuple):
@@ -119,11 +119,11 @@ def plan(
     failures: dict[str, ShardFailedError] = {}
     places: dict[tuple[str, int, bytes], list[str]] = {}
     for spec in specs:
-        known = checkpoints.get(spec.id, pc.Checkpoint())
-        for wanted in spec.sources:
-            journal = wanted.journal
-            source = known.sources.get(journal, pc.Checkpoint.Source())
-            begin, head = start_offset(known, wanted), heads.get(journal)
+        checkpoint = checkpoints.get(spec.id, pc.Checkpoint())
+        for spec_source in spec.sources:
+            journal = spec_source.journal
+            source = checkpoint.sources.get(journal, pc.Checkpoint.Source())
+            begin, head = start_offset(checkpoint, spec_source), heads.get(journal)
             if head is None:
                 problem = "it does not exist"
                 failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
@@ -179,13 +179,13 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
             seconds[row.shard] = max(seconds.get(row.shard, 0.0), float(row.value or 0))
     checkpoints, paces = {}, {}
     for shard, journals in planned.journals.items():
-        found = sources.get(shard, {})
-        if missing := sorted(journals - found.keys()):
+        read_sources = sources.get(shard, {})
+        if missing := sorted(journals - read_sources.keys()):
             step, problem = f"reading journal {missing[0]!r}", "no task has told how far it came"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
         if shard not in failures:
             old = before.get(shard, pc.Checkpoint())
-            new = _advanced(old, found, intents.get(shard, {}))
+            new = _advanced(old, read_sources, intents.get(shard, {}))
             if new is not None:
                 checkpoints[shard] = new
                 if seconds.get(shard):
@@ -208,9 +208,9 @@ def _advanced(
         checkpoint.sources[journal].CopyFrom(source)
     is_further = False
     for journal, data in sources.items():
-        found = pc.Checkpoint.Source.FromString(data)
-        is_further |= found.read_through > checkpoint.sources[journal].read_through
-        checkpoint.sources[journal].CopyFrom(found)
+        advanced = pc.Checkpoint.Source.FromString(data)
+        is_further |= advanced.read_through > checkpoint.sources[journal].read_through
+        checkpoint.sources[journal].CopyFrom(advanced)
     return checkpoint if is_further else None
 
 

@@ -346,14 +346,18 @@ class ShardTable:
             primary = local if shard is not None and not self._is_standby else None
             status = resolve_status(spec, primary, local, may_proxy=args.may_proxy)
             route = self._route(args.shard_id) if shard is not None else None
-            found = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
+            resolution = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
         if shard is None or spec is None or status != pc.OK:
-            return found
+            return resolution
         if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
-            found.status = pc.SHARD_STOPPED
-            return found
-        found.shard, found.store, found.release = shard, shard.store_ready.result(), shard.release
-        return found
+            resolution.status = pc.SHARD_STOPPED
+            return resolution
+        resolution.shard, resolution.store, resolution.release = (
+            shard,
+            shard.store_ready.result(),
+            shard.release,
+        )
+        return resolution
 
     def hints(self, shard_id: str) -> pc.GetHintsResponse:
         """Return the hints of a shard's recovery log, see ``ShardHost``."""
@@ -361,9 +365,9 @@ class ShardTable:
             entry = self._catalog.items.get(shard_id)
             if entry is None:
                 return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=self.header())
-            found = hints_of(entry.spec, self._hints)
-            found.header.CopyFrom(self.header())
-            return found
+            response = hints_of(entry.spec, self._hints)
+            response.header.CopyFrom(self.header())
+            return response
 
     def unassign(
         self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
@@ -393,17 +397,17 @@ class ShardTable:
 
 def hints_of(spec: pc.ShardSpec, hints: Hints) -> pc.GetHintsResponse:
     """Return the hints that are stored for a spec; without any if it names no recovery log."""
-    found = pc.GetHintsResponse()
+    response = pc.GetHintsResponse()
     if not recovery_log(spec):
-        return found
+        return response
     primary = hints.get(hint_primary_key(spec))
     if primary is not None:
-        found.primary_hints.hints.CopyFrom(primary)
+        response.primary_hints.hints.CopyFrom(primary)
     for key in hint_backup_keys(spec):
-        backup = found.backup_hints.add()
+        backup = response.backup_hints.add()
         if (stored := hints.get(key)) is not None:
             backup.hints.CopyFrom(stored)
-    return found
+    return response
 
 
 def _is_ready(shard: RunningShard, args: ResolveArgs, spec: pc.ShardSpec, deadline_s: float | None) -> bool:

@@ -85,10 +85,10 @@ class ShardService(pc_grpc.ShardServicer):
                 timeout_s=_patience_s(context, claims),
                 cancelled=_ended(context),
             )
-            with self._host.resolve(args) as found:
-                response = pc.StatResponse(status=found.status, header=found.header)
-                if found.status == pc.OK and found.shard is not None:
-                    progress = found.shard.progress()
+            with self._host.resolve(args) as resolution:
+                response = pc.StatResponse(status=resolution.status, header=resolution.header)
+                if resolution.status == pc.OK and resolution.shard is not None:
+                    progress = resolution.shard.progress()
                     response.read_through.update(progress.read_through)
                     response.publish_at.update(progress.publish_at)
                 return response
@@ -98,7 +98,7 @@ class ShardService(pc_grpc.ShardServicer):
         with self._call(context, Capability.LIST) as claims:
             validate_list_request(request)
             header, shards = self._host.list_shards()
-            listed = [(each, labels_with_id(each.spec)) for each in shards]
+            listed = [(item, labels_with_id(item.spec)) for item in shards]
             return pc.ListResponse(
                 header=header,
                 shards=[

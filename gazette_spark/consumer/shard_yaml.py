@@ -44,8 +44,8 @@ def _read_source(value: object, where: str) -> pc.ShardSpec.Source:
 
 def _write_sources(sources: tuple[pc.ShardSpec.Source, ...]) -> list[dict[str, Any]]:
     return [
-        {"journal": each.journal} | ({"min_offset": each.min_offset} if each.min_offset else {})
-        for each in sources
+        {"journal": source.journal} | ({"min_offset": source.min_offset} if source.min_offset else {})
+        for source in sources
     ]
 
 
@@ -122,12 +122,12 @@ def _written(change: pc.ApplyRequest.Change, common: sv.Values) -> dict[str, Any
     if change.delete:
         return {"delete": True, "id": change.delete} | revision
     own = _FORM.values_of(change.upsert)
-    kept = {path: value for path, value in own.items() if path not in common}
-    return {"id": change.upsert.id} | _FORM.write(kept) | revision
+    own_values = {path: value for path, value in own.items() if path not in common}
+    return {"id": change.upsert.id} | _FORM.write(own_values) | revision
 
 
 def changes_of_shards(shards: Iterable[pc.ListResponse.Shard]) -> list[pc.ApplyRequest.Change]:
     """Return the changes that do not change listed shards: the initial text of an editor of specs."""
     return [
-        pc.ApplyRequest.Change(expect_mod_revision=each.mod_revision, upsert=each.spec) for each in shards
+        pc.ApplyRequest.Change(expect_mod_revision=shard.mod_revision, upsert=shard.spec) for shard in shards
     ]

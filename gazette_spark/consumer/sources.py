@@ -73,17 +73,17 @@ class Sources:
             self._threads.append(threading.Thread(target=self._read, args=(reader,), name=name, daemon=True))
         name = f"{self._spec.id} watches"
         begins = {journal: reader.offset for journal, reader in self._readers.items()}
-        known = (begins, read_through(checkpoint))
-        self._threads.append(threading.Thread(target=self._watch, args=known, name=name, daemon=True))
+        offsets = (begins, read_through(checkpoint))
+        self._threads.append(threading.Thread(target=self._watch, args=offsets, name=name, daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def replay(self, wanted: ReplayRange) -> Iterator[Envelope]:
+    def replay(self, missing: ReplayRange) -> Iterator[Envelope]:
         """Yield messages of a source that have been read before."""
-        if wanted.begin == wanted.end:
+        if missing.begin == missing.end:
             return  # To a reader, an end offset of 0 is none.
-        source = self._readers[wanted.journal]
-        reader = self._client.read(wanted.journal, offset=wanted.begin, end_offset=wanted.end)
+        source = self._readers[missing.journal]
+        reader = self._client.read(missing.journal, offset=missing.begin, end_offset=missing.end)
         with ReadUncommitted(reader, source.spec, self._new_message) as replay:
             yield from checked_replay(replay, source.reader.jumps)
 
@@ -107,43 +107,46 @@ class Sources:
                 thread.join(JOIN_TIMEOUT_S)
 
     def _read(self, reader: ReadUncommitted) -> None:
+        """Bring the messages of a source into the inbox, until that is closed."""
+        attempt = 0
         try:
-            for envelope in self._patient(reader):
+            while True:
+                try:
+                    envelope = next(reader, None)
+                except GazetteError as error:
+                    if not self.wait_after(error, attempt):
+                        raise
+                    attempt += 1
+                    continue
+                if envelope is None:
+                    break
+                attempt = 0
                 if not self.inbox.put(envelope):
                     return
             if not self.inbox.is_closed:
+                # A reader that waits at the write head has no end. Who closed it alone would starve the
+                # shard.
                 raise ClosedError(f"reader of journal {reader.reader.journal!r}", "it was closed")
         except BaseException as error:  # noqa: BLE001  # The shard's thread raises it.
             self.inbox.fail(error)
 
-    def _patient(self, reader: ReadUncommitted) -> Iterator[Envelope]:
-        attempt = 0
-        while True:
-            try:
-                envelope = next(reader)
-            except StopIteration:
-                return
-            except GazetteError as error:
-                if not self.wait_after(error, attempt):
-                    raise
-                attempt += 1
-                continue
-            attempt = 0
-            yield envelope
-
     def _watch(self, begins: Mapping[str, int], stored: Mapping[str, int]) -> None:
         """End the shard when a journal ends before what was read of it, by this host or the one before."""
-        seen: dict[str, int] = {}
+        previous: dict[str, int] = {}
         while not self._closing.is_set():
-            reached = {}
+            read_to = {}
             for journal, reader in self._readers.items():
                 offset = reader.reader.offset
-                # A spec's min_offset may be past the write head.
-                reached[journal] = offset if offset > begins[journal] else stored.get(journal, 0)
-            quiet = {name: offset for name, offset in reached.items() if seen.get(name, offset) == offset}
-            seen = reached
+                # A source may begin at its spec's min_offset, which may be past the write head. Only offsets
+                # that were read count, by this reader or by those before the checkpoint.
+                read_to[journal] = offset if offset > begins[journal] else stored.get(journal, 0)
+            # A journal that brings messages has not lost its end, and brokers need not be asked.
+            quiet = {name: offset for name, offset in read_to.items() if previous.get(name, offset) == offset}
+            previous = read_to
             try:
-                self._check_heads(quiet)
+                for journal, head in self._client.settled_heads(quiet).items():
+                    if head.write_head < quiet[journal]:
+                        raise SourceLossError(journal, quiet[journal], head.write_head, head.doubt)
             except SourceLossError as error:
                 self.inbox.fail(error)
                 return
@@ -151,17 +154,12 @@ class Sources:
                 logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
             self._closing.wait(WATCH_S)
 
-    def _check_heads(self, reached: Mapping[str, int]) -> None:
-        for journal, settled in self._client.settled_heads(reached).items():
-            if settled.write_head < reached[journal]:
-                raise SourceLossError(journal, reached[journal], settled.write_head, settled.doubt)
-
 
 class Inbox:
-    """A queue of messages of limited length, whose taker can also be woken by other events.
+    """A queue of messages from the readers of a shard's sources to the one thread that consumes them.
 
-    Messages of one source stay in order. The first error that a reader brings is kept, and raised when the
-    messages before it are taken.
+    Its length is limited, and its taker can also be woken by other events. Messages of one source stay in
+    order. The first error of a reader is raised when the messages before it are taken.
     """
 
     def __init__(self, size: int) -> None:

@@ -183,7 +183,7 @@ class SparkShards:
 
     def running(self) -> list[SparkShard]:
         """Return the shards that take part in the next micro-batch, by id."""
-        return [each for each in self.table.running() if isinstance(each, SparkShard) and each.runs]
+        return [shard for shard in self.table.running() if isinstance(shard, SparkShard) and shard.runs]
 
     def checkpoints(self) -> dict[str, pc.Checkpoint]:
         """Return the newest checkpoint of each shard that has one."""

@@ -23,8 +23,8 @@ from gazette_spark.broker.http.gateway import read_request
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.state import catalog_from_json
+from gazette_spark.consumer.application import JsonMessage
 from gazette_spark.consumer.examples.stream_sum import Chunk, Sum
-from gazette_spark.consumer.json_message import JsonMessage
 from gazette_spark.consumer.recoverylog.hints import hints_from_bytes
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 from gazette_spark.consumer.stores.delta import document_of
@@ -46,7 +46,7 @@ from gazette_spark.protocol.journal_yaml import parse_journal_yaml
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import KeySet
 from gazette_spark.query_progress import query_lag
-from gazette_spark.replicated_log.entries import parse_record
+from gazette_spark.replicated_log._entries import parse_record
 from gazette_spark.seal import seal, seal_line
 from gazette_spark.write.transactions import Record
 

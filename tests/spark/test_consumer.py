@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import Client, LedgerEntry, Upsert
 from gazette_spark.client import AppendService, journal_spec
-from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec, state_table
+from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec
+from gazette_spark.consumer import spark as spark_host
 from gazette_spark.consumer.micro_batch import STATE
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
@@ -224,7 +225,7 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
         patched.setattr(merge, "merge_rows", merge_late)
         transaction("one three")
     assert len(tries) == 3, "Delta turns the merge down once"
-    monkeypatch.setattr(state_table, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(spark_host, "COMPACT_EVERY", 1)
     transaction("four")
     history = consumer.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()
     assert [row.operation for row in history].count("OPTIMIZE") == 4

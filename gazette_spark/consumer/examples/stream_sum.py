@@ -68,10 +68,10 @@ class Chunk:
     def parse(cls, spec: pb.JournalSpec, record: bytes) -> Chunk:
         """Return the chunk of a record."""
         try:
-            found = parse_json(record)
-            data = base64.b64decode(found["Data"] or "")
+            fields = parse_json(record)
+            data = base64.b64decode(fields["Data"] or "")
             # A list, as bytes() makes so many zeros of a number.
-            return cls(bytes(list(found["ID"])), found["SeqNo"], data, uuid.UUID(found["UUID"]))
+            return cls(bytes(list(fields["ID"])), fields["SeqNo"], data, uuid.UUID(fields["UUID"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no chunk: {error!r}") from error
 
@@ -106,9 +106,9 @@ class Sum:
     def parse(cls, spec: pb.JournalSpec, record: bytes) -> Sum:
         """Return the sum of a record."""
         try:
-            found = parse_json(record)
-            stamp = uuid.UUID(found["UUID"])
-            return cls(bytes(list(found["ID"])), found["SeqNo"], found["Value"], stamp)
+            fields = parse_json(record)
+            stamp = uuid.UUID(fields["UUID"])
+            return cls(bytes(list(fields["ID"])), fields["SeqNo"], fields["Value"], stamp)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no sum: {error!r}") from error
 

@@ -87,12 +87,12 @@ def query(
         ShardStatusError: the shard does not run.
         TimeoutError: it is not as far.
     """
-    asked = ResolveArgs(shard_id, read_through=read_through or {}, timeout_s=timeout_s)
-    with host.resolve(asked) as found:
-        if found.status != pc.OK:
-            raise shard_status_errors()[pc.Status.Name(found.status)](shard_id)
+    request = ResolveArgs(shard_id, read_through=read_through or {}, timeout_s=timeout_s)
+    with host.resolve(request) as resolution:
+        if resolution.status != pc.OK:
+            raise shard_status_errors()[pc.Status.Name(resolution.status)](shard_id)
         # A copy: the shard's thread goes on counting.
-        counts: dict[str, int] = dict(found.store.state)
+        counts: dict[str, int] = dict(resolution.store.state)
     return {ngram: count for ngram, count in sorted(counts.items()) if ngram.startswith(prefix)}
 
 

@@ -17,7 +17,6 @@ from gazette_spark.consumer.recoverylog.fsm import FSM as FSM
 from gazette_spark.consumer.recoverylog.fsm import Segment as Segment
 from gazette_spark.consumer.recoverylog.fsm import Verdict as Verdict
 from gazette_spark.consumer.recoverylog.fsm import add_segment as add_segment
-from gazette_spark.consumer.recoverylog.fsm import intersect as intersect
 from gazette_spark.consumer.recoverylog.fsm import live_log_segments as live_log_segments
 from gazette_spark.consumer.recoverylog.operations import fence_of as fence_of
 from gazette_spark.consumer.recoverylog.operations import new_author as new_author

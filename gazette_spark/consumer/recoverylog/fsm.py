@@ -41,20 +41,20 @@ class Segment:
     log: str
 
     @classmethod
-    def of(cls, found: pr.Segment, log: str) -> Segment:
+    def of(cls, hinted: pr.Segment, log: str) -> Segment:
         """Return a segment of hints. ``log`` is that of the hints, meant where the segment names none.
 
         Raises:
             ProtocolError: the segment is inconsistent.
         """
         segment = cls(
-            found.author,
-            found.first_seq_no,
-            found.first_offset,
-            found.first_checksum,
-            found.last_seq_no,
-            found.last_offset,
-            found.log or log,
+            hinted.author,
+            hinted.first_seq_no,
+            hinted.first_offset,
+            hinted.first_checksum,
+            hinted.last_seq_no,
+            hinted.last_offset,
+            hinted.log or log,
         )
         segment._check()
         return segment
@@ -103,15 +103,6 @@ def add_segment(segments: list[Segment], segment: Segment) -> None:
     while end < len(segments) and (joined := _joined(segments[end], segment)) is not None:
         segment, end = joined, end + 1
     segments[begin:end] = [segment]
-
-
-def intersect(segments: list[Segment], begin: int, end: int) -> list[Segment]:
-    """Return those segments of a set, all of one log, that may have bytes in ``[begin, end)``."""
-    stop = bisect_left(segments, end, key=lambda each: each.first_offset)
-    start = stop
-    while start and (segments[start - 1].last_offset == 0 or segments[start - 1].last_offset > begin):
-        start -= 1
-    return segments[start:stop]
 
 
 def _joined(a: Segment, b: Segment) -> Segment | None:
@@ -195,7 +186,7 @@ class FSM:
         self.next_checksum = segments[0].first_checksum if segments else 0
         self.last_log = hints.log
         """Log of the newest operation that counted."""
-        self.properties = {each.path: each.content for each in hints.properties}
+        self.properties = {prop.path: prop.content for prop in hints.properties}
         """Small files with a fixed path and their whole content."""
         self.nodes: dict[int, Node] = {}
         """Live files by fnode."""
@@ -208,25 +199,55 @@ class FSM:
     def __repr__(self) -> str:
         return f"FSM({self.last_log!r}, next_seq_no={self.next_seq_no}, files={len(self.nodes)})"
 
-    def apply(self, op: pr.RecordedOp, payload: bytes) -> Verdict:
+    def apply(self, op: pr.RecordedOp, payload: bytes) -> Verdict:  # noqa: C901, PLR0912 - one decision
         """Apply an operation, if it counts.
 
         Args:
             op: the operation, with its offsets and its log.
             payload: its bytes in the log, without header, as the checksum is of them.
         """
-        if self.hinted_segments and self.hinted_segments[0].author != op.author:
+        # While hints last, they name the branch of the history that is meant, by its author. Another author's
+        # operation may have the next sequence number, too: both recorders continued the same chain.
+        segments = self.hinted_segments
+        if segments and segments[0].author != op.author:
             return Verdict.WRONG_AUTHOR
+        # A number that was applied already is a repetition, which a retried append leaves behind. A number
+        # that is too high comes from a recorder that did not see what this one has.
         if op.seq_no != self.next_seq_no:
             return Verdict.WRONG_SEQ_NO
+        # The number fits by chance, or the recorder was replaced after the same number of operations. The
+        # checksum covers all operations before this one, so only a recorder with the same history has it.
         if op.checksum != self.next_checksum:
             return Verdict.WRONG_CHECKSUM
-        verdict = self._change(op)
+
+        if op.HasField("create"):
+            verdict = self._create(op)
+        elif self._hinted_fnodes and self._hinted_fnodes[0] == op.seq_no:
+            verdict = Verdict.EXPECTED_CREATE
+        elif op.HasField("link"):
+            verdict = self._link(op)
+        elif op.HasField("unlink"):
+            verdict = self._unlink(op)
+        elif op.HasField("write"):
+            verdict = self._touch(op.write.fnode, op)
+        elif op.HasField("property"):
+            verdict = Verdict.LINK_EXISTS if op.property.path in self.links else Verdict.APPLIED
+            if verdict is Verdict.APPLIED:
+                self.properties[op.property.path] = op.property.content
+        else:
+            # An operation without effect: a hand-off.
+            verdict = Verdict.APPLIED
+
         if verdict in (Verdict.APPLIED, Verdict.NOT_TRACKED):
             self.next_seq_no += 1
             self.next_checksum = crc32c(payload, self.next_checksum)
             self.last_log = op.log
-            self._leave_segment()
+            if segments and segments[0].last_seq_no < self.next_seq_no:
+                # Operations between two hinted segments are of files that are deleted since. Jump over them.
+                segments.pop(0)
+                if segments:
+                    self.next_seq_no = segments[0].first_seq_no
+                    self.next_checksum = segments[0].first_checksum
         return verdict
 
     def build_hints(self, log: str) -> pr.FSMHints:
@@ -234,35 +255,13 @@ class FSM:
         return pr.FSMHints(
             log=log,
             live_nodes=[
-                pr.FnodeSegments(fnode=fnode, segments=[each.to_pb(log) for each in node.segments])
+                pr.FnodeSegments(fnode=fnode, segments=[segment.to_pb(log) for segment in node.segments])
                 for fnode, node in sorted(self.nodes.items())
             ],
             properties=[
                 pr.Property(path=path, content=content) for path, content in sorted(self.properties.items())
             ],
         )
-
-    def _leave_segment(self) -> None:
-        segments = self.hinted_segments
-        if segments and segments[0].last_seq_no < self.next_seq_no:
-            segments.pop(0)
-            if segments:
-                self.next_seq_no, self.next_checksum = segments[0].first_seq_no, segments[0].first_checksum
-
-    def _change(self, op: pr.RecordedOp) -> Verdict:
-        """Change the files, or return why the operation does not count and change nothing."""
-        if op.HasField("create"):
-            return self._create(op)
-        if self._hinted_fnodes and self._hinted_fnodes[0] == op.seq_no:
-            return Verdict.EXPECTED_CREATE
-        kinds = (
-            ("link", self._link),
-            ("unlink", self._unlink),
-            ("write", self._write),
-            ("property", self._set_property),
-        )
-        change = next((change for name, change in kinds if op.HasField(name)), None)
-        return Verdict.APPLIED if change is None else change(op)
 
     def _create(self, op: pr.RecordedOp) -> Verdict:
         path, fnode = op.create.path, op.seq_no
@@ -300,22 +299,13 @@ class FSM:
             del self.nodes[fnode]
         return Verdict.APPLIED
 
-    def _write(self, op: pr.RecordedOp) -> Verdict:
-        return self._touch(op.write.fnode, op)
-
-    def _set_property(self, op: pr.RecordedOp) -> Verdict:
-        if op.property.path in self.links:
-            return Verdict.LINK_EXISTS
-        self.properties[op.property.path] = op.property.content
-        return Verdict.APPLIED
-
     def _taken(self, path: str) -> Verdict | None:
         if path in self.links:
             return Verdict.LINK_EXISTS
         return Verdict.PROPERTY_EXISTS if path in self.properties else None
 
     def _touch(self, fnode: int, op: pr.RecordedOp) -> Verdict:
-        """Note that an operation on a file is at this place of the log."""
+        """Note that the operation on a file is at this place of the log: its hints must name the place."""
         node = self.nodes.get(fnode)
         if node is None:
             return Verdict.NOT_TRACKED

@@ -101,10 +101,10 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
 def hints_to_json(hints: pr.FSMHints) -> bytes:
     """Return hints as Gazette keeps them: JSON with the names of the fields, and numbers as such."""
     nodes = [
-        {"fnode": node.fnode, "segments": [_segment_to_json(each) for each in node.segments]}
+        {"fnode": node.fnode, "segments": [_segment_to_json(item) for item in node.segments]}
         for node in hints.live_nodes
     ]
-    properties = [{"path": each.path, "content": each.content} for each in hints.properties]
+    properties = [{"path": item.path, "content": item.content} for item in hints.properties]
     document = {"log": hints.log, "live_nodes": nodes, "properties": properties}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -134,17 +134,17 @@ def pick_hints(stored: pc.GetHintsResponse, log: str) -> pr.FSMHints:
     Raises:
         StoreFormatError: the hints are of another log.
     """
-    for each in (stored.primary_hints, *stored.backup_hints):
-        if each.HasField("hints"):
-            if each.hints.log != log:
-                problem = f"they are of recovery log {each.hints.log!r}, and the shard's is {log!r}"
+    for candidate in (stored.primary_hints, *stored.backup_hints):
+        if candidate.HasField("hints"):
+            if candidate.hints.log != log:
+                problem = f"they are of recovery log {candidate.hints.log!r}, and the shard's is {log!r}"
                 raise StoreFormatError(f"of hints of log {log!r}", problem)
-            return each.hints
+            return candidate.hints
     return pr.FSMHints(log=log)
 
 
 def keep_recovered_hints(
-    kept: MutableMapping[str, pr.FSMHints], backup_keys: Sequence[str], hints: pr.FSMHints
+    stored: MutableMapping[str, pr.FSMHints], backup_keys: Sequence[str], hints: pr.FSMHints
 ) -> None:
     """Keep the hints of a player as the newest backup, and move each older one to the next key.
 
@@ -157,10 +157,10 @@ def keep_recovered_hints(
         if moved is None:
             break
         moves.append((key, moved))
-        moved = kept.get(key)
+        moved = stored.get(key)
     # The oldest first: a crash in between repeats hints, and loses none.
-    for key, each in reversed(moves):
-        kept[key] = each
+    for key, moving in reversed(moves):
+        stored[key] = moving
 
 
 def _segment_to_json(segment: pr.Segment) -> dict[str, int | str]:

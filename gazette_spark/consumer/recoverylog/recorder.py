@@ -42,9 +42,9 @@ def check_recovery_log(spec: pb.JournalSpec) -> None:
     Raises:
         OptionError: it has another content type.
     """
-    found = values_of(spec.labels, CONTENT_TYPE)
-    if found != [CONTENT_TYPE_RECOVERY_LOG]:
-        got = f"journal {spec.name!r} of content type {', '.join(found) or 'none'}"
+    content_types = values_of(spec.labels, CONTENT_TYPE)
+    if content_types != [CONTENT_TYPE_RECOVERY_LOG]:
+        got = f"journal {spec.name!r} of content type {', '.join(content_types) or 'none'}"
         raise OptionError(
             "recovery_log_prefix", got, f"a journal with {CONTENT_TYPE}={CONTENT_TYPE_RECOVERY_LOG}"
         )

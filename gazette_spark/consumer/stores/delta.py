@@ -3,7 +3,7 @@
 An application's document becomes rows ``(shard, kind, key, value)``. A dictionary with entries is a row of
 the kind ``state`` for each: its key, and the entry as JSON. Any other document, and an empty dictionary, is
 one row of the kind ``document``. A task gets the rows, makes the document of them, and returns the rows that
-differ afterwards. The table itself is ``state_table``'s.
+differ afterwards. The table itself is in :mod:`gazette_spark.consumer.spark`.
 """
 
 from __future__ import annotations

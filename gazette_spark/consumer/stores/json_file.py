@@ -140,16 +140,16 @@ def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
 def _documents(text: str) -> list[Any]:
     """Return the JSON documents of a text, which has three at most. The state is the application's."""
     decoder = json.JSONDecoder()
-    found: list[Any] = []
+    documents: list[Any] = []
     at = _skip_space(text, 0)
     while at < len(text):
-        if len(found) == 3:
+        if len(documents) == 3:
             raise ValueError(f"more than three documents, from character {at} on")
         document, end = decoder.raw_decode(text, at)
         # A state may hold all that Python's encoder writes, for it was committed.
-        found.append(document if len(found) == 1 else parse_json(text[at:end]))
+        documents.append(document if len(documents) == 1 else parse_json(text[at:end]))
         at = _skip_space(text, end)
-    return found
+    return documents
 
 
 def _skip_space(text: str, at: int) -> int:

@@ -7,7 +7,7 @@ stored with its SHA-256, in a field that Gazette's programs skip.
 
 :class:`RecordedSqliteStore` is for a database in a host's own directory, which moves by its recovery log.
 SQLite writes to its write-ahead log; after each commit the pages in there
-(:mod:`gazette_spark.consumer.stores.sqlite`) are recorded as writes to the database file, in one
+(:func:`read_changes`) are recorded as writes to the database file, in one
 transaction of the recorder. A replay so gives the file as it was after a commit, never in between. When
 what was recorded is :data:`REWRITE_FACTOR` times the database, the whole file is recorded again and
 replaces the old one: a player reads no more than that.
@@ -81,7 +81,13 @@ class Changes:
 
 
 def read_changes(wal: BinaryIO, position: WalPosition) -> Changes:
-    """Return what was committed since a position. Nobody may write to the log meanwhile."""
+    """Return the pages that were committed since a position. Nobody may write to the log meanwhile.
+
+    A commit appends the pages that it has changed, as frames, to the file ``-wal`` beside the database. The
+    frame that ends the commit says so. So the pages of commits are those up to the last such frame: the pages
+    behind it are of a transaction that was rolled back, or of the time before the log began again, with
+    another salt. Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+    """
     wal.seek(0)
     header = wal.read(_HEADER.size)
     if len(header) < _HEADER.size:
@@ -95,10 +101,10 @@ def read_changes(wal: BinaryIO, position: WalPosition) -> Changes:
     while True:
         offset = _HEADER.size + frame * (_FRAME.size + page_size)
         wal.seek(offset)
-        found = wal.read(_FRAME.size)
-        if len(found) < _FRAME.size:
+        frame_header = wal.read(_FRAME.size)
+        if len(frame_header) < _FRAME.size:
             break
-        number, size_after, frame_salt, _ = _FRAME.unpack(found)
+        number, size_after, frame_salt, _ = _FRAME.unpack(frame_header)
         if frame_salt != salt:
             break
         uncommitted[number] = offset + _FRAME.size

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gazette_spark.consumer.json_message import JsonMessage
+from gazette_spark.consumer.application import JsonMessage
 from gazette_spark.errors import MessageError
 from gazette_spark.message import Clock, build_uuid, new_producer_id
 from gazette_spark.message.interfaces import NIL_UUID

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.consumer.recoverylog import FSM, Segment, Verdict, add_segment, fence_of, intersect
+from gazette_spark.consumer.recoverylog import FSM, Segment, Verdict, add_segment, fence_of
 from gazette_spark.consumer.recoverylog.operations import crc32c, new_author, recorded_path
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import recoverylog_pb2 as pr
@@ -241,14 +241,3 @@ def test_segments_of_two_authors_do_not_join() -> None:
     assert len(found) == 2
     with pytest.raises(ProtocolError, match="differ in author or log"):
         add_segment(found, segment(3, 4, author=OTHER))
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "numbers"),
-    [(0, 10, []), (0, 11, [1]), (50, 60, []), (45, 61, [1, 6]), (69, 1000, [6, 9]), (1000, 2000, [9])],
-    ids=["before", "begin", "between", "both", "rest", "open-end"],
-)
-def test_segments_that_a_fragment_holds(begin: int, end: int, numbers: list[int]) -> None:
-    """A fragment without segments can be deleted; one without a last offset reaches to the end."""
-    found = [segment(1, 4, end=50), segment(6, 6, end=70), replace(segment(9, 9), last_offset=0)]
-    assert [each.first_seq_no for each in intersect(found, begin, end)] == numbers
