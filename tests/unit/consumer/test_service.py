@@ -17,7 +17,6 @@ from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.client._transport.channel import NO_ANSWER
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
-from gazette_spark.consumer.resolver import resolve_status
 from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import (
@@ -160,24 +159,6 @@ def test_stat_of_a_shard_without_a_primary(served: Served) -> None:
         served.client.stat("shard-2")
     with pytest.raises(NoShardPrimaryError):
         served.client.stat("shard-1", timeout_s=0.3)
-
-
-@pytest.mark.parametrize(
-    ("is_seen", "primary", "may_proxy", "status"),
-    [
-        pytest.param(False, "here", True, pc.SHARD_NOT_FOUND, id="not there, or not to be seen"),
-        pytest.param(True, "", True, pc.NO_SHARD_PRIMARY, id="nobody runs it"),
-        pytest.param(True, "there", False, pc.NOT_SHARD_PRIMARY, id="another does, and was not asked"),
-        pytest.param(True, "there", True, pc.OK, id="another does"),
-        pytest.param(True, "here", False, pc.OK, id="this one does"),
-    ],
-)
-def test_the_order_of_refusals(is_seen: bool, primary: str, may_proxy: bool, status: int) -> None:
-    """A shard that a caller may not see is not there; one is not passed on that was passed on already."""
-    here = pb.ProcessSpec.ID(zone="zone", suffix="here")
-    runs = pb.ProcessSpec.ID(zone="zone", suffix=primary) if primary else None
-    spec = shard_spec("shard-1", []) if is_seen else None
-    assert resolve_status(spec, runs, here, may_proxy=may_proxy) == status
 
 
 def test_stat_follows_the_route() -> None:

@@ -9,13 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-import gazette_spark.message
 from gazette_spark.errors import MessageError
 from gazette_spark.message import (
-    Clock,
-    JournalProducer,
-    ProducerId,
-    ProducerState,
     framing_by_content_type,
     framing_of_journal,
 )
@@ -91,20 +86,6 @@ def test_a_journals_framing_is_its_labels() -> None:
     assert framing_of_journal(spec) is FRAMINGS[TABLE]
     with pytest.raises(MessageError, match="'b/journal': there is no label"):
         framing_of_journal(pb.JournalSpec(name="b/journal"))
-
-
-def test_a_state_is_of_a_producer_in_a_journal() -> None:
-    """A state without an open transaction has no begin."""
-    producer = ProducerId(bytes(range(6)))
-    state = ProducerState("a/journal", producer, Clock(7))
-    assert (state.key, state.begin) == (JournalProducer("a/journal", producer), -1)
-
-
-def test_public_names_are_there() -> None:
-    """Each public name loads, and another one is an AttributeError."""
-    assert all(hasattr(gazette_spark.message, name) for name in gazette_spark.message.__all__)
-    with pytest.raises(AttributeError, match="nowhere"):
-        _ = gazette_spark.message.nowhere
 
 
 def test_columns_load_without_a_client() -> None:
