@@ -19,7 +19,7 @@ transaction published is durable before its commit, state and checkpoint commit 
 were published uncommitted are acknowledged after the commit.
 
 An exception of the application or its store ends the shard: it is FAILED, with the text, until somebody
-unassigns or applies it. The other shards go on.
+unassigns or applies it. The other shards continue.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Progress(NamedTuple):
 class Store(Protocol):
     """Where a shard's state is kept, together with the checkpoint that produced it.
 
-    A store is used by one thread at a time, but its commit goes on in the background: while it does, the
+    A store is used by one thread at a time, but its commit continues in the background: while it does, the
     application changes the state for the next transaction.
     """
 
@@ -160,7 +160,7 @@ class Shard(Protocol):
 class Application(ABC, Generic[StoreT]):
     """What a shard does with its messages. One object serves all shards of a host, in their threads.
 
-    Only errors after which a shard cannot go on may be raised.
+    Raise only errors after which a shard cannot continue.
     """
 
     @abstractmethod
@@ -312,7 +312,7 @@ class ShardHost(Protocol):
         Args:
             shard_ids: Unknown ones are left out of the response.
             only_failed: Leave primaries that have not failed.
-            dry_run: Change nothing, only tell the shards.
+            dry_run: Change nothing, only return the shards.
         """
 
 
@@ -329,14 +329,14 @@ class JsonMessage:
         """Return the message of a record: an application's ``new_message``.
 
         Raises:
-            MessageError: the record is no JSON object, or its UUID is none.
+            MessageError: the record is not a JSON object, or its UUID is invalid.
         """
         try:
             fields = json.loads(record)
             meta = fields.pop("_meta", None) or {}
             return cls(fields, uuid.UUID(meta["uuid"]) if meta.get("uuid") else NIL_UUID)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            problem = f"{record[:80]!r} is no JSON object with a UUID at /_meta/uuid: {error}"
+            problem = f"{record[:80]!r} is not a JSON object with a UUID at /_meta/uuid: {error}"
             raise MessageError(f"journal {spec.name!r}: {problem}") from error
 
     @property

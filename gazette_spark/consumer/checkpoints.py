@@ -53,6 +53,6 @@ def start_offset(checkpoint: pc.Checkpoint, source: pc.ShardSpec.Source) -> int:
 
 
 def sequencer_of(checkpoint: pc.Checkpoint, spec: pc.ShardSpec) -> Sequencer:
-    """Return a sequencer that goes on at a checkpoint; each source is read from :func:`start_offset` on."""
+    """Return a sequencer that continues at a checkpoint; each source is read from :func:`start_offset` on."""
     ring = spec.ring_buffer_size or RING_MESSAGES
     return Sequencer(read_through(checkpoint), producer_states(checkpoint), ring)

@@ -1,8 +1,8 @@
 """A micro-batch of the host on Spark: which bytes it reads for which shard, and what its results say. Pure.
 
-A shard's checkpoint is the only word on where it goes on, as everywhere in Gazette. So each micro-batch is
+Only a shard's checkpoint decides where it continues, as everywhere in Gazette. So each micro-batch is
 planned from the checkpoints, and a shard that failed, was added, or was given another source catches up by
-the same reads as all others. Shards that stand at one place of a journal, with the same producers' states,
+the same reads as all others. Shards that are at the same place of a journal, with the same producers' states,
 share one read of it.
 
 Tasks hand in :class:`Result` rows. :func:`settle` makes of them the checkpoints to commit and the
@@ -37,7 +37,7 @@ CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class JournalRead:
-    """A read of a journal for the shards that stand at one place in it."""
+    """A read of a journal for the shards that are at the same place in it."""
 
     journal: str
     begin: int
@@ -56,7 +56,7 @@ class Plan:
 
     reads: tuple[JournalRead, ...] = ()
     failures: Mapping[str, ShardFailedError] = field(default_factory=dict)
-    """Why shards cannot go on; nothing is read for them."""
+    """Why shards cannot continue; nothing is read for them."""
 
     @property
     def journals(self) -> dict[str, set[str]]:
@@ -181,7 +181,7 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
     for shard, journals in planned.journals.items():
         read_sources = sources.get(shard, {})
         if missing := sorted(journals - read_sources.keys()):
-            step, problem = f"reading journal {missing[0]!r}", "no task has told how far it came"
+            step, problem = f"reading journal {missing[0]!r}", "no task has reported how far it came"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
         if shard not in failures:
             old = before.get(shard, pc.Checkpoint())

@@ -1,6 +1,6 @@
-"""The shards of one process: specs and revisions, which of them run, and who may use one when.
+"""The shards of one process: their specs and revisions, which of them run, and when they may be used.
 
-A :class:`ShardTable` stands for Etcd: every change makes a new catalog with the next revision, and moves the
+A :class:`ShardTable` replaces Etcd: every change makes a new catalog with the next revision, and moves the
 shards after it. A spec that is new, or that has changed in what a shard reads once, starts the shard; so does
 one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run. A shard
 that FAILED is started again after a while (:mod:`gazette_spark.consumer.assignments`), if the host wants
@@ -303,7 +303,7 @@ class ShardTable:
     def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
         """Have a shard that failed started again. Called by the shard's thread."""
         with self._lock:
-            # A shard that was told to stop, or replaced, is nobody's failure.
+            # A shard that was stopped or replaced has not failed.
             if loop.exception() is None or self._closed or self._running.get(shard_id) is not shard:
                 return
             restarts = self._restarts[shard_id]

@@ -53,7 +53,7 @@ MAX_WAITING = 192
 """Most Stat calls at a time, which may wait without end: other calls have threads left."""
 
 MAX_PATIENCE_S = 365 * 24 * 3600.0
-"""A deadline further away is none."""
+"""A deadline further away counts as no deadline."""
 
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the server stops."""
@@ -184,7 +184,7 @@ def _patience_s(context: grpc.ServicerContext, claims: Claims) -> float | None:
     """Return the seconds until the call's deadline or the end of its token; None if there is neither."""
     limits = [context.time_remaining(), claims.expires_at - time.time()]
     left_s = min(limit for limit in limits if limit is not None)
-    # Without a deadline gRPC tells the seconds to the end of time, which no wait takes.
+    # Without a deadline gRPC returns the seconds to the end of time, which no wait accepts.
     return None if left_s > MAX_PATIENCE_S else max(0.0, left_s)
 
 
@@ -212,7 +212,7 @@ class MetricsPage:
 
 
 class ShardServer:
-    """Serves a host's shards by gRPC, at an address of its own. A context manager; any thread may stop it.
+    """Serves a host's shards by gRPC, at its own address. A context manager; any thread may stop it.
 
     The address is bound when it is made, since the host is told of it; calls wait until :meth:`start`. Stop
     the host first: calls that wait for its shards end then.

@@ -1,4 +1,4 @@
-"""Shards as YAML, in the form gazctl reads and writes: what they share, said once, and a list of them.
+"""Shards as YAML, in the form gazctl reads and writes: the values that shards share, and a list of shards.
 
 A shard takes a value that is missing or zero from ``common``, for labels name by name::
 
@@ -102,7 +102,7 @@ def _change(node: dict[str, Any], where: str, common: sv.Values) -> pc.ApplyRequ
 
 
 def format_shard_yaml(changes: Iterable[pc.ApplyRequest.Change]) -> str:
-    """Return the list of the changes, with what shards share said once; deleted ones do not count.
+    """Return the list of the changes, and once the values that all shards share, except deleted ones.
 
     :func:`parse_shard_yaml` reads it back as the same changes.
     """

@@ -1,6 +1,6 @@
 """Reads the source journals of a shard ahead: a thread a source, all into one inbox.
 
-A broker that cannot be reached is waited for, however long that takes; a record that is no message, or a
+A broker that cannot be reached is waited for, however long that takes; an invalid record, or a
 journal that is gone, is the shard's end. So is a journal that ends before what was read of it: its reader
 would wait until the missing offsets are written again. Brokers do not report that to a reader, so one more
 thread asks for the write heads of journals that are quiet.
@@ -27,7 +27,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
-"""Seconds that closing waits for readers; they are told to end before."""
+"""Seconds that closing waits for readers; they are cancelled before."""
 
 WATCH_S = 30.0
 """Seconds between two looks at the write heads of sources that bring nothing."""
@@ -81,7 +81,7 @@ class Sources:
     def replay(self, missing: ReplayRange) -> Iterator[Envelope]:
         """Yield messages of a source that have been read before."""
         if missing.begin == missing.end:
-            return  # To a reader, an end offset of 0 is none.
+            return  # To a reader, an end offset of 0 means that there is none.
         source = self._readers[missing.journal]
         reader = self._client.read(missing.journal, offset=missing.begin, end_offset=missing.end)
         with ReadUncommitted(reader, source.spec, self._new_message) as replay:
@@ -163,7 +163,7 @@ class Inbox:
     """
 
     def __init__(self, size: int) -> None:
-        """Hold at most ``size`` messages, beside those the taker has taken over at once."""
+        """Hold at most ``size`` messages, besides those that the taker has taken over at once."""
         self._size = size
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)

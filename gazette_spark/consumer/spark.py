@@ -179,13 +179,13 @@ class StateTable:
 
 
 MAX_BATCH_BYTES = 64 << 20
-"""Bytes of a journal that a micro-batch reads at most, unless told otherwise."""
+"""Bytes of a journal that a micro-batch reads at most, by default."""
 
 READS_PER_CORE = 4
 """Most tasks of a micro-batch that read journals, for each core."""
 
 LEAST_INTERVAL_MS = 1000
-"""Shortest time between two ticks, unless told otherwise: an idle one costs two small files."""
+"""Shortest time between two ticks, by default: an idle one costs two small files."""
 
 
 def start(
@@ -307,7 +307,7 @@ class SparkHost:
         return writer.trigger(**(trigger or {"processingTime": self._interval()})).start()
 
     def _end_with(self, query: StreamingQuery) -> None:
-        """End the shards, and who waits for them, when the query has ended."""
+        """End the shards, and all waits for them, when the query has ended."""
         with suppress(Exception):  # Whoever holds the query hears of its error.
             query.awaitTermination()
         self._end()

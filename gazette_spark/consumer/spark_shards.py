@@ -125,7 +125,7 @@ class SparkShard:
         self._end(None)
 
     def join(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - a shard's.
-        """Return that the assignment has ended: nothing of it goes on."""
+        """Return whether the assignment has ended: nothing of it continues."""
         return self.primary_loop.done()
 
     def _end(self, error: Exception | None) -> None:

@@ -31,7 +31,7 @@ NO_OFFSET = -1
 """``begin`` of a producer without an open transaction."""
 
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
-"""Longest payload that a fixed frame's header can tell."""
+"""Longest payload whose length fits the header of a fixed frame."""
 
 
 class Message(Protocol):
@@ -54,8 +54,8 @@ class Message(Protocol):
 
 
 NewMessage = Callable[[pb.JournalSpec, bytes], Message]
-"""Makes a message of the bytes of a record of a journal; raises MessageError, or another ValueError, if they
-are none."""
+"""Makes a message of the bytes of a journal's record; raises MessageError, or another ValueError, if the
+bytes are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the messages of a content type stand in a journal."""
+    """How a journal of a content type frames its messages."""
 
     content_type: str
     records: RecordFraming
@@ -148,14 +148,14 @@ FRAMINGS = {
 
 
 def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
-    """Return the framing of a content type, compared as it is: parameters are not known.
+    """Return the framing of a content type, which is compared literally: parameters are not supported.
 
     Args:
         content_type: Value of the label, empty if there is none.
         journal: Name of the journal, for the error.
 
     Raises:
-        MessageError: it has no framing of messages, as a recovery log has none.
+        MessageError: the content type has no framing of messages, as that of recovery logs.
     """
     framing = FRAMINGS.get(content_type)
     if framing is not None:

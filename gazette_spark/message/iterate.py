@@ -103,7 +103,7 @@ class ReadUncommitted(Closing):
         """Return the next message.
 
         Raises:
-            RecordError: bytes that are no message; the next call goes on behind them. Or the range ends
+            RecordError: bytes that are no message; the next call continues behind them. Or the range ends
                 within a message, or one is too long.
         """
         journal = self.reader.journal
@@ -354,7 +354,7 @@ def read_committed(
         client: Of the brokers.
         journal: Its name.
         new_message: Makes messages; none: they are :class:`~gazette_spark.message.RawMessage`.
-        sequencer: Made of a checkpoint, to go on; none: a new one.
+        sequencer: Made from a checkpoint, to continue there; by default a new one.
         offset: Begin of a message, by default the sequencer's offset. A transaction that began before it is
             delivered from there on only.
         uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.

@@ -111,7 +111,7 @@ def locator_for(content_type: str, path: str = "", *, option: str = "uuidPath") 
         option: Name of the option that ``path`` is from, for the error.
 
     Raises:
-        OptionError: the path is none for the content type.
+        OptionError: the path is invalid for the content type.
         MessageError: the content type has no framing of messages.
     """
     if content_type == CONTENT_TYPE_NDJSON:
@@ -137,7 +137,7 @@ def _number(path: str, least: int, most: int, option: str, expected: str) -> int
 
 def _parsed(text: str, record: bytes) -> uuid.UUID:
     if not _UUID_TEXT.fullmatch(text):
-        raise MessageError(f"{text[:_SHOWN]!r} is no UUID, in {_shown(record)}")
+        raise MessageError(f"{text[:_SHOWN]!r} is not a UUID, in {_shown(record)}")
     return uuid.UUID(text)
 
 
@@ -151,7 +151,7 @@ class _Span(NamedTuple):
     begin: int
     end: int
     depth: int
-    """Tokens of the path that were found."""
+    """Number of the path's tokens that exist."""
 
 
 _Members: TypeAlias = "list[tuple[str, int, int]]"
@@ -170,7 +170,7 @@ class JsonPointer:
         """See :meth:`Locator.get`."""
         value = _json_value(record)
         if not isinstance(value, dict):
-            raise MessageError(f"no JSON object: {_shown(record)}")
+            raise MessageError(f"not a JSON object: {_shown(record)}")
         for depth, token in enumerate(self.tokens):
             if not isinstance(value, dict):
                 raise _no_object(self.tokens[depth - 1], record)
@@ -178,7 +178,7 @@ class JsonPointer:
             if value is None:
                 return None
         if not isinstance(value, str):
-            raise MessageError(f"the UUID is no text, in {_shown(record)}")
+            raise MessageError(f"the UUID is not a string, in {_shown(record)}")
         return _parsed(value, record)
 
     def set(self, record: bytes, stamp: uuid.UUID) -> bytes:
@@ -206,7 +206,7 @@ class JsonPointer:
         """Return the value of the pointer, or the last object, or null, on the way to it."""
         begin = _space(text, 0)
         if text[begin : begin + 1] != "{":
-            raise MessageError(f"no JSON object: {_shown(record)}")
+            raise MessageError(f"not a JSON object: {_shown(record)}")
         with _reading_json(record):
             members, end = _members(text, begin)
             if _space(text, end) != len(text):
@@ -252,7 +252,7 @@ def _reading_json(record: bytes) -> Iterator[None]:
 
 
 def _no_object(token: str, record: bytes) -> MessageError:
-    what = f"{json.dumps(token)} is no object, and is on the way to the UUID"
+    what = f"{json.dumps(token)} is not an object, and the UUID would be in it"
     return MessageError(f"{what}, in {_shown(record)}")
 
 
@@ -266,7 +266,7 @@ def _members(text: str, begin: int) -> tuple[_Members, int]:
     """Return name, begin and end of value of each member of an object, and the object's end.
 
     Raises:
-        JSONDecodeError: it is no object.
+        JSONDecodeError: the text is not an object.
         IndexError: the text ends within it.
     """
     members: _Members = []
@@ -301,7 +301,7 @@ class CsvColumn:
     index: int
 
     def get(self, record: bytes) -> uuid.UUID | None:
-        """See :meth:`Locator.get`; an empty field is no UUID."""
+        """See :meth:`Locator.get`; an empty field counts as a missing UUID."""
         begin, end = self._find(record)
         cell = record[begin:end].removeprefix(b'"').removesuffix(b'"')
         return _parsed(cell.decode("utf-8", "replace"), record) if cell else None
@@ -318,7 +318,7 @@ class CsvColumn:
     def _find(self, record: bytes) -> tuple[int, int]:
         spans = _spans(record)
         if self.index >= len(spans):
-            raise MessageError(f"{len(spans)} fields, and none of index {self.index}: {_shown(record)}")
+            raise MessageError(f"{len(spans)} fields, but no field of index {self.index}: {_shown(record)}")
         return spans[self.index]
 
 
@@ -330,7 +330,7 @@ def _spans(record: bytes) -> list[tuple[int, int]]:
     while True:
         match = _FIELD.match(line, at)
         if match is None:
-            raise MessageError(f"no CSV record: {_shown(record)}")
+            raise MessageError(f"not a CSV record: {_shown(record)}")
         spans.append((at, match.start(3)))
         if not match[3]:
             return spans
@@ -348,7 +348,7 @@ class ProtobufField:
     number: int
 
     def get(self, record: bytes) -> uuid.UUID | None:
-        """See :meth:`Locator.get`; no bytes are no UUID."""
+        """See :meth:`Locator.get`; an empty field counts as a missing UUID."""
         span = self._find(record)
         return uuid.UUID(bytes=record[span[1] - 16 : span[1]]) if span else None
 
@@ -370,11 +370,11 @@ class ProtobufField:
                 if number != self.number:
                     continue
                 if wire_type != _BYTES or end - value not in (0, 16):
-                    what = f"field {number} is no UUID of 16 bytes"
+                    what = f"field {number} is not a UUID of 16 bytes"
                     raise MessageError(f"{what}, in a message that begins with {_shown(record)}")
                 found = (begin, end) if end > value else None
         except IndexError:
-            raise MessageError(f"no protobuf message: {_shown(record)}") from None
+            raise MessageError(f"not a protobuf message: {_shown(record)}") from None
         return found
 
 
@@ -382,7 +382,7 @@ def _wire_fields(record: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield number, wire type, begin, begin of the value, and end of each field at a message's top.
 
     Raises:
-        IndexError: it is no message.
+        IndexError: the bytes are not a message.
     """
     at = 0
     groups: list[int] = []

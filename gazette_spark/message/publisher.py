@@ -87,7 +87,7 @@ class _OpenJournal:
 class Publisher:
     """Gives messages their UUIDs, and appends them in the background.
 
-    Each publisher is a producer, with an id of its own. Any number of threads may call
+    Each publisher is a producer with its own id. Any number of threads may call
     :meth:`publish_committed`; the other methods are for one thread. It uses an append service, and does not
     close it.
     """
@@ -220,7 +220,7 @@ def append_ack_intents(
     for ack in intents:
         contents.setdefault(ack.journal, bytearray()).extend(ack.intent)
     ends: dict[str, int | None] = {}
-    # Its appends run side by side, and go on past those that fail.
+    # Its appends run in parallel, and one that fails does not stop the others.
     with AppendService(client, timeout_s=timeout_s or client.timeout_s) as service:
         appends = {journal: service.append(journal, bytes(content)) for journal, content in contents.items()}
         failed: BaseException | None = None

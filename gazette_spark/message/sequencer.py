@@ -216,11 +216,14 @@ class Sequencer:
             return Outcome.CONTINUE_BEGIN_SPAN if is_first else Outcome.CONTINUE_EXTEND_SPAN
 
         if flags == ACK_TXN and clock <= sequence.min:
-            # The ACK does not reach beyond the last one, so it commits none of the open messages: the
-            # producer has crashed, and what it wrote since its last checkpoint is rolled back. Such a
-            # producer repeats the ACK of its checkpoint. If the ACK is even lower, the producer has gone back
-            # to an older checkpoint. Its next messages may be new ones that reuse clocks. `min` has to go
-            # back with it: to deliver such messages may repeat some, to drop them would lose some.
+            # The ACK does not reach beyond the last one, so it commits none of the open messages. This is how
+            # transactions are rolled back. Whoever recovers from a crash appends the ACKs of its last
+            # checkpoint again, in the name of the producer that crashed: nothing that this producer wrote
+            # later counts. A zombie, a process that was replaced and does not know it, may still write
+            # messages after that. They open a transaction again, but its commit is fenced, so no ACK of it
+            # will ever follow. If the ACK is lower than the last one, an older checkpoint was recovered, and
+            # the producer's next messages may be new ones that reuse clocks. `min` goes back with it: to
+            # deliver such messages may repeat some, to drop them would lose some.
             if clock < sequence.min:
                 _warn(
                     "ACK_TXN is less than the last one: messages may be delivered again", envelope, sequence

@@ -7,8 +7,8 @@ member has it. Records that keep it elsewhere go through the parser of their for
 That a JSON record begins, or ends, like this is proof: quotes inside of its strings are escaped, and the
 braces at its end close as many objects.
 
-A record without a UUID that can be read is no error: the message is not part of a transaction, and is
-delivered as it is.
+A record without a readable UUID is not an error: its message belongs to no transaction, and is delivered as
+it is.
 """
 
 from __future__ import annotations

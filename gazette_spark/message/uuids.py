@@ -143,7 +143,7 @@ class UuidColumns:
     clocks: npt.NDArray[np.uint64]
     flags: npt.NDArray[np.uint16]
     valid: npt.NDArray[np.bool_]
-    """False where there is no UUID, or none that can be read; the other columns hold 0 there."""
+    """False where there is no readable UUID; the other columns hold 0 there."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -164,7 +164,7 @@ def producer_of(number: int) -> ProducerId:
 
 
 def split_octets(octets: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_]) -> UuidColumns:
-    """Split UUIDs given as rows of 16 bytes; ``valid`` tells which rows are UUIDs."""
+    """Split UUIDs given as rows of 16 bytes; ``valid`` marks the rows that are UUIDs."""
     words = np.ascontiguousarray(octets).view(">u8").reshape(-1, 2).astype(np.uint64)
     high, low = words[:, 0], words[:, 1]
     four, mid = high >> np.uint64(32), high >> np.uint64(16) & np.uint64(0xFFFF)

@@ -85,7 +85,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
     """Return a frame's record.
 
     Raises:
-        RecordError: the payload is no record, or has no UUID.
+        RecordError: the payload is not a record, or has no UUID.
     """
     try:
         found = LogEntry.FromString(payload)

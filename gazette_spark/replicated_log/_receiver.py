@@ -320,7 +320,7 @@ class Receiver(Closing):
                 self._head_from(self._frames.end)
 
     def _next_record(self) -> Record | None:
-        """Return the next record of the bytes at hand that is no repeat."""
+        """Return the next record of the bytes at hand that is not a repeat."""
         while (record := self._frames.peek()) is not None:
             # Before the step: if it fails, the record is judged again.
             if (missing := self._repeats.missing(record)) is not None:
@@ -372,7 +372,7 @@ class Receiver(Closing):
         """Return the write head.
 
         Raises:
-            LogDataLossError: it is below the offset, as far as the journal's primary tells in time.
+            LogDataLossError: it is below the offset, unless the journal's primary answers otherwise in time.
         """
         settled = self._client.settled_heads({self.journal: offset})[self.journal]
         if settled.write_head < offset:

@@ -37,7 +37,7 @@ class LogRegisters:
         """Return the meaning of registers; those of others do not matter.
 
         Raises:
-            ProtocolError: the version is no number.
+            ProtocolError: the version is not a number.
         """
         author, version = values_of(registers, AUTHOR), values_of(registers, VERSION)
         if version and not (version[0].isascii() and version[0].isdigit()):

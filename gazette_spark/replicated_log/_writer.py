@@ -4,7 +4,7 @@ A writer is passive until its first append, which takes the log over: it sets th
 from then on the writer before it is fenced. Entries go through an
 :class:`~gazette_spark.client.AppendService`: those that are committed at the same time share an append, and
 each is tried until the broker answers. Appends that change registers are made alone, by
-:meth:`Writer._change`: a try without an answer is followed by a look at the registers, which tell whether it
+:meth:`Writer._change`: a try without an answer is followed by a look at the registers, which say whether it
 was done.
 """
 

@@ -159,7 +159,7 @@ def test_attached_uuids(client: Client, wire: Wire, journal_name: str, run: Comm
     assert run.done(*command) == attached.decode()
     refused = run(*command, "--uuid-path", "1")
     assert refused.exit_code == 1
-    assert f"journal '{journal_name}', record at offset 0: 'one' is no UUID" in refused.stderr
+    assert f"journal '{journal_name}', record at offset 0: 'one' is not a UUID" in refused.stderr
 
 
 def test_a_place_of_ones_own(client: Client, wire: Wire, journal_name: str, run: Command) -> None:

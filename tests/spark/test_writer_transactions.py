@@ -239,7 +239,9 @@ def test_a_task_that_fails_rolls_its_rows_back(faulty: Journals) -> None:
     faulty.spark.conf.set(rows_at_once, "10")
     frame = numbered(faulty, 0, 100).coalesce(1).selectExpr("if(value LIKE '%99%', '[99]', value) AS value")
     try:
-        with pytest.raises(PySparkException, match=r"row 99 .*no place for a UUID: no JSON object.*uuidPath"):
+        with pytest.raises(
+            PySparkException, match=r"row 99 .*no place for a UUID: not a JSON object.*uuidPath"
+        ):
             write(faulty, frame)
     finally:
         faulty.spark.conf.set(rows_at_once, before)

@@ -73,7 +73,7 @@ class Chunk:
             # A list, as bytes() makes so many zeros of a number.
             return cls(bytes(list(fields["ID"])), fields["SeqNo"], data, uuid.UUID(fields["UUID"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no chunk: {error!r}") from error
+            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is not a chunk: {error!r}") from error
 
     def get_uuid(self) -> uuid.UUID:
         """Return the UUID."""
@@ -110,7 +110,7 @@ class Sum:
             stamp = uuid.UUID(fields["UUID"])
             return cls(bytes(list(fields["ID"])), fields["SeqNo"], fields["Value"], stamp)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no sum: {error!r}") from error
+            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is not a sum: {error!r}") from error
 
     def get_uuid(self) -> uuid.UUID:
         """Return the UUID."""

@@ -91,7 +91,7 @@ def query(
     with host.resolve(request) as resolution:
         if resolution.status != pc.OK:
             raise shard_status_errors()[pc.Status.Name(resolution.status)](shard_id)
-        # A copy: the shard's thread goes on counting.
+        # A copy: the shard's thread continues to count.
         counts: dict[str, int] = dict(resolution.store.state)
     return {ngram: count for ngram, count in sorted(counts.items()) if ngram.startswith(prefix)}
 

@@ -1,6 +1,6 @@
 """Recovery logs: the files of a shard's store, kept in a journal, so that they move between hosts.
 
-A host plays the log of a shard with a :class:`Player`, hands it over to itself, and goes on with a
+A host plays the log of a shard with a :class:`Player`, hands it over to itself, and continues with a
 :class:`Recorder`. The format is Gazette's: logs, hints and stores are shared with consumers in Go.
 
 What is promised, and why it holds:

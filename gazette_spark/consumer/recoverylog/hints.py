@@ -51,7 +51,7 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
         """Return hints.
 
         Raises:
-            KeyError: there are none of the key, or their file is damaged.
+            KeyError: the key has no hints, or their file is damaged.
             StoreFormatError: the file is as it was written, and holds no hints.
         """
         path = self._path(key)

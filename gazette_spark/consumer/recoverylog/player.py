@@ -346,7 +346,7 @@ class _Playback:
         try:
             op = pr.RecordedOp.FromString(payload)
         except DecodeError as error:
-            problem = f"it is no recoverylog.RecordedOp: {error}"
+            problem = f"it is not a recoverylog.RecordedOp: {error}"
             raise RecordError(self.log, self.offset, problem) from error
         if op.write.length < 0 or op.write.offset < 0:
             # A negative length would move the player back.

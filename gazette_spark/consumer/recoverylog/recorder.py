@@ -1,6 +1,6 @@
 """Record file operations to a recovery log, and wait until they are durable.
 
-A recorder does not touch files. It is told what was done to them, and appends that in the background, in
+A recorder does not touch files. Its caller reports each operation, and it appends these in the background, in
 order. What is recorded is durable when a :meth:`Recorder.barrier` made afterwards has ended well. The
 operations of one :meth:`Recorder.begin` are replayed all or not at all.
 
@@ -37,7 +37,7 @@ PROPERTY_PATHS = frozenset({"/IDENTITY"})
 
 
 def check_recovery_log(spec: pb.JournalSpec) -> None:
-    """Refuse a journal that is no recovery log.
+    """Refuse a journal that is not a recovery log.
 
     Raises:
         OptionError: it has another content type.

@@ -55,7 +55,7 @@ class JsonFileStore:
             initial: the document, if none is stored yet; it is not changed.
 
         Raises:
-            StoreFormatError: the file is none of a JSON store.
+            StoreFormatError: the file is not that of a JSON store.
         """
         self._recorder = recorder
         self._files = RecordedFiles(recorder)

@@ -44,5 +44,5 @@ def test_a_message_without_a_uuid_opts_out(record: bytes) -> None:
 @pytest.mark.parametrize("record", [b"", b"[1]", b"\xff", b'{"_meta":1}', b'{"_meta":{"uuid":"x"}}'])
 def test_other_records_are_refused(record: bytes) -> None:
     """The error names the journal and shows the record."""
-    with pytest.raises(MessageError, match=r"a/journal.*no JSON object"):
+    with pytest.raises(MessageError, match=r"a/journal.*not a JSON object"):
         JsonMessage.parse(SPEC, record)

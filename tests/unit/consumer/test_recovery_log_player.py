@@ -97,7 +97,7 @@ def test_paths_outside_of_the_directory_are_refused(host: Host, path: str) -> No
     ("frame", "problem"),
     [
         (b"\x66\x33\x93\x36\xff\xff\xff\x7f", "longer than"),
-        (b"\x66\x33\x93\x36\x01\x00\x00\x00\xff", "no recoverylog.RecordedOp"),
+        (b"\x66\x33\x93\x36\x01\x00\x00\x00\xff", "not a recoverylog.RecordedOp"),
     ],
     ids=["too-long", "no-message"],
 )

@@ -122,7 +122,7 @@ def test_only_the_uuid_changes(
     ("record", "says"),
     [
         (b"", "not JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"a":1', "not JSON"),
         (b'{"a":1,}', "not JSON"),
         (b'{"a":1}}', "not JSON"),
@@ -130,9 +130,9 @@ def test_only_the_uuid_changes(
         (b'{"a":nil}', "not JSON"),
         (b'{"a":"\xff"}', "not UTF-8 at byte 6"),
         (b'{"a":' + b"[" * 100_000, "too many levels"),
-        (b'{"_meta":[]}', '"_meta" is no object'),
-        (b'{"_meta":{"uuid":17}}', "the UUID is no text"),
-        (b'{"_meta":{"uuid":"04c29687833b11ee8001010203040506"}}', "is no UUID"),
+        (b'{"_meta":[]}', '"_meta" is not an object'),
+        (b'{"_meta":{"uuid":17}}', "the UUID is not a string"),
+        (b'{"_meta":{"uuid":"04c29687833b11ee8001010203040506"}}', "is not a UUID"),
     ],
     ids=[
         "empty",
@@ -202,9 +202,9 @@ def test_csv_fields_are_pythons(fields: list[str]) -> None:
 def test_csv_without_the_column_is_refused() -> None:
     """A record with too few fields, with odd quotes or another text in the column is an error."""
     for record, says in (
-        (b"a,b", "2 fields, and none of index 2"),
-        (b'"a"b,c,d', "no CSV"),
-        (b"a,b,c", "'c' is no UUID"),
+        (b"a,b", "2 fields, but no field of index 2"),
+        (b'"a"b,c,d', "not a CSV record"),
+        (b"a,b,c", "'c' is not a UUID"),
     ):
         with pytest.raises(MessageError, match=says):
             CsvColumn(2).get(record)
@@ -231,15 +231,15 @@ def test_a_protobuf_field() -> None:
 @pytest.mark.parametrize(
     ("record", "says"),
     [
-        (b"\x0a\x03abc", "field 1 is no UUID of 16 bytes"),
-        (b"\x08\x01", "field 1 is no UUID of 16 bytes"),
-        (b"\x12\x03ab", "no protobuf message"),
-        (b"\x10", "no protobuf message"),
-        (b"\x00", "no protobuf message"),
-        (b"\x17", "no protobuf message"),
-        (b"\x14", "no protobuf message"),
-        (b"\x13\x0a\x01a", "no protobuf message"),
-        (b"\x10" + b"\xff" * 11, "no protobuf message"),
+        (b"\x0a\x03abc", "field 1 is not a UUID of 16 bytes"),
+        (b"\x08\x01", "field 1 is not a UUID of 16 bytes"),
+        (b"\x12\x03ab", "not a protobuf message"),
+        (b"\x10", "not a protobuf message"),
+        (b"\x00", "not a protobuf message"),
+        (b"\x17", "not a protobuf message"),
+        (b"\x14", "not a protobuf message"),
+        (b"\x13\x0a\x01a", "not a protobuf message"),
+        (b"\x10" + b"\xff" * 11, "not a protobuf message"),
     ],
     ids=[
         "short",

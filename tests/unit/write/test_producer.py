@@ -106,11 +106,11 @@ def test_a_protobuf_message_gets_its_field() -> None:
 @pytest.mark.parametrize(
     ("content_type", "rows", "problem"),
     [
-        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b"[1]"], "no JSON object", id="no_object"),
-        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b'{"_meta":{"uuid":7}}'], "no text", id="number"),
-        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b'{"_meta":"x"}'], "is no object", id="text"),
-        pytest.param(CONTENT_TYPE_CSV, [b",a", b"a,b"], "'a' is no UUID", id="taken_column"),
-        pytest.param(CONTENT_TYPE_PROTO_FIXED, [b"", b"\x08\x07"], "field 1 is no UUID", id="taken_field"),
+        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b"[1]"], "not a JSON object", id="no_object"),
+        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b'{"_meta":{"uuid":7}}'], "not a string", id="number"),
+        pytest.param(CONTENT_TYPE_NDJSON, [b"{}", b'{"_meta":"x"}'], "is not an object", id="text"),
+        pytest.param(CONTENT_TYPE_CSV, [b",a", b"a,b"], "'a' is not a UUID", id="taken_column"),
+        pytest.param(CONTENT_TYPE_PROTO_FIXED, [b"", b"\x08\x07"], "field 1 is not a UUID", id="taken_field"),
     ],
 )
 def test_a_row_without_a_place_is_refused(content_type: str, rows: list[bytes], problem: str) -> None:

@@ -40,7 +40,7 @@ def test_chunks_are_gos(text: str, data: bytes) -> None:
     chunk = stream_sum.Chunk.parse(SPEC, record)
     assert chunk == stream_sum.Chunk(bytes(range(16)), 3, data, STAMP)
     assert bytes(chunk) == record
-    with pytest.raises(MessageError, match="no chunk"):
+    with pytest.raises(MessageError, match="is not a chunk"):
         stream_sum.Chunk.parse(SPEC, record.replace(b"SeqNo", b"Seq"))
 
 
