@@ -35,11 +35,11 @@ def skipping_scan(
     )
 
 
-def gone_of(found: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def gone_of(gaps: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the missing bytes that a scan found in no recorded gap, with the rest of records they cut."""
     missing = [
         (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
-        for gap in found
+        for gap in gaps
         if gap.kind in ("missing", "rest") and outside(recorded, gap.begin, gap.end)
     ]
     return [part for gap in missing for part in outside(recorded, *gap)]

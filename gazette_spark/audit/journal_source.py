@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -67,56 +66,63 @@ class PlannedRange:
         """Return the read of all records that begin in these offsets, and of few others if possible."""
         if self.committed:
             return self  # What commits a message may lie anywhere behind it.
-        some = tuple(each for each in self.pieces if each.begin < end and begin < each.end)
-        return replace(self, pieces=some)
+        near = tuple(piece for piece in self.pieces if piece.begin < end and begin < piece.end)
+        return replace(self, pieces=near)
 
 
 def plan_reads(
     client: JournalSource, options: SourceOptions, claims: Sequence[CoveredRange]
-) -> list[PlannedRange]:
-    """Plan the reads of covered ranges, each of another journal, in their order.
+) -> dict[str, PlannedRange]:
+    """Plan the reads of covered ranges, each of another journal; return them by journal.
 
     Raises:
         GazetteError: a journal cannot be asked about, or ends before its range.
     """
     view = JournalView(client, options)
-    by_name = {each.journal: each for each in claims if each.start < each.end}
+    by_name = {claim.journal: claim for claim in claims if claim.start < claim.end}
     view.refresh_specs(by_name)
+    # Of a journal that does not exist any more, all bytes are gone.
     gone = view.map_journals(lambda name: _is_gone(view, name), by_name)
     present = {name: claim for name, claim in by_name.items() if not gone[name]}
+    planned = {claim.journal: PlannedRange((), (), ()) for claim in claims}
+    for name in by_name.keys() - present.keys():
+        planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
     view.check_heads({name: claim.end for name, claim in present.items()})
     fragments = view.map_journals(view.fragments, present)
     framings = {name: view.framing(name) for name in present}
     skipped = view.map_journals(
         lambda name: _skipped(view, present[name], framings[name], fragments[name]), present
     )
-    pieces: dict[str, list[Piece]] = {name: [] for name in present}
+    ranges: list[OffsetRange] = []
     for name, claim in present.items():
+        gaps, lost = skipped[name]
         if claim.committed:
+            # The fate of a message follows from all bytes before it, so one task reads the range as a whole,
+            # from behind the last bytes that are gone.
             uuid_place(options, framings[name].name)  # Raises here rather than in a task.
-            skipped[name], pieces[name] = _whole(claim, framings[name], *skipped[name])
-    ranges = [
-        each
-        for name, claim in present.items()
-        if not claim.committed
-        for each in _ranges(claim, framings[name])
-    ]
-    total = sum(each.size_bytes for each in ranges)
+            begin = max([claim.start, *(end for _, end in lost)])
+            piece = Piece(
+                name, begin, claim.end, claim.end, starts_on_record=True, framing=framings[name].name
+            )
+            unread = ((claim.start, begin),) if claim.start < begin else ()
+            planned[name] = PlannedRange(gaps, unread, (piece,) if begin < claim.end else (), committed=True)
+            continue
+        planned[name] = PlannedRange(gaps, lost, ())
+        if framings[name].name == "none":  # The end of a batch is the end of a chunk.
+            ranges += [OffsetRange(name, span.begin, span.end) for span in claim.spans]
+        else:
+            ranges.append(OffsetRange(name, claim.start, claim.end))
+    total = sum(read.size_bytes for read in ranges)
     for piece in split(
         ranges,
         fragments,
-        solid={name: [each for each in found if each.is_compressed] for name, found in fragments.items()},
+        solid={name: [read for read in stored if read.is_compressed] for name, stored in fragments.items()},
         framings=framings,
         max_bytes=min(max(total // TASKS, LEAST_TASK_BYTES), options.max_bytes_per_partition),
     ):
-        pieces[piece.journal].append(piece)
-    planned = {
-        name: PlannedRange(*skipped[name], tuple(pieces[name]), claim.committed)
-        for name, claim in present.items()
-    }
-    for name in by_name.keys() - present.keys():
-        planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
-    return [planned.get(each.journal, PlannedRange((), (), ())) for each in claims]
+        read = planned[piece.journal]
+        planned[piece.journal] = replace(read, pieces=(*read.pieces, piece))
+    return planned
 
 
 def _is_gone(view: JournalView, journal: str) -> bool:
@@ -127,31 +133,14 @@ def _is_gone(view: JournalView, journal: str) -> bool:
     return False
 
 
-def _ranges(claim: CoveredRange, framing: RecordFraming) -> list[OffsetRange]:
-    """Return the ranges that are read one by one."""
-    if framing.name == "none":  # The end of a batch is the end of a chunk.
-        return [OffsetRange(claim.journal, each.begin, each.end) for each in claim.spans]
-    return [OffsetRange(claim.journal, claim.start, claim.end)]
-
-
-def _whole(
-    claim: CoveredRange, framing: RecordFraming, gaps: Gaps, gone: Gaps
-) -> tuple[tuple[Gaps, Gaps], list[Piece]]:
-    """Return the read of committed messages behind the last bytes that are gone."""
-    begin = max([claim.start, *(end for _, end in gone)])
-    piece = Piece(claim.journal, begin, claim.end, claim.end, starts_on_record=True, framing=framing.name)
-    lost = ((claim.start, begin),) if claim.start < begin else ()
-    return (gaps, lost), [piece] if begin < claim.end else []
-
-
 def _skipped(
     view: JournalView, claim: CoveredRange, framing: RecordFraming, fragments: Sequence[Fragment]
 ) -> tuple[Gaps, Gaps]:
     """Return the bytes that a read skips, and those of them that the ledger does not name."""
-    spans = [(each.begin, each.end) for each in fragments]
-    missing = skipped_spans(view.client, claim.journal, spans, claim.start, claim.end)
+    stored = [(fragment.begin, fragment.end) for fragment in fragments]
+    missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
-    gone = tuple(_with_cut_record(view, claim, framing, *each) for each in lost)
+    gone = tuple(_with_cut_record(view, claim, framing, *span) for span in lost)
     return tuple(sorted([*claim.gaps, *lost])), gone
 
 
@@ -171,53 +160,50 @@ def _with_cut_record(
 def read_records(
     spark: SparkSession,
     options: Mapping[str, str],
-    ranges: Mapping[int, PlannedRange],
+    plan: Mapping[str, PlannedRange],
     *,
     values: bool,
     places: bool = False,
 ) -> DataFrame:
-    """Return the records of planned ranges: columns ``range``, the range's number, ``offset`` and ``value``.
+    """Return the records of planned ranges: ``journal``, ``offset`` and maybe ``place`` and ``value``.
 
     Args:
         spark: The session.
         options: Options of the source.
-        ranges: The ranges, by number.
+        plan: The ranges, by journal.
         values: Read the records' bytes, too.
         places: Name the offset, too, to whose range a record belongs (``place``): of a committed message that
             of its acknowledgement.
     """
     spark.dataSource.register(AuditSource)
-    columns = ["range BIGINT", "offset BIGINT"]
+    columns = ["journal STRING", "offset BIGINT"]
     columns += ["place BIGINT"] * places + ["value BINARY"] * values
     reader = spark.read.format(AuditSource.name()).schema(", ".join(columns))
-    return reader.options(**options, plan=plan_text(ranges)).load()
+    return reader.options(**options, plan=plan_text(plan)).load()
 
 
-def plan_text(ranges: Mapping[int, PlannedRange]) -> str:
+def plan_text(plan: Mapping[str, PlannedRange]) -> str:
     """Return planned ranges as the option ``plan``."""
     return json.dumps(
         [
             {
-                "range": number,
-                "gaps": planned.gaps,
+                "gaps": read.gaps,
                 "pieces": [
-                    [p.journal, p.begin, p.end, p.limit, p.starts_on_record, p.framing]
-                    for p in planned.pieces
+                    [p.journal, p.begin, p.end, p.limit, p.starts_on_record, p.framing] for p in read.pieces
                 ],
-                "committed": planned.committed,
+                "committed": read.committed,
             }
-            for number, planned in ranges.items()
+            for read in plan.values()
         ]
     )
 
 
 class PlannedPartition(InputPartition):
-    """One task's work: a piece of a numbered range, and the bytes it skips."""
+    """One task's work: a piece of a range, and the bytes it skips."""
 
-    def __init__(self, piece: Piece, security: Security, number: int, gaps: Gaps, *, committed: bool) -> None:
+    def __init__(self, piece: Piece, security: Security, gaps: Gaps, *, committed: bool) -> None:
         self.piece = replace(piece, start=piece.begin)
         self.security = security
-        self.number = number
         self.gaps = gaps
         self.committed = committed
 
@@ -253,14 +239,10 @@ class AuditReader(DataSourceReader):
         security = security_for_tasks(self._options.security)
         return [
             PlannedPartition(
-                Piece(*piece),
-                security,
-                each["range"],
-                tuple(map(tuple, each["gaps"])),
-                committed=each["committed"],
+                Piece(*piece), security, tuple(map(tuple, read["gaps"])), committed=read["committed"]
             )
-            for each in plan
-            for piece in each["pieces"]
+            for read in plan
+            for piece in read["pieces"]
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -272,7 +254,7 @@ class AuditReader(DataSourceReader):
         piece, schema = partition.piece, to_arrow_schema(self._schema)
         framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
         build: dict[str, Callable[[Block], pa.Array]] = {
-            "range": lambda block: pa.array(np.full(len(block), partition.number)),
+            "journal": lambda block: pa.repeat(piece.journal, len(block)),
             "offset": Block.offset_array,
             "place": lambda block: block.columns.get(ACK_OFFSET, block.offset_array()),
             "value": framing.values,

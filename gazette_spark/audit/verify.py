@@ -1,18 +1,21 @@
 """Proves that a table's entries cover its journals without a seam, and that its rows are their records.
 
-The ledger is followed by plain functions (``tiling``). Then Spark reads each journal and the table once, adds
-both up by bins, and only the bins whose sums differ are looked at again (``parts``, ``spark_totals``). A
-result is one of three: the table differs; all of it was compared and is as it should be; or it was not
+Two DataFrames are compared: the *expected* rows, which are the ledger's ranges read from the journals again,
+and the *actual* rows of the table. Both are added up by ranges of offsets (``comparison``), and only a range
+whose sums differ is compared row by row. Rows that cannot be compared have a reason attached to their range
+(``parts``). The ledger is followed by plain functions before that (``tiling``).
+
+A result is one of three: the table differs; all of it was compared and is as it should be; or it was not
 compared as a whole, and the report says which offsets were not, and why.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from functools import reduce
+from itertools import groupby
 from typing import Literal
 
 from pyspark.errors import PySparkException
@@ -21,11 +24,39 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark._formats.arrays import Positions
 from gazette_spark._planning.reads import JournalSource
-from gazette_spark.audit.differences import Difference, OtherCommit, changed_rows, commits_of_others
+from gazette_spark.audit.comparison import (
+    FOREIGN,
+    RECORDS,
+    ROWS,
+    STRAY,
+    Comparison,
+    dead_letters,
+    rows_of,
+    side,
+)
+from gazette_spark.audit.data_ends import OriginColumns, origin_columns
 from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records
-from gazette_spark.audit.parts import Bins, Part, first_difference, parts_of, unequal
-from gazette_spark.audit.spark_totals import FOREIGN, SIDES, STRAY, Adder, TableRows, dead_letters
-from gazette_spark.audit.tiling import CoveredRange, Stored, Tiling, check_contiguous, shared_journals
+from gazette_spark.audit.parts import (
+    ADOPTED,
+    GONE,
+    RECREATED,
+    SHARED,
+    UPSERT,
+    Bins,
+    Part,
+    parts_of,
+    unequal,
+)
+from gazette_spark.audit.tiling import (
+    CoveredRange,
+    Difference,
+    OtherCommit,
+    Tiling,
+    changed_rows,
+    check_contiguous,
+    commits_of_others,
+    shared_journals,
+)
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.ledger.history import HistoryRow, app_ids, visible_entries
 from gazette_spark.options.source import READ_COMMITTED, parse_options
@@ -41,16 +72,12 @@ NO_COLUMNS = (
     "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
     "offset and value of the format raw"
 )
-UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
-SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
-RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
-GONE = "the journal no longer has these bytes"
+NO_ENTRY = "the table has a row here, which no visible entry accounts for"
 BEHIND_GONE = (
     "; bytes before offset {} are gone: a message that was repeated from them, or a transaction that began "
     "there, looks the same"
 )
 """Comes after a difference in committed messages, whose fate may hang on bytes that are gone."""
-ADOPTED = "rows from before the ledger was adopted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,26 +170,31 @@ def verify_table(
     """
     with _named_errors(table.name):
         history, metrics = read_history(spark, table)
-    report = Report(table.name, history[0].version if history else -1)
-    report.appended = {
-        row.version: rows
-        for row in history
-        if row.operation == "WRITE" and (rows := changed_rows(row, metrics).get("added")) is not None
-    }
-    report.difference = _follow_ledger(report, history, app_id)
-    writers = {app_id} if app_id else set(app_ids(history))
-    report.others = tuple(commits_of_others(history, metrics, writers))
-    if client is None or report.difference:
+        report = Report(table.name, history[0].version if history else -1)
+        report.appended = {
+            row.version: rows
+            for row in history
+            if row.operation == "WRITE" and (rows := changed_rows(row, metrics).get("added")) is not None
+        }
+        report.difference = _follow_ledger(report, history, app_id)
+        writers = {app_id} if app_id else set(app_ids(history))
+        report.others = tuple(commits_of_others(history, metrics, writers))
+        if client is None or report.difference:
+            return report
+        if report.claims:
+            _compare_rows(
+                report,
+                spark,
+                table,
+                client,
+                options,
+                app_id=app_id,
+                accepted=accepted,
+                locations=locations or {},
+            )
+        else:
+            report.unproven.append("its entries name no journal")
         return report
-    if not report.claims:
-        report.unproven.append("its entries name no journal")
-        return report
-    selected = {**options, "journals": report.claims[0].journal}  # An option says which; the plan decides.
-    if any(claim.committed for claim in report.claims):
-        selected["isolationLevel"] = READ_COMMITTED
-    with _named_errors(table.name):
-        _Audit(report, spark, client, selected, accepted, app_id).run(table, locations or {})
-    return report
 
 
 def read_history(
@@ -170,23 +202,29 @@ def read_history(
 ) -> tuple[list[HistoryRow], dict[int, Mapping[str, str]]]:
     """Return a table's commits, newest first, and their ``operationMetrics`` by version."""
     columns = ("version", "operation", "operationParameters", "userMetadata", "operationMetrics")
-    found = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
-    rows = [HistoryRow(each[0], each[1] or "", each[2] or {}, each[3]) for each in found]
-    return rows, {each[0]: each[4] or {} for each in found}
+    commits = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
+    rows = [HistoryRow(commit[0], commit[1] or "", commit[2] or {}, commit[3]) for commit in commits]
+    return rows, {commit[0]: commit[4] or {} for commit in commits}
 
 
 def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
     cleaned_up = bool(history) and history[-1].version > 0
-    for each in [app_id] if app_id else app_ids(history):
-        entries = [(row.version, entry) for row, entry in visible_entries(history, each, table=report.table)]
+    for writer in [app_id] if app_id else app_ids(history):
+        entries = [
+            (row.version, entry) for row, entry in visible_entries(history, writer, table=report.table)
+        ]
         if not entries:
             continue
-        tiling = check_contiguous(each, entries[::-1], cleaned_up=cleaned_up)
+        tiling = check_contiguous(writer, entries[::-1], cleaned_up=cleaned_up)
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
-        if miscounted := _miscounted(report, entries):
-            return miscounted
+        # Delta's log says how many rows a commit wrote. An entry that counted others is wrong.
+        for version, entry in reversed(entries):
+            counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
+            if entry.audit is not None and wrote not in (None, counted):
+                problem = f"its entry says that it brings {counted} rows, the commit wrote {wrote}"
+                return Difference(problem, version)
     if not report.tilings:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
         problem = f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
@@ -194,379 +232,285 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
     return None
 
 
-def _miscounted(report: Report, entries: Sequence[Stored]) -> Difference | None:
-    """Return the oldest entry that counted other rows than its commit appended, as Delta's log says."""
-    for version, entry in reversed(entries):
-        counted, wrote = sum(each.rows for each in entry.audit or ()), report.appended.get(version)
-        if entry.audit is not None and wrote not in (None, counted):
-            return Difference(
-                f"its entry says that it brings {counted} rows, the commit wrote {wrote}", version
+def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in order
+    report: Report,
+    spark: SparkSession,
+    table: DeltaTable,
+    client: JournalSource,
+    options: Mapping[str, str],
+    *,
+    app_id: str | None,
+    accepted: Accepted,
+    locations: Mapping[str, str],
+) -> None:
+    """Compare the records that the journals have in the ledger's ranges with the table's rows."""
+    claims, tilings = report.claims, {tiling.app_id: tiling for tiling in report.tilings}
+    rows = table.rows(spark, report.table_version)
+    names = origin_columns(dict(rows.dtypes))
+    report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
+
+    # Not all rows can be told to be records of a range. Such a range gets a reason here, and no step below
+    # needs to know which one it is.
+    shared = shared_journals(report.tilings)
+    refused: dict[int, str] = {}
+    for index, claim in enumerate(claims):
+        if tilings[claim.app_id].upsert:
+            refused[index] = UPSERT
+        elif claim.journal in shared:
+            refused[index] = RECREATED if claim.recreated else SHARED
+    compared = [claim for index, claim in enumerate(claims) if index not in refused]
+
+    # The expected side. Its plan says which bytes the journals have lost: their rows cannot be compared with
+    # records. Where entries counted their rows, and where rows have no origin, parts end with the commits.
+    committed = any(claim.committed for claim in claims)
+    options = {**options, "journals": claims[0].journal}  # An option says which; the plan decides.
+    options |= {"isolationLevel": READ_COMMITTED} if committed else {}
+    plan = plan_reads(client, parse_options(options, "batch"), compared)
+    parts: list[Part] = []
+    for index, claim in enumerate(claims):
+        reason = refused.get(index)
+        gone = () if reason else plan[claim.journal].gone
+        report.gone += [(claim.journal, *span) for span in gone]
+        if gone and claim.committed and names is None:
+            # Messages count where they were committed, and any of these may be of the bytes that are gone.
+            gone = ((claim.start, claim.end),)
+        by_commit = names is None or any(span.rows is not None for span in claim.spans)
+        parts += parts_of(claim, gone, refused=reason, by_commit=by_commit)
+    # An entry's digest is compared with rows where these have the bytes, else with records.
+    values = report.depth == "bytes"
+    read_values = values or any(part.span and part.span.digest for part in parts)
+
+    # The actual side: the table's rows, and dead letters in place of rows. Rows of a journal that was made
+    # again are left out: those of the old one may lie past the end of the new one.
+    others: list[DataFrame] = []
+    if names:
+        recreated = [claim.journal for claim in claims if claim.recreated]
+        all_rows = rows_of(rows, names, places=committed, values=values)
+        others.append(all_rows.where(~F.coalesce(F.col("journal").isin(recreated), F.lit(False))))  # noqa: FBT003 - Spark's
+    buried = {
+        tiling.app_id: _dead_tables(spark, tiling.dead_letters, locations)
+        for tiling in report.tilings
+        if tiling.dead_letters
+    }
+    if buried:
+        others.append(dead_letters(spark, buried))
+
+    def comparison(plan: Mapping[str, PlannedRange]) -> Comparison:
+        records = read_records(spark, options, plan, values=read_values, places=committed)
+        extra = {"place": "place"} if committed else {}
+        extra |= {"value": "value"} if read_values else {}
+        expected = side(records, RECORDS, journal="journal", offset="offset", **extra)
+        return Comparison(spark, reduce(DataFrame.unionAll, [expected, *others]), values, committed)
+
+    # One job adds up both sides. Everything is decided by its small result.
+    everything, bins = comparison(plan), Bins.of(parts)
+    records, actual, dead = everything.totals(bins)
+    report.records = dict.fromkeys((claim.journal for claim in compared), 0)
+    records_of, rows_in, dead_of = (bins.by_part(total.counts) for total in (records, actual, dead))
+    for part, count, letters in zip(parts, records_of, dead_of, strict=True):
+        if part.claim.journal in report.records:
+            report.records[part.claim.journal] += int(count)
+        if part.claim.app_id in buried:
+            report.dead[part.claim.journal] = report.dead.get(part.claim.journal, 0) + int(letters)
+
+    if names is None:
+        # Without columns of origin, rows can only be counted: those of a commit, and those of the table.
+        expected_rows = bins.by_part(records.committed - dead.committed)
+        report.difference = _wrong_count(report, parts, expected_rows)
+        if report.difference is None and app_id is None and _all_known(report, parts):
+            expected, count = int(expected_rows.sum()), rows.count()
+            if count != expected:
+                problem = f"the table has {count} rows, its bytes hold {expected} records"
+                report.difference = Difference(problem, report.table_version)
+    elif different := unequal(bins, records, actual, dead):
+        # Only the first bin that differs is read again, row by row.
+        part = bins.one(different[0])
+        read = plan[part.claim.journal]
+        near = comparison({part.claim.journal: read.near(part.begin, part.end)})
+        report.difference = _first_difference(part, near, read)
+    elif actual.outside.get(STRAY):
+        report.difference = Difference(NO_ENTRY, report.table_version, *everything.first_stray(bins))
+    elif count := actual.outside.get(FOREIGN):
+        if not any(tiling.foreign for tiling in report.tilings):
+            report.difference = Difference(NO_ENTRY, report.table_version)
+        elif not accepted.unclaimed:
+            report.unproven.append(f"{count} rows are of the query's other sources")
+
+    # Entries that counted and digested their rows vouch for those whose records are gone.
+    vouched: dict[int, Depth] = {}
+    if report.difference is None:
+        counts = [bins.by_part(total.committed).tolist() for total in (records, actual)]
+        vouched, report.difference = _compare_entries(
+            report, parts, counts, everything, names=names, parted=set(buried)
+        )
+
+    described = [
+        _describe(report, part, has_rows=bool(count), vouched=vouched.get(index), accepted=accepted)
+        for index, (part, count) in enumerate(zip(parts, rows_in, strict=True))
+    ]
+    for same, group in groupby(filter(None, described), lambda part: replace(part, begin=0, end=0)):
+        ranges = list(group)
+        report.ranges.append(replace(same, begin=ranges[0].begin, end=ranges[-1].end))
+    missing = [part for part in report.ranges if part.depth not in PROOFS]
+    report.unproven += sorted({part.reason for part in missing if part.reason and not part.accepted})
+    if missing == report.ranges and report.ranges and not report.unproven:
+        report.unproven.append("nothing was compared")
+
+
+def _dead_tables(spark: SparkSession, names: Sequence[str], locations: Mapping[str, str]) -> list[DeltaTable]:
+    """Return the tables of dead letters that entries call so, each once."""
+    tables = {}
+    for name in names:
+        path = locations.get(name)
+        table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
+        if table.path is None and not spark.catalog.tableExists(name):
+            problem = (
+                f"its dead letters are in table {name} of a catalog, which this session does not have: "
+                f"say where that is, --dead-letters {name}=URL"
             )
+            raise InputError(problem)
+        tables[table.name] = table
+    return list(tables.values())
+
+
+def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> Difference | None:
+    """Return the first commit that wrote another number of rows than its bytes hold records."""
+    if any(tiling.foreign for tiling in report.tilings):
+        return None
+    expected: dict[int, int] = {}
+    lossy = {part.span.table_version for part in parts if part.span and part.reason == GONE}
+    for part, count in zip(parts, records, strict=True):
+        if part.span and part.reason is None:
+            version = part.span.table_version
+            expected[version] = expected.get(version, 0) + int(count)
+    for version, count in sorted(expected.items()):
+        wrote = report.appended.get(version)
+        if wrote not in (None, count) and version not in lossy:
+            return Difference(f"the commit wrote {wrote} rows, its bytes hold {count} records", version)
     return None
 
 
-@dataclass(slots=True)
-class _Audit:
-    report: Report
-    spark: SparkSession
-    client: JournalSource
-    options: Mapping[str, str]
-    accepted: Accepted
-    app_id: str | None
-    ranges: dict[int, PlannedRange] = field(default_factory=dict)
-    """Planned reads, by the index of their claim."""
-
-    def run(self, table: DeltaTable, locations: Mapping[str, str]) -> None:
-        """Compare the rows; the report has the result."""
-        report = self.report
-        rows = TableRows.of(self.spark, table, report.table_version)
-        names = rows.columns
-        report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
-        parts, numbers = self._plan(by_commit=names is None)
-        values = report.depth == "bytes"
-        # Digests are compared with rows where these have the bytes, else with records.
-        values_too = values or any(part.span and part.span.digest for part in parts)
-        places = names is None
-        journals = read_records(self.spark, self.options, self.ranges, values=values_too, places=places)
-        sides = {"records": journals}
-        if names:
-            again = [claim.journal for claim in report.claims if claim.recreated]
-            # Rows of the journal that was deleted lie past the end of the new one, too.
-            other = ~F.coalesce(F.col("journal").isin(again), F.lit(False))  # noqa: FBT003 - Spark's
-            sides["rows"] = rows.origins(values=values).where(other)
-        buried = {
-            each.app_id: self._dead_tables(each.dead_letters, locations)
-            for each in report.tilings
-            if each.dead_letters
-        }
-        if buried:
-            sides["dead"] = dead_letters(self.spark, buried, values=values)
-        adder, bins = Adder(self.spark, sides, values), Bins.of(parts)
-        totals = adder.totals(bins, numbers)
-        records, there, dead = (totals[side].by_part(bins) for side in SIDES)
-        sums = _Sums(report, parts, numbers, records, there, dead, frozenset(buried))
-        sums.describe()
-        vouched: Mapping[int, Depth] = {}
-        if names is None:
-            report.difference = sums.miscounted() or self._other_count(rows.rows, sums)
-        elif different := unequal(bins, *totals.values()):
-            number = numbers[int(bins.part[different[0]])]
-            report.difference = self._locate(adder, bins.one(different[0]), number)
-        else:
-            report.difference = self._stray(adder, bins, numbers, totals["rows"].outside)
-        if not report.difference:
-            vouched, report.difference = sums.audit(adder, has_columns=names is not None)
-        if not report.difference and names and names.place:
-            more, report.difference = self._audit_committed(rows.origins(values=values, places=True), sums)
-            vouched = {**vouched, **more}
-        self._describe(sums, vouched)
-
-    def _dead_tables(self, names: Sequence[str], given: Mapping[str, str]) -> list[DeltaTable]:
-        """Return the tables of dead letters that entries call so, each once."""
-        found = {}
-        for name in names:
-            table = DeltaTable(path=given[name], table=None) if name in given else DeltaTable.named(name)
-            if table.path is None and not self.spark.catalog.tableExists(name):
-                problem = (
-                    f"its dead letters are in table {name} of a catalog, which this session does not have: "
-                    f"say where that is, --dead-letters {name}=URL"
-                )
-                raise InputError(problem)
-            found[table.name] = table
-        return list(found.values())
-
-    def _plan(self, *, by_commit: bool) -> tuple[list[Part], list[int | None]]:
-        """Plan the reads; return all parts, each with the number of its read if its range is read."""
-        report = self.report
-        shared = shared_journals(report.tilings)
-        unlike = {each.app_id for each in report.tilings if each.upsert}
-        claims = report.claims
-        read = {
-            index: claim
-            for index, claim in enumerate(claims)
-            if claim.journal not in shared and claim.app_id not in unlike
-        }
-        options = parse_options(self.options, "batch")
-        self.ranges = dict(zip(read, plan_reads(self.client, options, list(read.values())), strict=True))
-        parts: list[Part] = []
-        numbers: list[int | None] = []
-        for index, claim in enumerate(claims):
-            gone = self.ranges[index].gone if index in read else ()
-            report.gone += [(claim.journal, *each) for each in gone]
-            apart = by_commit
-            if claim.committed:
-                # By commit they lie where they were committed, and any may be of the bytes that are gone.
-                gone = ((claim.start, claim.end),) if gone and by_commit else gone
-            else:
-                apart |= any(span.rows is not None for span in claim.spans)
-            made = list(parts_of(claim, gone, refused=index not in read, by_commit=apart))
-            parts += made
-            numbers += [index if index in read else None] * len(made)
-            if index in read:
-                report.records[claim.journal] = 0
-        return parts, numbers
-
-    def _locate(self, adder: Adder, part: Part, number: int | None) -> Difference:
-        """Find the first difference in a bin that has one, in ever smaller bins."""
-        assert number is not None
-        while True:
-            bins = Bins.of([part])
-            near = {number: self.ranges[number].near(part.begin, part.end)}
-            records = read_records(self.spark, self.options, near, values=adder.values)
-            adder = replace(adder, sides={**adder.sides, "records": records})
-            different = unequal(bins, *adder.totals(bins, [number]).values()) if len(bins) > 1 else []
-            if not different:
-                break
-            part = bins.one(different[0])
-        sides = adder.counted(bins, [number])
-        present = Counter(sides["rows"]) + Counter(sides["dead"])
-        what = "committed message" if part.claim.committed else "record"
-        found = first_difference(sides["records"], present, what)
-        offset, problem = found or (part.begin, f"the rows of these offsets are not the {what}s")
-        end = None if found else part.end
-        if part.claim.committed:
-            problem += "".join(BEHIND_GONE.format(end) for _, end in self.ranges[number].gone)
-        return Difference(problem, self._version(part.claim, number, offset), part.claim.journal, offset, end)
-
-    def _version(self, claim: CoveredRange, number: int, offset: int) -> int:
-        """Return the version whose commit added a record, or would have."""
-        if not claim.committed:
-            return claim.version_at(offset)
-        records = read_records(
-            self.spark, self.options, {number: self.ranges[number]}, values=False, places=True
-        )
-        found = records.where(F.col("offset") == offset).first()
-        return claim.version_at(found["place"]) if found else claim.table_version
-
-    def _stray(
-        self, adder: Adder, bins: Bins, numbers: Sequence[int | None], outside: Mapping[int, int]
-    ) -> Difference | None:
-        foreign = any(tiling.foreign for tiling in self.report.tilings)
-        others = outside.get(FOREIGN, 0)
-        if outside.get(STRAY, 0):
-            where = adder.stray(bins, numbers)
-        elif others and not foreign:
-            where = None, None
-        else:
-            if others and not self.accepted.unclaimed:
-                self.report.unproven.append(f"{others} rows are of the query's other sources")
-            return None
-        problem = "the table has a row here, which no visible entry accounts for"
-        return Difference(problem, self.report.table_version, *where)
-
-    def _other_count(self, rows: DataFrame, sums: _Sums) -> Difference | None:
-        """Compare the number of all rows with that of all records, where all are known."""
-        report = self.report
-        whole = not report.gone and not any(each.upsert or each.foreign for each in report.tilings)
-        if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
-            return None
-        expected = int(sums.records.sum() - sums.dead.sum())
-        if (found := rows.count()) == expected:
-            return None
-        problem = f"the table has {found} rows, its bytes hold {expected} records"
-        return Difference(problem, report.table_version)
-
-    def _audit_committed(self, rows: DataFrame, sums: _Sums) -> tuple[Mapping[int, Depth], Difference | None]:
-        """Compare what entries counted with the rows that were committed in their bytes.
-
-        Returns:
-            The parts whose messages are gone and whose rows are those of entries; the first difference.
-        """
-        claims = {id(part.claim): part.claim for part in sums.parts if part.state != "refused"}
-        counted = {
-            id(claim): [
-                Part(claim, each.begin, each.end, span=each) for each in claim.spans if each.rows is not None
-            ]
-            for claim in claims.values()
-            if claim.committed
-        }
-        parts = list(chain.from_iterable(counted.values()))
-        if not parts:
-            return {}, None
-        digested = self.report.depth == "bytes"
-        bins, nowhere = Bins.of(parts), [None] * len(parts)
-        adder = Adder(self.spark, {"rows": rows}, values=digested)
-        counts = adder.totals(bins, nowhere)["rows"].by_part(bins)
-        found = [_Counted(part, int(count), "rows") for part, count in zip(parts, counts, strict=True)]
-        if difference := _unlike(self.report, adder, found, "rows" if digested else "records"):
-            return {}, difference
-        vouched: dict[int, Depth] = {}
-        for index, part in enumerate(sums.parts):
-            some = counted.get(id(part.claim), [])
-            # A message of the bytes that are gone may have been committed in any commit.
-            every = sum(each.end - each.begin for each in some) == part.claim.end - part.claim.start
-            if part.state == "gone" and every:
-                spans = [each.span for each in some if each.span and each.span.rows]
-                proven = digested and all(span.digest for span in spans)
-                vouched[index] = "entry" if proven else "counts"
-        return vouched, None
-
-    def _describe(self, sums: _Sums, vouched: Mapping[int, Depth]) -> None:
-        """Say of all offsets how they were compared, and why not where they were not."""
-        report = self.report
-        described = [self._described(part, index, sums, vouched) for index, part in enumerate(sums.parts)]
-        for (app_id, journal, depth, reason, accepted), group in groupby(
-            (each for each in described if each),
-            lambda each: (each.app_id, each.journal, each.depth, each.reason, each.accepted),
-        ):
-            some = list(group)
-            begin, end = some[0].begin, some[-1].end
-            report.ranges.append(ComparedRange(app_id, journal, begin, end, depth, reason, accepted))
-        compared = [each for each in report.ranges if each.depth in PROOFS]
-        missing = [each for each in report.ranges if each.depth not in PROOFS and not each.accepted]
-        report.unproven += sorted({each.reason for each in missing if each.reason})
-        if report.ranges and not compared and not report.unproven:
-            report.unproven.append("nothing was compared")
-
-    def _described(
-        self, part: Part, index: int, sums: _Sums, vouched: Mapping[int, Depth]
-    ) -> ComparedRange | None:
-        claim, depth, reason, accepted = part.claim, self.report.depth, None, False
-        if part.state == "gone":
-            depth, reason, accepted = "nothing", GONE, self.accepted.gone
-            if index in vouched:
-                depth = vouched[index]
-                reason = None if depth == "entry" else GONE
-        elif part.state == "refused":
-            mine = [each for each in self.report.tilings if each.app_id == claim.app_id]
-            depth, reason = "nothing", RECREATED if claim.recreated else SHARED
-            if any(each.upsert for each in mine):
-                reason = UPSERT
-        elif part.state == "adopted":
-            if not sums.rows[index] and depth != "counts":
-                return None
-            depth, reason, accepted = "nothing", ADOPTED, self.accepted.unclaimed
-        elif depth == "counts":
-            reason = NO_COLUMNS
-            if part.span is None or part.span.table_version not in self.report.appended:
-                depth = "nothing"
-                reason += ", and the commit does not say how many rows it wrote"
-        return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, accepted)
+def _all_known(report: Report, parts: Sequence[Part]) -> bool:
+    """Return whether the records of all rows are known."""
+    others = any(tiling.upsert or tiling.foreign for tiling in report.tilings)
+    return not report.gone and not others and all(part.reason is None for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """The numbers of rows of all sides, by part."""
-
-    report: Report
-    parts: Sequence[Part]
-    numbers: Sequence[int | None]
-    """Number of each part's read, if its range is read."""
-    records: Positions
-    rows: Positions
-    dead: Positions
-    parted: frozenset[str]
-    """Writers with dead letters."""
-
-    def describe(self) -> None:
-        """Put the numbers of records and dead letters into the report."""
-        report = self.report
-        for index, part in enumerate(self.parts):
-            journal = part.claim.journal
-            if journal in report.records:
-                report.records[journal] += int(self.records[index])
-            if part.claim.app_id in self.parted:
-                report.dead[journal] = report.dead.get(journal, 0) + int(self.dead[index])
-
-    def miscounted(self) -> Difference | None:
-        """Return the first commit that says it wrote another number of rows than its bytes hold records."""
-        if any(tiling.foreign for tiling in self.report.tilings):
-            return None
-        counted: dict[int, int] = {}
-        lossy = {part.span.table_version for part in self.parts if part.span and part.state == "gone"}
-        for index, part in enumerate(self.parts):
-            if part.span and part.state == "compared":
-                version = part.span.table_version
-                here = int(self.records[index] - self.dead[index])
-                counted[version] = counted.get(version, 0) + here
-        for version, records in sorted(counted.items()):
-            wrote = self.report.appended.get(version)
-            if wrote not in (None, records) and version not in lossy:
-                return Difference(f"the commit wrote {wrote} rows, its bytes hold {records} records", version)
-        return None
-
-    def audit(self, adder: Adder, *, has_columns: bool) -> tuple[Mapping[int, Depth], Difference | None]:
-        """Compare what entries counted with the records; with the rows where the records cannot say it.
-
-        Returns:
-            The parts whose records are missing and whose rows are those of their entry; the first difference.
-        """
-        in_bytes = self.report.depth == "bytes"
-        vouched: dict[int, Depth] = {}
-        counted: list[_Counted] = []
-        for (_, span), group in groupby(
-            enumerate(self.parts), lambda each: (id(each[1].claim), each[1].span)
-        ):
-            some = dict(group)
-            indexes = list(some)
-            claim = some[indexes[0]].claim
-            lost = [index for index, part in some.items() if part.state == "gone"]
-            by_rows = bool(lost) or claim.app_id in self.parted
-            if span is None or span.rows is None or (by_rows and not has_columns):
-                continue
-            side: Side = "rows" if by_rows else "records"
-            count = int((self.rows if by_rows else self.records)[indexes].sum())
-            part = Part(claim, span.begin, span.end, span=span)
-            counted.append(_Counted(part, count, side, self.numbers[indexes[0]]))
-            proven = not span.rows or (in_bytes and span.digest)
-            vouched.update(dict.fromkeys(lost, "entry" if proven else "counts"))
-        return vouched, _unlike(self.report, adder, counted, "rows" if in_bytes else "records")
+def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Difference:
+    """Return the first difference in a part whose sums differ."""
+    claim, what = part.claim, "committed message" if part.claim.committed else "record"
+    offset, problem, place = near.first_in(part, what) or (
+        None,
+        f"the rows of these offsets are not the {what}s",
+        None,
+    )
+    # A message belongs to the commit that has its acknowledgement. A row that is none has no such commit.
+    at = place if claim.committed else part.begin if offset is None else offset
+    version = claim.table_version if at is None else claim.version_at(at)
+    if claim.committed:
+        problem += "".join(BEHIND_GONE.format(end) for _, end in read.gone)
+    if offset is None:
+        return Difference(problem, version, claim.journal, part.begin, part.end)
+    return Difference(problem, version, claim.journal, offset)
 
 
-Side = Literal["records", "rows"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """A commit's bytes of a journal whose rows its entry counted, and the rows that are there."""
-
-    part: Part
-    count: int
-    side: Side
-    """Side that was counted."""
-    number: int | None = None
-    """Number of the read of its records."""
-
-
-def _unlike(report: Report, adder: Adder, counted: Sequence[_Counted], digested: Side) -> Difference | None:
-    """Return the first commit whose entry has another number of rows than there are, or another digest.
+def _compare_entries(
+    report: Report,
+    parts: Sequence[Part],
+    counts: Sequence[Sequence[int]],
+    everything: Comparison,
+    *,
+    names: OriginColumns | None,
+    parted: set[str],
+) -> tuple[dict[int, Depth], Difference | None]:
+    """Compare what entries counted and digested with the records; with the rows where records cannot say it.
 
     Args:
-        report: Gets the number of those that have what their entry says.
-        adder: Adds up the sides.
-        counted: What is compared.
-        digested: Side that has the bytes. Where rows have them, they are the records, or the comparison
-            before this one found a difference; so they stand for records, too.
+        report: Gets the number of commits that have what their entry says.
+        parts: All parts.
+        counts: Numbers of records and of rows that were committed in a part's bytes.
+        everything: Both sides.
+        names: The table's columns of origin.
+        parted: Writers with dead letters.
+
+    Returns:
+        The depth of parts whose records are gone and whose rows are those of entries; the first difference.
     """
+    in_bytes = report.depth == "bytes"
+    gone = {id(part.claim) for part in parts if part.reason == GONE}
+    spans: list[tuple[Part, int, int]] = []
+    vouched: dict[int, Depth] = {}
+    for (_, span), group in groupby(enumerate(parts), lambda item: (id(item[1].claim), item[1].span)):
+        indexes = [index for index, _ in group]
+        claim = parts[indexes[0]].claim
+        if span is None or span.rows is None:
+            continue
+        lost = [index for index in indexes if parts[index].reason == GONE]
+        # A message of bytes that are gone may have been committed in any commit of its journal.
+        is_lossy = id(claim) in gone if claim.committed else bool(lost)
+        has_rows = names is not None and (not claim.committed or names.place is not None)
+        by_rows = is_lossy or claim.app_id in parted or (claim.committed and has_rows)
+        if by_rows and not has_rows:
+            continue
+        number = ROWS if by_rows else RECORDS
+        count = sum(counts[number][index] for index in indexes)
+        spans.append((Part(claim, span.begin, span.end, span), number, count))
+        witnesses = claim.spans if claim.committed else (span,)
+        if all(witness.rows is not None for witness in witnesses) and (
+            not claim.committed
+            or sum(witness.end - witness.begin for witness in witnesses) == claim.end - claim.start
+        ):
+            proven = all(not witness.rows or (in_bytes and witness.digest) for witness in witnesses)
+            vouched.update(dict.fromkeys(lost, "entry" if proven else "counts"))
     problems: dict[int, str] = {}
-    some: list[int] = []
-    for index, each in enumerate(counted):
-        span = each.part.span
-        assert span is not None
-        what = "rows in the table" if each.side == "rows" else "records in the journal"
-        if span.rows != each.count:
-            problems[index] = f"its entry says {span.rows} rows, there are {each.count} {what}"
-        elif span.digest and digested in ("rows", each.side):
-            some.append(index)
-    if some and not problems:
-        found = adder.digests(
-            digested, [counted[index].part for index in some], [counted[index].number for index in some]
-        )
-        for at, index in enumerate(some):
-            span = counted[index].part.span
-            assert span is not None
-            if span.digest != found.get(at):
+    for index, (part, number, count) in enumerate(spans):
+        assert part.span is not None
+        if part.span.rows != count:
+            where = "rows in the table" if number == ROWS else "records in the journal"
+            problems[index] = f"its entry says {part.span.rows} rows, there are {count} {where}"
+    # Where rows have the bytes, they are the records, or a difference was found before: they stand for both.
+    digested = [
+        index
+        for index, (part, number, _) in enumerate(spans)
+        if part.span and part.span.digest and (in_bytes or number == RECORDS)
+    ]
+    if digested and not problems:
+        digests = everything.digests(ROWS if in_bytes else RECORDS, [spans[index][0] for index in digested])
+        whose = "rows" if in_bytes else "records"
+        for at, index in enumerate(digested):
+            part = spans[index][0]
+            assert part.span is not None
+            if part.span.digest != digests.get(at):
                 problems[index] = (
-                    f"its entry has the digest {span.digest}, its {digested} have {found.get(at)}"
+                    f"its entry has the digest {part.span.digest}, its {whose} have {digests.get(at)}"
                 )
     if not problems:
-        report.audited += len(counted)
-        return None
-    first = min(problems)
-    part = counted[first].part
+        report.audited += len(spans)
+        return vouched, None
+    part = spans[min(problems)][0]
     assert part.span is not None
     version = part.span.table_version
-    return Difference(problems[first], version, part.claim.journal, part.begin, part.end)
+    return {}, Difference(problems[min(problems)], version, part.claim.journal, part.begin, part.end)
+
+
+def _describe(
+    report: Report, part: Part, *, has_rows: bool, vouched: Depth | None, accepted: Accepted
+) -> ComparedRange | None:
+    """Return how the rows of a part were compared; None if there are none to compare."""
+    claim, depth, reason, is_accepted = part.claim, report.depth, part.reason, False
+    if reason == ADOPTED and not has_rows and depth != "counts":
+        return None
+    if reason == GONE and vouched:
+        depth, reason, is_accepted = vouched, None if vouched == "entry" else GONE, accepted.gone
+    elif reason:
+        depth = "nothing"
+        is_accepted = {GONE: accepted.gone, ADOPTED: accepted.unclaimed}.get(reason, False)
+    elif depth == "counts":
+        reason = NO_COLUMNS
+        if part.span is None or part.span.table_version not in report.appended:
+            depth = "nothing"
+            reason += ", and the commit does not say how many rows it wrote"
+    return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, is_accepted)
 
 
 @contextmanager

@@ -81,8 +81,7 @@ def checked_location(table: str) -> str:
 
 def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
     """Show where a table's rows end; ask the broker only if they do not say it themselves."""
-    from gazette_spark.audit.data_ends import RecordOptions, data_ends
-    from gazette_spark.audit.delta_rows import DeltaRows
+    from gazette_spark.audit.data_ends import DeltaRows, RecordOptions, data_ends
 
     rows = DeltaRows(table)
     found = data_ends(rows, None)

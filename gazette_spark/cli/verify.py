@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
@@ -131,8 +131,8 @@ def verify(
     VERIFIED: nothing differs, but some rows were not compared, or by number only; the report says which and
     why.
     """
-    locations = dict(_pair(each, "--dead-letters", "NAME=LOCATION") for each in dead_letters)
-    settings = dict(_pair(each, "--conf", "KEY=VALUE") for each in conf)
+    locations = dict(_pair(pair, "--dead-letters", "NAME=LOCATION") for pair in dead_letters)
+    settings = dict(_pair(pair, "--conf", "KEY=VALUE") for pair in conf)
     if remote and settings:
         raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
     connect = make_connect(endpoint, timeout)
@@ -187,20 +187,20 @@ def source_options(
 ) -> dict[str, str]:
     """Return the options by which executors read the journals, and enter the cluster as the command does."""
     env = connect.variables()
-    found = {
+    options = {
         "brokerAddress": connect.endpoint,
         "sep": separator,
         "quote": quote,
         "maxRecordBytes": str(max_record_bytes),
     }
-    given = {"framing": framing, "uuidPath": uuid_path, "includeAcks": "true" if include_acks else None}
-    found |= {option: text for option, text in given.items() if text}
+    optional = {"framing": framing, "uuidPath": uuid_path, "includeAcks": "true" if include_acks else None}
+    options |= {option: text for option, text in optional.items() if text}
     if identity := next((name for name in IDENTITIES if env.get(name)), None):
-        found[IDENTITIES[identity]] = env[identity]
-    if remote and "auth.tokenFile" in found:
-        found["auth.token"] = _content(found.pop("auth.tokenFile")).strip()
+        options[IDENTITIES[identity]] = env[identity]
+    if remote and "auth.tokenFile" in options:
+        options["auth.token"] = _content(options.pop("auth.tokenFile")).strip()
     # The contents: a Connect server has other files.
-    return found | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
+    return options | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
 
 
 def _content(path: str) -> str:
@@ -277,14 +277,14 @@ def journal_rows(report: Report) -> Iterator[dict[str, object]]:
 
 def lost_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield a line for each gap that entries name, and for bytes that are gone without being named."""
-    named = [(claim.journal, *gap, True) for claim in report.claims for gap in claim.gaps]
-    found = [(*gone, False) for gone in report.gone]
-    for journal, begin, end, recorded in sorted(named + found):
+    recorded_gaps = [(claim.journal, *gap, True) for claim in report.claims for gap in claim.gaps]
+    gone = [(*span, False) for span in report.gone]
+    for journal, begin, end, recorded in sorted(recorded_gaps + gone):
         yield {"journal": journal, "begin": begin, "end": end, "bytes": end - begin, "recorded": recorded}
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """Yield the report's lines for people."""
+    """Yield the report's lines for people; the last one is the verdict."""
     if rows := list(journal_rows(report)):
         yield text_table(rows, ["app_id", "journal", "begin", "end", "commits", "records"])
     if lost := list(lost_rows(report)):
@@ -293,56 +293,41 @@ def report_lines(report: Report) -> Iterator[str]:
     for tiling in report.tilings:
         if tiling.cleaned_up:
             yield f"app id {tiling.app_id!r}: Delta's log no longer has its first entries"
-    yield from _uneven(report)
+    words = {"nothing": "not at all", "counts": "by count", "entry": "with their entry"}
+    uneven: list[dict[str, object]] = [
+        asdict(part) | {"compared": words.get(part.depth, f"by {part.depth}")}
+        for part in report.ranges
+        if part.reason or part.depth != report.depth
+    ]
+    if uneven:
+        yield "\nOffsets whose rows were not compared like the rest:"
+        yield text_table(uneven, ["app_id", "journal", "begin", "end", "compared", "reason"])
     if report.others:
         yield "\nCommits without a ledger entry that may have changed rows:"
-        yield from (f"  {each}" for each in report.others)
+        yield from (f"  {commit}" for commit in report.others)
     if report.difference:
         yield f"DIFFERENT: {report.difference}"
         return
+    compared = f"table version {report.table_version}"
     if report.depth == "entries":
         entries = sum(tiling.entries for tiling in report.tilings)
         cover = "ledger entry covers" if entries == 1 else "ledger entries cover"
         yield f"{entries:,} {cover} the journals without gap or overlap."
+        compared = f"the ledger of {compared}; no row was compared"
+    else:
+        records, dead = sum(report.records.values()), sum(report.dead.values())
+        once = "" if report.depth == "counts" else ", each once"
+        as_dead = f", {dead:,} of them in a dead letter table" if dead else ""
+        noun = "record" if records == 1 else "records"
+        compared = f"{records:,} {noun}{once}{as_dead}; {compared}, {COMPARED[report.depth]}"
     if report.audited:
         yield f"{report.audited:,} ranges have the rows and digests that their entries state."
     if report.unproven:
-        yield f"No difference was found in what was compared: {_compared(report)}."
+        yield f"No difference was found in what was compared: {compared}."
         yield f"NOT VERIFIED: {'; '.join(report.unproven)}"
     else:
-        but = ", but for the offsets listed" if any(each.accepted for each in report.ranges) else ""
-        yield f"VERIFIED{but}: {_compared(report)}."
-
-
-def _compared(report: Report) -> str:
-    """Return what was compared, and how."""
-    version = f"table version {report.table_version}"
-    if report.depth == "entries":
-        return f"the ledger of {version}; no row was compared"
-    records, dead = sum(report.records.values()), sum(report.dead.values())
-    once = "" if report.depth == "counts" else ", each once"
-    as_dead = f", {dead:,} of them in a dead letter table" if dead else ""
-    noun = "record" if records == 1 else "records"
-    return f"{records:,} {noun}{once}{as_dead}; {version}, {COMPARED[report.depth]}"
-
-
-def _uneven(report: Report) -> Sequence[str]:
-    """Return lines about offsets that were not compared as deep as the others."""
-    rows: list[dict[str, object]] = [
-        asdict(each) | {"compared": _depth(each.depth)}
-        for each in report.ranges
-        if each.reason or each.depth != report.depth
-    ]
-    if not rows:
-        return ()
-    columns = ["app_id", "journal", "begin", "end", "compared", "reason"]
-    return "\nOffsets whose rows were not compared like the rest:", text_table(rows, columns)
-
-
-def _depth(depth: str) -> str:
-    return {"nothing": "not at all", "counts": "by count", "entry": "with their entry"}.get(
-        depth, f"by {depth}"
-    )
+        but = ", but for the offsets listed" if any(part.accepted for part in report.ranges) else ""
+        yield f"VERIFIED{but}: {compared}."
 
 
 def report_json(report: Report, table: str) -> dict[str, Any]:
@@ -363,15 +348,15 @@ def report_json(report: Report, table: str) -> dict[str, Any]:
                 "commits": [
                     {"table_version": version, "rows": report.appended.get(version)}
                     for version in sorted(
-                        {span.table_version for each in tiling.claims for span in each.spans}
+                        {span.table_version for claim in tiling.claims for span in claim.spans}
                     )
                 ],
             }
             for tiling in report.tilings
         ],
         "journals": list(journal_rows(report)),
-        "ranges": [asdict(each) for each in report.ranges],
+        "ranges": [asdict(part) for part in report.ranges],
         "gone": list(lost_rows(report)),
         "audited": report.audited,
-        "commits_of_others": [asdict(each) for each in report.others],
+        "commits_of_others": [asdict(commit) for commit in report.others],
     }

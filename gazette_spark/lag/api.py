@@ -117,16 +117,16 @@ class Api:
         except UnicodeDecodeError:
             return _no_such_path()
         for pattern, methods in ROUTES:
-            if (found := _match(pattern, names)) is None:
+            if (matched := _match(pattern, names)) is None:
                 continue
             handler = methods.get(request.method)
             if handler is None or (request.method == "DELETE" and not self.allow_delete):
-                allowed = [each for each in methods if each != "DELETE" or self.allow_delete]
+                allowed = [name for name in methods if name != "DELETE" or self.allow_delete]
                 return HttpAnswer(
                     405, PLAIN, b"Method Not Allowed\n", (("Allow", ", ".join([*allowed, "OPTIONS"])),)
                 )
             try:
-                return handler(self, found, request)
+                return handler(self, matched, request)
             except _NotFoundError as error:
                 return self.error(404, str(error), request)
         return _no_such_path()
@@ -193,8 +193,8 @@ def _ready(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
 
 
 def _metrics(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
-    found = metrics.exposition(api.monitor, api.clock()) + api.more_metrics().encode()
-    return HttpAnswer(200, metrics.CONTENT_TYPE, found)
+    text = metrics.exposition(api.monitor, api.clock()) + api.more_metrics().encode()
+    return HttpAnswer(200, metrics.CONTENT_TYPE, text)
 
 
 def _clusters(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:

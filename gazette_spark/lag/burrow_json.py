@@ -110,12 +110,12 @@ def topics_json(topics: Mapping[str, Sequence[PartitionWindow]]) -> dict[str, An
 
 def shortest(number: float) -> float:
     """Return the number with the fewest digits that is the same 32-bit float, whole ones as integers."""
-    wanted = float32(number)
-    if wanted.is_integer():
-        return int(wanted)
+    rounded = float32(number)
+    if rounded.is_integer():
+        return int(rounded)
     # Nine digits tell any two 32-bit floats apart.
-    candidates = (float(f"{wanted:.{digits}g}") for digits in range(1, 10))
-    return next(candidate for candidate in candidates if float32(candidate) == wanted)
+    candidates = (float(f"{rounded:.{digits}g}") for digits in range(1, 10))
+    return next(candidate for candidate in candidates if float32(candidate) == rounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _window(value: object, path: str) -> PartitionWindow:
             raise InputError(
                 f"{path}.broker_offsets[{at}]: expected an integer from 0 to {MAX_INT64}, got {_shown(head)}"
             )
-    slots = [_slot(each, f"{path}.offsets[{at}]") for at, each in enumerate(fields.array("offsets"))]
+    slots = [_slot(slot, f"{path}.offsets[{at}]") for at, slot in enumerate(fields.array("offsets"))]
     return PartitionWindow(
         fields.text("topic"),
         fields.integer("partition", most=2**31 - 1),

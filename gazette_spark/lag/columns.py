@@ -59,7 +59,7 @@ class WindowColumns:
     def __post_init__(self) -> None:
         columns = (self.partitions, self.owners, self.client_ids, self.ringed, self.counts)
         heads = (self.newest_head, self.least_head)
-        if {len(each) for each in (*columns, *heads)} != {len(self.topics)}:
+        if {len(column) for column in (*columns, *heads)} != {len(self.topics)}:
             raise ValueError("columns of different length")
         if len(self.cells) != self.counts.sum():
             raise ValueError(f"{len(self.cells)} commits where the rings have {self.counts.sum()}")
@@ -101,7 +101,7 @@ class PartitionStatuses(Sequence[PartitionStatus]):
 
     def __getitem__(self, at: int | slice) -> PartitionStatus | Sequence[PartitionStatus]:
         if isinstance(at, slice):
-            return [self._row(each) for each in range(*at.indices(len(self)))]
+            return [self._row(row) for row in range(*at.indices(len(self)))]
         return self._row(range(len(self))[at])
 
     def above(self, status: Status) -> list[PartitionStatus]:

@@ -114,7 +114,7 @@ def lag_age(
     if offset >= head:
         return Age(0, 0)
     after, by = timeline.appended(offset)
-    stored = [each.mod_time_ms for each in fragments if each.begin <= offset < each.end]
+    stored = [fragment.mod_time_ms for fragment in fragments if fragment.begin <= offset < fragment.end]
     earliest = min([*stored, *([] if by is None else [by])], default=None)
     # Clocks differ between machines; an age below 0 is their doing.
     return Age(

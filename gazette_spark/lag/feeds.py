@@ -97,18 +97,18 @@ class HeadFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Ask for all write heads, and for stored fragments where a group is behind."""
-        listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
+        listed = {journal.spec.name: journal for journal in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
         # A head that went back is most often that of a replica that has just joined the journal. Taken as it
         # is, it would hide a lag. Other members know better; if they do not, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
             heads |= self._client.highest_heads(fallen)
-        known, self._heads = self._heads.keys(), heads
-        created = {name: each.create_revision for name, each in listed.items()}
+        before, self._heads = self._heads.keys(), heads
+        created = {name: journal.create_revision for name, journal in listed.items()}
         monitor.observe_heads(heads, now_ms, self._topic, created)
-        monitor.forget_journals(known - listed.keys())
+        monitor.forget_journals(before - listed.keys())
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
-            behind = sorted({each.journal for each in monitor.unread(now_ms)} & listed.keys())
+            behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & listed.keys())
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})
             self._stores_at_ms = now_ms
         if not listed and self._selector.startswith("name="):
@@ -118,9 +118,11 @@ class HeadFeed:
 
     def _store(self, listed: pb.ListResponse.Journal) -> JournalStore:
         retention = listed.spec.fragment.retention.ToMilliseconds()
-        fragments = (each.fragment for each in self._client.list_fragments(listed.spec.name))
+        fragments = (stored.fragment for stored in self._client.list_fragments(listed.spec.name))
         stored = [
-            StoredFragment(each.begin, each.end, each.mod_time * 1000) for each in fragments if each.mod_time
+            StoredFragment(stored.begin, stored.end, stored.mod_time * 1000)
+            for stored in fragments
+            if stored.mod_time
         ]
         return JournalStore(stored, retention or None)
 
@@ -214,20 +216,20 @@ class DeltaLog:
                 table = open_table(self._location)
             else:
                 table.update_incremental()
-            found = list(store_history(table, self._location, limit))
-            if not found:
+            rows = list(store_history(table, self._location, limit))
+            if not rows:
                 raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
             self._table = table
-            return found
+            return rows
 
     def _directory_rows(self, directory: Path, limit: int | None) -> list[HistoryRow]:
         try:
-            found = list(islice(directory_history(directory), limit))
+            rows = list(islice(directory_history(directory), limit))
         except (OSError, ValueError) as error:
             raise InputError(f"table {self._location} cannot be read: {error}") from error
-        if not found:
+        if not rows:
             raise InputError(f"table {self._location} cannot be read: there is no commit in its _delta_log")
-        return found
+        return rows
 
 
 class CheckpointFeed:
@@ -308,7 +310,7 @@ class RecordFeed:
         """Count what changed since the last round, the shortest ranges first."""
         left = self._limit_bytes
         counted: dict[Unread, int] = {}
-        for unread in sorted(monitor.unread(now_ms), key=lambda each: each.end - each.begin):
+        for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
             size = unread.end - unread.begin
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
@@ -444,15 +446,15 @@ class ShardFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Ask for all shards, and for the progress of those that run."""
-        listed = {each.spec.id: each for each in self._client.list_shards()}
+        listed = {shard.spec.id: shard for shard in self._client.list_shards()}
         progress = self._client.progress_of(listed.values())
         for shard_id in self._seen.keys() - listed.keys():
             del self._seen[shard_id]
             monitor.forget_group(self._group(shard_id))
         self.groups = tuple(map(self._group, listed))
-        for shard_id, each in listed.items():
-            found = progress.get(shard_id)
-            self._observe(monitor, each.spec, None if found is None else found.read_through, now_ms)
+        for shard_id, shard in listed.items():
+            at = progress.get(shard_id)
+            self._observe(monitor, shard.spec, None if at is None else at.read_through, now_ms)
 
     def _observe(
         self, monitor: Monitor, spec: pc.ShardSpec, read_through: Mapping[str, int] | None, now_ms: int
@@ -519,10 +521,10 @@ class ProgressFeed:
             InputError: another query, or a table, has the same name.
         """
         now = self._clock()
-        heads = {each.journal: each.head for each in lag.journals if each.head is not None}
+        heads = {journal.journal: journal.head for journal in lag.journals if journal.head is not None}
         reached: dict[str, int] = {}
-        for each in lag.journals:
-            reached[each.journal] = min(each.reached, reached.get(each.journal, each.reached))
+        for journal in lag.journals:
+            reached[journal.journal] = min(journal.reached, reached.get(journal.journal, journal.reached))
         if heads:
             self._monitor.observe_heads(heads, now)
         step = GroupCommit(lag.batch_id, now, reached)

@@ -30,8 +30,8 @@ MAX_PARTITIONS = 1_000_000
 """Maximum partitions of a topic. A larger number is a slip, and its answer would have as many lines."""
 
 
-MAX_HELD = 100_000
-"""Verdicts held at most: names that do not exist can be asked for without end."""
+MAX_CACHED = 100_000
+"""Maximum number of cached verdicts: a client can ask for any number of names that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class History:
             InputError: the partition is not one of ``partition_count``, nor of more known before; or a
                 number does not fit.
         """
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
         _check_offset(offset)
         _check_int64("timestamp", timestamp_ms)
-        rings = known.heads.get(topic, [])
+        rings = cluster_state.heads.get(topic, [])
         count = max(partition_count, len(rings))
         if not 0 <= partition < count or count > MAX_PARTITIONS:
             raise InputError(
@@ -139,19 +139,19 @@ class History:
             )
         rings += [BrokerRing(self.options.intervals) for _ in range(count - len(rings))]
         rings[partition].add(offset, timestamp_ms)
-        known.heads[topic] = rings
+        cluster_state.heads[topic] = rings
         return Outcome.STORED
 
     def add_past_head(
         self, cluster: str, topic: str, partition: int, offset: int, timestamp_ms: int
     ) -> Outcome:
         """Store an earlier write head of a partition whose newest one is known. Burrow lacks this."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
-        if known.head(topic, partition) is None:
+        if cluster_state.head(topic, partition) is None:
             return Outcome.NO_BROKER_OFFSET
-        known.heads[topic][partition].add_past(offset, timestamp_ms)
+        cluster_state.heads[topic][partition].add_past(offset, timestamp_ms)
         return Outcome.STORED
 
     def add_consumer_offset(
@@ -214,20 +214,20 @@ class History:
         _check_offset(offset)
         for name, number in (("order", order), ("timestamp", timestamp_ms), ("now_ms", now_ms)):
             _check_int64(name, number)
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
         if timestamp_ms < self._oldest_ms(now_ms):
             return Outcome.EXPIRED
         if not self.options.accepts(group):
             return Outcome.GROUP_REFUSED
-        if known.head(topic, partition) is None:
+        if cluster_state.head(topic, partition) is None:
             return Outcome.NO_BROKER_OFFSET
-        to = known.groups.setdefault(group, _Group())
-        place = self._partition(known, to, topic, partition)
+        group_state = cluster_state.groups.setdefault(group, _Group())
+        place = self._partition(cluster_state, group_state, topic, partition)
         assert place.commits is not None
         if place.commits.is_newest(order):
-            to.last_commit_ms = timestamp_ms
+            group_state.last_commit_ms = timestamp_ms
         lag = None if head is None else max(0, head - offset)
         commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
         return place.commits.add(commit, order, self.options.min_distance_s * 1000)
@@ -236,46 +236,46 @@ class History:
         self, cluster: str, group: str, topic: str, partition: int, *, owner: str, client_id: str = ""
     ) -> Outcome:
         """Note who reads a partition. The group is made if it is new, even if the partition is not known."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
         if not self.options.accepts(group):
             return Outcome.GROUP_REFUSED
-        to = known.groups.setdefault(group, _Group())
-        if known.head(topic, partition) is None:
+        group_state = cluster_state.groups.setdefault(group, _Group())
+        if cluster_state.head(topic, partition) is None:
             return Outcome.NO_BROKER_OFFSET
-        place = self._partition(known, to, topic, partition)
+        place = self._partition(cluster_state, group_state, topic, partition)
         place.owner, place.client_id = owner, client_id
         return Outcome.STORED
 
     def delete_topic(self, cluster: str, topic: str) -> Outcome:
         """Forget a topic, its write heads and what all groups committed of it. The groups stay."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
-        for group in known.groups.values():
+        for group in cluster_state.groups.values():
             group.topics.pop(topic, None)
-        known.heads.pop(topic, None)
+        cluster_state.heads.pop(topic, None)
         return Outcome.STORED
 
     def delete_partition(self, cluster: str, topic: str, partition: int) -> Outcome:
         """Forget a partition's write heads and commits; its number stays taken. Burrow lacks this."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
-        for group in known.groups.values():
+        for group in cluster_state.groups.values():
             if partition < len(partitions := group.topics.get(topic, [])):
                 partitions[partition] = _Partition()
-        if partition < len(rings := known.heads.get(topic, [])):
+        if partition < len(rings := cluster_state.heads.get(topic, [])):
             rings[partition] = BrokerRing(self.options.intervals)
         return Outcome.STORED
 
     def delete_group(self, cluster: str, group: str) -> Outcome:
         """Forget a group; done also if the group does not exist."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return Outcome.UNKNOWN_CLUSTER
-        known.groups.pop(group, None)
+        cluster_state.groups.pop(group, None)
         return Outcome.STORED
 
     def fetch_clusters(self) -> list[str]:
@@ -284,79 +284,87 @@ class History:
 
     def fetch_consumers(self, cluster: str) -> list[str] | None:
         """Return the names of a cluster's groups, those included that would turn out expired."""
-        known = self._clusters.get(cluster)
-        return None if known is None else list(known.groups)
+        cluster_state = self._clusters.get(cluster)
+        return None if cluster_state is None else list(cluster_state.groups)
 
     def fetch_topics(self, cluster: str) -> list[str] | None:
         """Return the names of a cluster's topics."""
-        known = self._clusters.get(cluster)
-        return None if known is None else list(known.heads)
+        cluster_state = self._clusters.get(cluster)
+        return None if cluster_state is None else list(cluster_state.heads)
 
     def fetch_topic(self, cluster: str, topic: str) -> list[int] | None:
         """Return the newest write head of each partition; partitions without one are left out."""
-        known = self._clusters.get(cluster)
-        if known is None or topic not in known.heads:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None or topic not in cluster_state.heads:
             return None
-        return [ring.newest for ring in known.heads[topic] if ring.newest is not None]
+        return [ring.newest for ring in cluster_state.heads[topic] if ring.newest is not None]
 
     def newest_head(self, cluster: str, topic: str, partition: int) -> int | None:
         """Return a partition's newest write head, None if it is not known."""
-        known = self._clusters.get(cluster)
-        return known.head(topic, partition) if known else None
+        cluster_state = self._clusters.get(cluster)
+        return cluster_state.head(topic, partition) if cluster_state else None
 
     def last_commit(self, cluster: str, group: str, topic: str, partition: int) -> OffsetCommit | None:
         """Return a group's newest commit of a partition, None without one."""
-        known = self._clusters.get(cluster)
-        found = known.groups.get(group) if known else None
-        partitions = found.topics.get(topic, []) if found else []
+        cluster_state = self._clusters.get(cluster)
+        group_state = cluster_state.groups.get(group) if cluster_state else None
+        partitions = group_state.topics.get(topic, []) if group_state else []
         ring = partitions[partition].commits if partition < len(partitions) else None
         return ring.newest if ring is not None else None
 
     def fetch_consumers_for_topic(self, cluster: str, topic: str) -> list[str] | None:
         """Return the names of the groups that have read a topic; none of a topic that is not known."""
-        known = self._clusters.get(cluster)
-        if known is None:
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
             return None
-        return [name for name, group in known.groups.items() if topic in group.topics]
+        return [name for name, group in cluster_state.groups.items() if topic in group.topics]
 
     def fetch_consumer(
         self, cluster: str, group: str, *, now_ms: int
     ) -> dict[str, list[PartitionWindow]] | None:
         """Return a group's partitions by topic. None, and the group is forgotten, if it has expired."""
-        found = self._unexpired(cluster, group, now_ms)
-        if found is None:
+        group_state = self._unexpired(cluster, group, now_ms)
+        if group_state is None:
             return None
-        known = self._clusters[cluster]
+        cluster_state = self._clusters[cluster]
         return {
-            topic: [_window(known, topic, index, each) for index, each in enumerate(partitions)]
-            for topic, partitions in found.topics.items()
+            topic: [_window(cluster_state, topic, index, state) for index, state in enumerate(partitions)]
+            for topic, partitions in group_state.topics.items()
         }
 
     def fetch_offsets(self, cluster: str, group: str, *, now_ms: int) -> list[tuple[str, int, int]]:
         """Return a group's newest commits as (topic, partition, offset); see :meth:`fetch_consumer`."""
-        known = self._clusters.get(cluster)
-        found = known.groups.get(group) if known else None
-        if found is None or self._oldest_ms(now_ms) > found.last_commit_ms:
+        cluster_state = self._clusters.get(cluster)
+        group_state = cluster_state.groups.get(group) if cluster_state else None
+        if group_state is None or self._oldest_ms(now_ms) > group_state.last_commit_ms:
             return []
         return [
             (topic, index, offset)
-            for topic, partitions in found.topics.items()
-            for index, each in enumerate(partitions)
-            if each.commits is not None and (offset := each.commits.newest_offset) is not None
+            for topic, partitions in group_state.topics.items()
+            for index, state in enumerate(partitions)
+            if state.commits is not None and (offset := state.commits.newest_offset) is not None
         ]
 
     def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
         """Return a group's partitions as columns; see :meth:`fetch_consumer`."""
-        found = self._unexpired(cluster, group, now_ms)
-        return None if found is None else _columns(self._clusters[cluster], found, self.options.intervals)
+        group_state = self._unexpired(cluster, group, now_ms)
+        return (
+            None
+            if group_state is None
+            else _columns(self._clusters[cluster], group_state, self.options.intervals)
+        )
 
     def _unexpired(self, cluster: str, group: str, now_ms: int) -> _Group | None:
         """Return a group, None if there is none; forget it if it has expired."""
-        known = self._clusters.get(cluster)
-        found = known.groups.get(group) if known else None
-        if known is None or found is None or self._oldest_ms(now_ms) <= found.last_commit_ms:
-            return found
-        del known.groups[group]
+        cluster_state = self._clusters.get(cluster)
+        group_state = cluster_state.groups.get(group) if cluster_state else None
+        if (
+            cluster_state is None
+            or group_state is None
+            or self._oldest_ms(now_ms) <= group_state.last_commit_ms
+        ):
+            return group_state
+        del cluster_state.groups[group]
         return None
 
     def _oldest_ms(self, now_ms: int) -> int:
@@ -368,10 +376,10 @@ class History:
         if index >= len(partitions):
             missing = len(cluster.heads[topic]) - len(partitions)
             partitions += [_Partition() for _ in range(missing)]
-        found = partitions[index]
-        if found.commits is None:
-            found.commits = CommitRing(self.options.intervals)
-        return found
+        state = partitions[index]
+        if state.commits is None:
+            state.commits = CommitRing(self.options.intervals)
+        return state
 
 
 class Evaluator:
@@ -392,10 +400,10 @@ class Evaluator:
         self._history = history
         self._thresholds = thresholds
         self._expire_ms = expire_cache_s * 1000
-        self._held: dict[tuple[str, str], tuple[int, GroupStatus]] = {}
+        self._cached: dict[tuple[str, str], tuple[int, GroupStatus]] = {}
 
     def __repr__(self) -> str:
-        return f"Evaluator({self._history!r}, held={len(self._held)})"
+        return f"Evaluator({self._history!r}, cached={len(self._cached)})"
 
     def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
         """Return a group's verdict, with all partitions: a cached one, or a new one.
@@ -403,14 +411,14 @@ class Evaluator:
         A cached verdict from the future is replaced: the clock was set back, and the verdict might never
         expire.
         """
-        held = self._held.get((cluster, group))
-        if held and 0 <= now_ms - held[0] < self._expire_ms:
-            return held[1]
-        found = self._judge(cluster, group, now_ms)
-        if len(self._held) >= MAX_HELD:
-            self._held.clear()
-        self._held[cluster, group] = (now_ms, found)
-        return found
+        cached = self._cached.get((cluster, group))
+        if cached and 0 <= now_ms - cached[0] < self._expire_ms:
+            return cached[1]
+        verdict = self._judge(cluster, group, now_ms)
+        if len(self._cached) >= MAX_CACHED:
+            self._cached.clear()
+        self._cached[cluster, group] = (now_ms, verdict)
+        return verdict
 
     def _judge(self, cluster: str, group: str, now_ms: int) -> GroupStatus:
         columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
@@ -448,11 +456,11 @@ def _columns(cluster: _Cluster, group: _Group, intervals: int) -> WindowColumns:
     indices: list[int] = []
     partitions: list[_Partition] = []
     heads: list[BrokerRing | None] = []
-    for topic, each in group.topics.items():
-        topics += [topic] * len(each)
-        indices += range(len(each))
-        partitions += each
-        heads += cluster.heads[topic][: len(each)] if topic in cluster.heads else [None] * len(each)
+    for topic, states in group.topics.items():
+        topics += [topic] * len(states)
+        indices += range(len(states))
+        partitions += states
+        heads += cluster.heads[topic][: len(states)] if topic in cluster.heads else [None] * len(states)
     rings = [partition.commits for partition in partitions]
     newest = [-1 if ring is None or ring.newest is None else ring.newest for ring in heads]
     least = [-1 if ring is None or ring.least is None else ring.least for ring in heads]

@@ -281,15 +281,15 @@ def _bound(listen: str) -> socket.socket:
         raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named, or asyncio does not take it for TCP and leaves Nagle's algorithm on: 40 ms an answer.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host.strip("[]"), int(port)))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), int(port)))
         # From here on who connects waits for an answer, rather than being refused.
-        found.listen()
+        listener.listen()
     except OSError as error:
-        found.close()
+        listener.close()
         raise OptionError(
             "listen", repr(listen), f"an address that is free here ({error.strerror})"
         ) from error
-    return found
+    return listener

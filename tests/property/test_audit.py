@@ -17,11 +17,18 @@ from hypothesis import strategies as st
 from gazette_spark._formats.lines import LINES
 from gazette_spark._planning.cutter import MAX_RECORD_BYTES, PieceScan
 from gazette_spark._planning.pieces import OffsetRange, Piece, split
-from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.journal_source import PlannedRange
-from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
-from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
+from gazette_spark.audit.parts import GONE, SHARED, Bins, Part, Totals, first_difference, parts_of, unequal
+from gazette_spark.audit.tiling import (
+    CoveredRange,
+    Difference,
+    Span,
+    Stored,
+    Tiling,
+    check_contiguous,
+    shared_journals,
+)
 from gazette_spark.errors import RecordError
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
@@ -277,7 +284,7 @@ def test_parts_and_bins_fill_a_range(
 ) -> None:
     """Each offset is in one part, and in one bin of it; gone bytes are in no part that is compared."""
     claim, gone = drawn
-    parts = list(parts_of(claim, gone, refused=refused, by_commit=by_commit))
+    parts = list(parts_of(claim, gone, refused=SHARED if refused else None, by_commit=by_commit))
     first = 0 if claim.adopted and claim.start else claim.start
     bins = Bins.of(parts, least=least, most=most)
     filled = list(zip(bins.begins.tolist(), bins.ends.tolist(), strict=True))
@@ -289,14 +296,14 @@ def test_parts_and_bins_fill_a_range(
     missing = {at for low, high in gone for at in range(low, high)}
     for part in parts:
         offsets = set(range(part.begin, part.end))
-        if part.state == "compared":
+        if part.reason is None:
             assert not offsets & missing
-        if part.state == "gone":
+        if part.reason == GONE:
             assert offsets <= missing
-        if by_commit and part.state in ("compared", "gone"):
+        if by_commit and part.reason in (None, GONE):
             assert part.span is None or part.span.begin <= part.begin < part.end <= part.span.end
     if not refused:
-        told = {at for part in parts if part.state == "gone" for at in range(part.begin, part.end)}
+        told = {at for part in parts if part.reason == GONE for at in range(part.begin, part.end)}
         assert told == missing
 
 
@@ -307,7 +314,7 @@ def sums(bins: Bins, found: Iterable[Row], salt: bytes = b"") -> Totals:
         at = int(bins.begins.searchsorted(offset, side="right")) - 1
         by_bin[at].append(words_of(salt, offset, value))
     return Totals.gathered(
-        len(bins), [(at, len(each), *map(sum, zip(*each, strict=True))) for at, each in by_bin.items()]
+        len(bins), [(at, at, len(words), *map(sum, zip(*words, strict=True))) for at, words in by_bin.items()]
     )
 
 
@@ -322,17 +329,17 @@ def test_bins_that_differ_are_found(records: dict[int, bytes], extra: RowList, d
     buried = [row for row in kept if data.draw(st.booleans())]
     there = [row for row in kept if row not in buried] + extra
     claim = CoveredRange("app", 0, NAME, 0, 60, 0, ())
-    bins = Bins.of([Part(claim, 0, 20), Part(claim, 20, 30, "gone"), Part(claim, 30, 60)], least=8)
+    bins = Bins.of([Part(claim, 0, 20), Part(claim, 20, 30, reason=GONE), Part(claim, 30, 60)], least=8)
     found = unequal(bins, sums(bins, list(records.items())), sums(bins, there), sums(bins, buried))
     expected = []
     for at, (low, high) in enumerate(zip(bins.begins, bins.ends, strict=True)):
         here = [row for row in there + buried if low <= row[0] < high]
-        if bins.one(at).state == "compared" and Counter(here) != Counter(
+        if bins.one(at).reason is None and Counter(here) != Counter(
             row for row in records.items() if low <= row[0] < high
         ):
             expected.append(at)
     assert found == expected
-    assert sums(bins, there).by_part(bins).tolist() == [
+    assert bins.by_part(sums(bins, there).counts).tolist() == [
         sum(each.begin <= offset < each.end for offset, _ in there) for each in bins.parts
     ]
 

@@ -61,7 +61,7 @@ SCHEMA = (
 )
 AUDITED = (
     StructType()
-    .add("range", LongType())
+    .add("journal", StringType())
     .add("offset", LongType())
     .add("place", LongType())
     .add("value", BinaryType())
@@ -258,8 +258,8 @@ def audit(
     """Return what an audit reads of a table's range: offset, place and value of each message, in order."""
     claim = CoveredRange("app", 0, journal, begin, end, 1, (), committed=True)
     parsed = parse_options({**options, "format": "raw"}, "batch")
-    [planned] = plan_reads(client, parsed, [claim])
-    reader = AuditReader(parsed, AUDITED, plan_text({0: planned}))
+    plan = plan_reads(client, parsed, [claim])
+    reader = AuditReader(parsed, AUDITED, plan_text(plan))
     return sorted(row[1:] for row in read_all(reader))
 
 

@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, DeltaSink, JournalOffsets, LedgerEntry
+from gazette_spark.audit.comparison import ROWS, Comparison, side
 from gazette_spark.audit.parts import Bins, Part
-from gazette_spark.audit.spark_totals import Adder
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
@@ -433,8 +433,9 @@ def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
     claim = CoveredRange("app", 0, "a", 0, 1 << 32, 0, ())
     bins = Bins.of([Part(claim, 0, 1 << 31), Part(claim, 1 << 31, 1 << 32)], least=1 << 31)
     for values in (True, False):
-        adder = Adder(spark, {"rows": df}, values)
-        salted = [adder.salt + row_text(at, value if values else None) for at, value in rows]
+        rows_side = side(df, ROWS, journal="journal", offset="offset", value="value")
+        comparison = Comparison(spark, rows_side, values)
+        salted = [comparison.salt + row_text(at, value if values else None) for at, value in rows]
         halves = [(d[:32], d[32:]) for d in (hashlib.sha256(text).hexdigest() for text in salted)]
         folded = spark.createDataFrame(halves, "a STRING, b STRING").selectExpr("xxhash64(a)", "xxhash64(b)")
         expected = [[0] * 4, [0] * 4]
@@ -443,7 +444,7 @@ def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
             expected[offset >> 31] = [
                 was + word for was, word in zip(expected[offset >> 31], words, strict=True)
             ]
-        assert adder.totals(bins, [None, None])["rows"].digests.tolist() == expected
+        assert comparison.totals(bins)[ROWS].digests.tolist() == expected
 
 
 def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:

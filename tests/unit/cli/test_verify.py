@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.tiling import CoveredRange, Span, Tiling
+from gazette_spark.audit.tiling import CoveredRange, Difference, Span, Tiling
 from gazette_spark.audit.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main

@@ -88,11 +88,11 @@ def test_what_is_shown_does_not_change_what_is_held(history: History) -> None:
 
 def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts have a limit, past which all are judged again."""
-    monkeypatch.setattr(history_module, "MAX_HELD", 3)
+    monkeypatch.setattr(history_module, "MAX_CACHED", 3)
     evaluator = Evaluator(history, Thresholds())
     for at in range(10):
         words(evaluator, f"group-{at}", 0)
-    assert repr(evaluator).endswith("held=1)")
+    assert repr(evaluator).endswith("cached=1)")
 
 
 def test_a_negative_time_is_refused(history: History) -> None:
