@@ -547,7 +547,7 @@ def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
 
 def test_waiting_for_room_ends_at_the_deadline(client: Client, journals: Journals) -> None:
     """A writer is told when nothing is appended for long; memory and disk stay bounded."""
-    with AppendService(client, timeout_s=0.2, max_pending_bytes=10) as service:
+    with AppendService(client, timeout_s=1, max_pending_bytes=10) as service:
         with service.start_append(JOURNAL) as started:
             started.write(b"12345678")
             with pytest.raises(BacklogError, match="no room for 3 bytes"):
