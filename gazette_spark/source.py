@@ -146,7 +146,7 @@ class _Reader:
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         self._options = options
         self._files = files
-        # With files, Spark's schema is that of the rows that tell of them.
+        # With files, Spark's schema is that of the rows that describe them.
         self._rows = RowReader.of(options, schema if files is None else files.columns_read)
         self._credentials = TaskCredentials(options.security)
 
@@ -201,7 +201,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 @short_errors
 class BaseStreamReader(_Reader, DataSourceStreamReader):
-    """Follows journals; how it is asked depends on Spark. See the module for which process holds what."""
+    """Follows journals. See the module for which process holds what."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         super().__init__(options, schema, files)
@@ -239,7 +239,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
 
 @short_errors
 class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
-    """Asked with the start and the limit of each batch, by Spark 4.2 and later."""
+    """Plans batches for Spark 4.2 and later, which pass the start and the limit of each batch."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
         """Return the start of a new query."""
@@ -257,7 +257,7 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(MAX_OFFSET if limits.max_bytes is None else limits.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take the present write heads as the end of this run."""
+        """Take the current write heads as the end of this run."""
         self._plan().freeze()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -287,9 +287,9 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
 
 @short_errors
 class TrackingStreamReader(BaseStreamReader):
-    """Asked for the end of a batch alone, by Spark 4.0 and 4.1.
+    """Plans batches for Spark 4.0 and 4.1, which ask for the end of a batch and pass nothing.
 
-    It tracks the batches, and so knows where the next one begins. The options' limits hold for each.
+    It tracks the batches, and so knows where the next one begins. The options' limits apply to every batch.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
@@ -314,7 +314,7 @@ class TrackingStreamReader(BaseStreamReader):
         return end.to_dict()
 
     def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the batch ``[start, end)``; an empty one tells where a query goes on."""
+        """Cut the batch ``[start, end)``; an empty one shows where a restarted query continues."""
         if not self._position.check(JournalOffsets.from_dict(start), JournalOffsets.from_dict(end)):
             return []
         return super().partitions(start, end)
@@ -325,7 +325,7 @@ class TrackingStreamReader(BaseStreamReader):
 
 @short_errors
 class RefusedStream(StreamReader):
-    """Stands for a stream's reader that cannot be made, and raises the reason when it is used.
+    """Takes the place of a stream's reader that cannot be made, and raises the reason when it is used.
 
     A ``streamReader`` that raises is stopped by PySpark 4.2 all the same, so that its error is hidden by an
     UnboundLocalError.

@@ -74,7 +74,7 @@ class ReadLimits:
 
 
 def is_due(backlog_bytes: int, waited_s: float, limits: ReadLimits) -> bool:
-    """Tell whether a batch is due.
+    """Say whether a batch is due.
 
     Args:
         backlog_bytes: the backlog of all journals together.

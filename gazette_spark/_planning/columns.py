@@ -62,7 +62,7 @@ def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
 
 
 def is_raw(schema: StructType) -> bool:
-    """Tell whether columns, without a format, are those of ``format=raw``: one of its names will do.
+    """Say whether columns, without a format, are those of ``format=raw``: one of its names will do.
 
     A column ``value string`` is a slip far more often than a field of the records, so it is refused.
     """

@@ -166,7 +166,7 @@ class FollowedJournals:
 
 
 def same(one: Listing, other: Listing) -> bool:
-    """Tell whether two lists are of the same revision, and so the same."""
+    """Say whether two lists are of the same revision, and so the same."""
     return one.revision == other.revision and one.header.etcd.cluster_id == other.header.etcd.cluster_id
 
 

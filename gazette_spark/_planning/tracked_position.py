@@ -1,4 +1,4 @@
-"""Where a query stands, under a Spark that does not tell its source: 4.0 and 4.1.
+"""The position of a query under Spark 4.0 and 4.1, which do not pass it to their source.
 
 They ask ``latestOffset()`` with neither a start nor a limit, and a new query's start only after that. But
 these are all calls of a run, in this order, under every trigger:
