@@ -73,12 +73,12 @@ def ingest(
         trigger: As for ``DataStreamWriter.trigger``.
 
     Raises:
-        OptionError: an option of the sink is none of this lane.
+        OptionError: direct ingest does not support an option of the sink.
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table asks more of its writers than files of plain rows.
     """
-    told, files = load_files(reader, sink, storage_options=storage_options, spark=spark)
-    return sink.with_files(files).start(told, checkpoint=checkpoint, query_name=query_name, **trigger)
+    file_rows, files = load_files(reader, sink, storage_options=storage_options, spark=spark)
+    return sink.with_files(files).start(file_rows, checkpoint=checkpoint, query_name=query_name, **trigger)
 
 
 def load_files(

@@ -1,17 +1,17 @@
 """Begins a ledger on a table that has rows: its log was cleaned up, or something else filled it.
 
-The ledger begins with an entry like any other, in an append without rows. Only its transaction number has to
-be found. Delta keeps the highest one of the app id for the table's life and does not show it. It silently
-skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is there.
-Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
+The ledger begins with an entry like any other, in an append without rows. Only its transaction number is
+unknown. Delta keeps the highest number of the app id for the table's life, does not show it, and silently
+skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is in the
+table. Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
 
 A journal that was deleted and created again over an empty store begins at offset 0 with other bytes. The
-table's rows of the old one stay. An entry says from where on rows are the new one's. The table does not say
-which of two rows with one offset is which: ``verify`` compares no row of such a journal.
+table's rows of the old one stay. An entry records where the rows of the new one begin. Of two rows with one
+offset the table does not say which is older, so ``verify`` compares no row of such a journal.
 
 A journal that was created again over its stored fragments still has the old bytes, at the old offsets, up to
-where they were stored. To go on before that would write their rows twice. So the fingerprints of the ledger's
-entries are compared with the journal: their history tells up to which offset it has the bytes of the rows.
+where they were stored. To continue before that would write their rows twice. So the fingerprints of the
+ledger's entries are compared with the journal: they show up to which offset it has the bytes of the rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STEPS = (10, 20, 30, 40, 50, 60)
 def adopt(
     target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets, *, mode: Mode = "append"
 ) -> LedgerEntry:
-    """Have a ledger begin at ``offsets``; return its first entry, also where that is there already.
+    """Begin a ledger at ``offsets``; return its first entry. If it has begun there already, nothing changes.
 
     Raises:
         TableRefusedError: there is no table, it has a ledger, or rows that lie past the offsets.
@@ -61,7 +61,7 @@ def adopt(
     if state.table_version < 0:
         raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
     if state.entry is not None:
-        return _known(state.entry, state, offsets, target.name)
+        return _same_beginning(state.entry, state, offsets, target.name)
     rows = target.rows(spark)
     _check_rows(rows, offsets, isolation_of(offsets), target.name)
     for number in txn_numbers(state.txn_version):
@@ -72,7 +72,7 @@ def adopt(
             log.warning(
                 "ledger_adopted table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json()
             )
-            return _known(state.entry, state, offsets, target.name)
+            return _same_beginning(state.entry, state, offsets, target.name)
     raise TableRefusedError(
         target.name, f"Delta skips every transaction of app id {app_id!r}; use another one"
     )
@@ -85,7 +85,7 @@ def adopt_recreated(
     offsets: JournalOffsets,
     options: Mapping[str, str],
 ) -> LedgerEntry:
-    """Have a ledger go on at ``offsets`` of journals that were deleted and created again; return the entry.
+    """Continue a ledger at ``offsets`` of journals that were deleted and created again; return the entry.
 
     Raises:
         TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
@@ -98,10 +98,10 @@ def adopt_recreated(
         raise TableRefusedError(
             target.name, f"app id {app_id!r} has no ledger, so no journal can go on in it"
         )
-    new, known = offsets.read_through, entry.read_through
-    if entry.recreated.keys() == new.keys() and new.items() <= known.items():
+    new, ends = offsets.read_through, entry.read_through
+    if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
         return entry
-    if unknown := sorted(new.keys() - known.keys()):
+    if unknown := sorted(new.keys() - ends.keys()):
         problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
         raise TableRefusedError(target.name, problem)
     if entry.dead_letters is not None:
@@ -115,7 +115,7 @@ def adopt_recreated(
     access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
     with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
         prints = {
-            name: fingerprint_at(journals, name, at, recorded[name], end=known[name], table=target.name)
+            name: fingerprint_at(journals, name, at, recorded[name], end=ends[name], table=target.name)
             for name, at in new.items()
         }
     made = recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
@@ -136,14 +136,15 @@ def _fingerprints_of(
 
     Entries from before a journal was adopted once already are of the journal before that.
     """
-    found: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
-    left = set(journals)
+    by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
+    not_recreated = set(journals)
     for _, entry in visible_entries(history, app_id, table=table):
-        for journal in left:
-            if (known := entry.fingerprints.get(journal)) is not None and known.begin < known.end:
-                found[journal].setdefault(known.end, known)
-        left -= entry.recreated.keys()
-    return {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in found.items()}
+        for journal in not_recreated:
+            fingerprint = entry.fingerprints.get(journal)
+            if fingerprint is not None and fingerprint.begin < fingerprint.end:
+                by_journal[journal].setdefault(fingerprint.end, fingerprint)
+        not_recreated -= entry.recreated.keys()
+    return {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in by_journal.items()}
 
 
 def fingerprint_at(
@@ -155,16 +156,16 @@ def fingerprint_at(
     end: int,
     table: str,
 ) -> Fingerprint:
-    """Return the fingerprint at an offset, behind which a journal has no bytes that a table has rows of.
+    """Return the fingerprint at an offset after which a journal has no bytes that a table has rows of.
 
-    A journal that has the bytes before one offset has those before each smaller one, too, but for those that
-    retention deleted. So few reads find the last fingerprint that fits. One whose bytes are gone, or some of
-    them, counts as fitting: to refuse an offset writes no row twice.
+    A journal that has the bytes before one offset also has those before each smaller one, except those that
+    retention deleted. So a few reads find the last fingerprint that fits. One whose bytes are gone, or some
+    of them, counts as fitting: refusing an offset writes no row twice.
 
     Args:
         journals: Brokers, or a store.
         journal: The journal.
-        offset: Where the rows of the journal are to go on.
+        offset: Where the rows of the journal are to continue.
         recorded: The table's fingerprints of it, ascending by their ends.
         end: End of the table's rows of it.
         table: Name of the table, for errors.
@@ -179,11 +180,11 @@ def fingerprint_at(
         raise OffsetBeyondHeadError(journal, offset, head)
     read_window = window_reader(journals, journal, fail_on_data_loss=False)
 
-    def is_other(known: Fingerprint) -> bool:
-        if known.end > head:
+    def is_other(fingerprint: Fingerprint) -> bool:
+        if fingerprint.end > head:
             return True
-        content = read_window(known.begin, known.end)
-        return len(content) == known.end - known.begin and not known.is_of(content)
+        content = read_window(fingerprint.begin, fingerprint.end)
+        return len(content) == fingerprint.end - fingerprint.begin and not fingerprint.is_of(content)
 
     fitting = bisect_left(recorded, True, key=is_other)  # noqa: FBT003 - the key is false, then true.
     common = recorded[fitting - 1].end if fitting else 0
@@ -206,18 +207,18 @@ def fingerprint_at(
 
 
 def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -> LedgerEntry:
-    """Return the entry from which on journals are those that were made again."""
+    """Return the entry after which the rows of journals are those of their new creations."""
     assert state.entry is not None
     entry, new = state.entry, offsets.read_through
 
     def moved(position: SourcePosition) -> SourcePosition:
         if not isinstance(position, JournalOffsets):
             return position
-        known = position.read_through
-        return JournalOffsets({**known, **{name: at for name, at in new.items() if name in known}})
+        old = position.read_through
+        return JournalOffsets({**old, **{name: at for name, at in new.items() if name in old}})
 
     ends = tuple(moved(position) for position in entry.end)
-    kept = {name: each for name, each in entry.fingerprints.items() if name not in new}
+    others = {name: fingerprint for name, fingerprint in entry.fingerprints.items() if name not in new}
     return replace(
         entry_without_rows(state, attempt),
         query_id=f"adopt-{attempt}",
@@ -229,7 +230,7 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         is_fence=True,
         heads={},
         recreated={name: entry.read_through[name] for name in new},
-        fingerprints=kept | dict(offsets.fingerprints),
+        fingerprints=others | dict(offsets.fingerprints),
     )
 
 
@@ -240,7 +241,7 @@ def txn_numbers(highest: int) -> Iterator[int]:
 
 
 def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mode) -> LedgerEntry:
-    """Return the entry that says: from here on."""
+    """Return the first entry of a ledger that begins at ``offsets``."""
     position = (offsets.plain(),)
     start = (JournalOffsets({**offsets.read_through, **offsets.starts}),)
     attempt = uuid.uuid4().hex
@@ -265,7 +266,10 @@ def isolation_of(offsets: JournalOffsets) -> Isolation:
     return "read_committed" if offsets.starts else "read_uncommitted"
 
 
-def _known(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str) -> LedgerEntry:
+def _same_beginning(
+    entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str
+) -> LedgerEntry:
+    """Return the ledger's newest entry if it is the first one, at these offsets."""
     same = first_entry(entry.app_id, offsets, entry.txn_version, entry.mode)
     if entry.adopted and (entry.start, entry.end, entry.isolation) == (same.start, same.end, same.isolation):
         return entry
@@ -287,10 +291,10 @@ def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, 
     if (columns := range_origin(rows.schema, isolation)) is None:
         return
     journal, offset = columns
-    found = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
-    for row in sorted(found, key=lambda each: str(each.journal)):
+    ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
+    for row in sorted(ends, key=lambda row: str(row.journal)):
         at = offsets.read_through.get(row.journal)
         if row.journal is not None and row.last is not None and (at is None or row.last >= at):
-            known = "not named" if at is None else f"to go on at {at}"
-            problem = f"it has rows of journal {row.journal!r} up to offset {row.last}, and that is {known}"
+            problem = f"it has rows of journal {row.journal!r} up to offset {row.last}, and that is "
+            problem += "not named" if at is None else f"to go on at {at}"
             raise TableRefusedError(name, f"{problem}. Ask gazette-spark offsets show TABLE --from-data")

@@ -29,15 +29,15 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
         counted = df.groupBy(journal.alias("group")).agg(
             F.count(F.lit(1)).alias("rows"), F.lit(None).cast("string").alias("digest")
         )
-    found, nowhere = [], 0
+    counts, elsewhere = [], 0
     for row in counted.collect():
         if row.group in journals:
-            found.append(AuditedRows(row.group, row.rows, row.digest))
+            counts.append(AuditedRows(row.group, row.rows, row.digest))
         else:
-            nowhere += row.rows
-    if nowhere:
-        found.append(AuditedRows(None, nowhere))
-    return tuple(sorted(found, key=lambda each: each.journal or ""))
+            elsewhere += row.rows
+    if elsewhere:
+        counts.append(AuditedRows(None, elsewhere))
+    return tuple(sorted(counts, key=lambda counted: counted.journal or ""))
 
 
 def digests(rows: DataFrame) -> DataFrame:

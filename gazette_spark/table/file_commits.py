@@ -140,8 +140,8 @@ class FileCommits:
             # would take the new commits for a continuation, or find none. So it goes on only from a commit
             # that still stands in the log.
             # deltalake shows no commits of a name with # or ?: such a table is opened each time.
-            known = self._newest_commit
-            if self._snapshot is not None and known and self._snapshot.history(1) == known:
+            last = self._newest_commit
+            if self._snapshot is not None and last and self._snapshot.history(1) == last:
                 self._snapshot.update_incremental()
             else:
                 self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
@@ -174,11 +174,11 @@ class FileCommits:
         self._columns = now
         return snapshot
 
-    def commit(self, told: DataFrame | None, entry: LedgerEntry) -> Exception | None:
+    def commit(self, file_rows: DataFrame | None, entry: LedgerEntry) -> Exception | None:
         """Commit the files that tasks tell of, and an entry with them.
 
         Args:
-            told: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
+            file_rows: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
                 commits the same files. None for an entry without rows.
             entry: Ledger entry of their rows.
 
@@ -188,9 +188,9 @@ class FileCommits:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-        if told is not None and (self._collected is None or self._collected[0] is not told):
-            self._collected = told, told.collect()
-        files = [] if told is None or self._collected is None else self._collected[1]
+        if file_rows is not None and (self._collected is None or self._collected[0] is not file_rows):
+            self._collected = file_rows, file_rows.collect()
+        files = [] if file_rows is None or self._collected is None else self._collected[1]
         snapshot = self._snapshot
         assert snapshot is not None
         actions: list[AddAction | RemoveAction] = [

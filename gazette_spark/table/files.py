@@ -22,7 +22,7 @@ from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.ledger.query_checkpoint import is_unfinished, offsets_directory
 from gazette_spark.locations import escape_glob
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 NOT_FOUND = "java.io.FileNotFoundException"
 
@@ -68,8 +68,8 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
                 if re.search(pattern, line):
                     return str(line)
     matching = F.col("value").rlike(pattern)
-    found = _if_there(lambda: spark.read.text(escape_glob(path)).where(matching).limit(1).collect())
-    return None if found is None else str(found[0].value) if found else ""
+    rows = _if_exists(lambda: spark.read.text(escape_glob(path)).where(matching).limit(1).collect())
+    return None if rows is None else str(rows[0].value) if rows else ""
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
@@ -79,7 +79,7 @@ def path_exists(spark: SparkSession, path: str) -> bool:
             files, name = _file_system(spark, path)
             return bool(files.exists(name))
     # Spark Connect looks when it is asked for the columns.
-    return _if_there(lambda: _files_below(spark, path).schema) is not None
+    return _if_exists(lambda: _files_below(spark, path).schema) is not None
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
@@ -91,13 +91,13 @@ def has_files(spark: SparkSession, path: str) -> bool:
                 return False
             root = str(files.makeQualified(name).toString())
             return _holds_file(files.listFiles(name, True), root)  # noqa: FBT003 - Java's
-    return bool(_if_there(lambda: _files_below(spark, path).select("path").limit(1).collect()))
+    return bool(_if_exists(lambda: _files_below(spark, path).select("path").limit(1).collect()))
 
 
-def _holds_file(found: Any, root: str) -> bool:  # noqa: ANN401 - Java's iterator
+def _holds_file(files: Any, root: str) -> bool:  # noqa: ANN401 - Java's iterator
     """Say whether one of the files counts: Spark leaves out hidden ones, such as checksums and logs."""
-    while found.hasNext():
-        below = str(found.next().getPath().toString()).removeprefix(root)
+    while files.hasNext():
+        below = str(files.next().getPath().toString()).removeprefix(root)
         if not any(name.startswith((".", "_")) for name in below.split("/")):
             return True
     return False
@@ -145,7 +145,7 @@ def free_bytes(spark: SparkSession, path: str) -> int | None:
 
 
 def without_space(spark: SparkSession, text: str, places: Mapping[str, str | None]) -> str:
-    """Return which disk an error found full, "" if its text is of something else.
+    """Return which disk is full according to an error, "" if its text is about something else.
 
     Java names no path. The disk with the least free space is named, and all places where none is known.
 
@@ -154,16 +154,16 @@ def without_space(spark: SparkSession, text: str, places: Mapping[str, str | Non
         text: The error's text.
         places: What is written, with its directory, as far as that is known.
     """
-    said = next((each for each in NO_SPACE if each in text), None)
-    if said is None:
+    message = next((message for message in NO_SPACE if message in text), None)
+    if message is None:
         return ""
-    known = {name: path for name, path in places.items() if path}
-    free = {name: each for name, path in known.items() if (each := free_bytes(spark, path)) is not None}
+    paths = {name: path for name, path in places.items() if path}
+    free = {name: size for name, path in paths.items() if (size := free_bytes(spark, path)) is not None}
     if free and min(free.values()) < SCARCE_BYTES:
-        name = min(free, key=lambda each: free[each])
-        return f"{said}; the disk of {name} {known[name]} has {free[name]:,} bytes free"
-    listed = ", or of ".join(f"{name} {path}" for name, path in known.items())
-    return f"{said}; the full disk is that of {listed}"
+        name = min(free, key=lambda name: free[name])
+        return f"{message}; the disk of {name} {paths[name]} has {free[name]:,} bytes free"
+    listed = ", or of ".join(f"{name} {path}" for name, path in paths.items())
+    return f"{message}; the full disk is that of {listed}"
 
 
 def clear_unfinished(spark: SparkSession, root: str) -> None:
@@ -176,9 +176,10 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
         return
     with suppress(*jvm_errors(spark)):
         files, directory = _file_system(spark, offsets_directory(root))
-        found = [each.getPath() for each in files.listStatus(directory)] if files.exists(directory) else []
-        if all(is_unfinished(path.getName()) for path in found):
-            for path in found:
+        statuses = files.listStatus(directory) if files.exists(directory) else []
+        paths = [status.getPath() for status in statuses]
+        if all(is_unfinished(path.getName()) for path in paths):
+            for path in paths:
                 files.delete(path, False)  # noqa: FBT003 - Java's
 
 
@@ -192,7 +193,7 @@ def _files_below(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
 
 
-def _if_there(read: Callable[[], Found]) -> Found | None:
+def _if_exists(read: Callable[[], Result]) -> Result | None:
     """Return the result of a read of a path, None if the path does not exist."""
     try:
         return read()
@@ -209,7 +210,7 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
                 return None
             lines = iter(reader.readLine, None)
             return "\n".join(map(str, lines))
-    rows = _if_there(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
+    rows = _if_exists(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
     return None if rows is None else str(rows[0].value) if rows else ""
 
 

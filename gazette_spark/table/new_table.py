@@ -20,8 +20,8 @@ from gazette_spark.table.sql_names import quoted
 class NewTable:
     """Definition of a table that :class:`~gazette_spark.sink.DeltaSink` makes.
 
-    A table that exists is left as it is. That it has other partitions than asked is an error, for they never
-    change; how it is clustered and its properties may have been altered since, and count as they are.
+    An existing table is left as it is. Other partitions than these are an error, because they never change.
+    Its clustering and properties may have been altered since, and stay as they are.
     """
 
     schema: StructType | str | None = None
@@ -60,8 +60,8 @@ class NewTable:
         """
         schema = self.parsed(spark)
         if schema is None:
-            kept = [StructField(each.name, each.dataType, metadata=each.metadata) for each in rows.fields]
-            schema = StructType(kept)
+            columns = [StructField(column.name, column.dataType, metadata=column.metadata) for column in rows]
+            schema = StructType(columns)
         self._check_columns(schema)
         return schema
 
@@ -77,23 +77,23 @@ class NewTable:
             parts.append(f"TBLPROPERTIES ({', '.join(pairs)})")
         return " ".join(parts)
 
-    def check_partitions(self, table: str, found: Sequence[str]) -> None:
+    def check_partitions(self, table: str, actual: Sequence[str]) -> None:
         """Refuse a table that exists with other partitions.
 
         Raises:
             TableRefusedError: naming both.
         """
-        if [name.lower() for name in self.partition_by] != [name.lower() for name in found]:
+        if [name.lower() for name in self.partition_by] != [name.lower() for name in actual]:
             problem = (
-                f"it is partitioned by {_shown(found)}, and new_table asks for {_shown(self.partition_by)}. "
-                "Partitions of a table cannot be changed: ask for those it has, or write to another table"
+                f"it is partitioned by {_shown(actual)}, and new_table asks for {_shown(self.partition_by)}."
+                " Partitions of a table cannot be changed: ask for those it has, or write to another table"
             )
             raise TableRefusedError(table, problem)
 
     def _check_columns(self, schema: StructType) -> None:
-        known = {name.lower() for name in schema.names}
+        columns = {name.lower() for name in schema.names}
         for option, names in (("partition_by", self.partition_by), ("cluster_by", self.cluster_by)):
-            if unknown := [name for name in names if name.lower() not in known]:
+            if unknown := [name for name in names if name.lower() not in columns]:
                 raise OptionError(f"new_table.{option}", repr(unknown), f"columns of {schema.names}")
 
 
@@ -123,7 +123,7 @@ def ddl(schema: StructType) -> str:
 
     What SQL cannot say is left out: that an array or a map has no nulls, and metadata other than comments.
     """
-    return ", ".join(_field(each, " ") for each in schema.fields)
+    return ", ".join(_field(column, " ") for column in schema.fields)
 
 
 def _field(column: StructField, separator: str) -> str:
@@ -138,7 +138,7 @@ def _field(column: StructField, separator: str) -> str:
 def _type(kind: DataType) -> str:
     match kind:
         case StructType():
-            return f"STRUCT<{', '.join(_field(each, ': ') for each in kind.fields)}>"
+            return f"STRUCT<{', '.join(_field(field, ': ') for field in kind.fields)}>"
         case ArrayType():
             return f"ARRAY<{_type(kind.elementType)}>"
         case MapType():

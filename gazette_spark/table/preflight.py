@@ -88,12 +88,12 @@ def unfit_jar(location: str, spark_version: str) -> str:
     ''
     """
     name = location.rpartition("/")[2]
-    if not (found := DELTA_JAR.search(name)):
+    if not (match := DELTA_JAR.search(name)):
         return ""
-    wanted = found["spark"] or SPARK_OF_DELTA.get(found["delta"])
-    if wanted is None or spark_version.split(".")[:2] == wanted.split("."):
+    release = match["spark"] or SPARK_OF_DELTA.get(match["delta"])
+    if release is None or spark_version.split(".")[:2] == release.split("."):
         return ""
-    return f"{name}, which is Delta Lake for Spark {wanted}, in a session of Spark {spark_version}"
+    return f"{name}, which is Delta Lake for Spark {release}, in a session of Spark {spark_version}"
 
 
 def check_workers(spark: SparkSession, options: SourceOptions) -> None:
@@ -116,18 +116,18 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     look = F.udf(look_around(options if address else None), "string", useArrow=False)
     failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
-        (row,) = spark.range(0, 1, 1, 1).select(look().alias("found")).collect()
+        (row,) = spark.range(0, 1, 1, 1).select(look().alias("report")).collect()
     except failures as error:
         text = without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
         expected = "the Python that gazette-spark[spark] is installed in, of the driver's release"
         raise OptionError("PYSPARK_PYTHON", f"a Python in which a task fails: {text}", expected) from None
-    found = json.loads(row.found)
-    if "module" in found:
-        raise MissingModuleError(found["module"], found["interpreter"])
-    if "problem" in found:
-        got = f"{address!r}, which the driver may reach, and a task on {found['host']} does not: "
+    report = json.loads(row.report)
+    if "module" in report:
+        raise MissingModuleError(report["module"], report["interpreter"])
+    if "problem" in report:
+        got = f"{address!r}, which the driver may reach, and a task on {report['host']} does not: "
         expected = "an address that each machine of the cluster reaches: open the network to it"
-        raise OptionError("brokerAddress", got + found["problem"], expected)
+        raise OptionError("brokerAddress", got + report["problem"], expected)
     _checked.add(key)
 
 

@@ -20,7 +20,7 @@ from gazette_spark.table.files import path_exists, read_text
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LastBatch:
     """The last batch that was read: where it ended, the next one begins."""
 
     root: str
@@ -37,7 +37,7 @@ class QueryBatches:
     def __init__(self, table: str, app_id: str) -> None:
         self._table = table
         self._app_id = app_id
-        self._known: _Known | None = None
+        self._last: _LastBatch | None = None
 
     def read(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
         """Return a batch of the query with the checkpoint ``root``.
@@ -45,28 +45,29 @@ class QueryBatches:
         Raises:
             QueryCheckpointError: a file is missing, damaged or of a later release.
         """
-        known, self._known = self._known, None
+        # Forgotten until this batch is read: after an error the files are read again.
+        last, self._last = self._last, None
         path = offsets_path(root, batch_id)
         text = read_text(spark, path)
         end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
-        if known is None or (known.root, known.batch_id + 1) != (root, batch_id):
-            known = self._before(spark, root, batch_id)
+        if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
+            last = self._before(spark, root, batch_id)
         if batch_id == 0:
             check_pinned(end, path)
-        self._known = replace(known, batch_id=batch_id, end=end, planned_ms=planned_ms)
+        self._last = replace(last, batch_id=batch_id, end=end, planned_ms=planned_ms)
         return Batch(
             self._table,
             self._app_id,
-            known.query_id,
+            last.query_id,
             batch_id,
-            known.end,
+            last.end,
             end,
             planned_ms=planned_ms,
-            after_ms=known.planned_ms,
-            stateful=known.stateful,
+            after_ms=last.planned_ms,
+            stateful=last.stateful,
         )
 
-    def _before(self, spark: SparkSession, root: str, batch_id: int) -> _Known:
+    def _before(self, spark: SparkSession, root: str, batch_id: int) -> _LastBatch:
         """Read the batch before another; empty for the first batch."""
         end: Positions = ()
         planned_ms: int | None = None
@@ -78,7 +79,7 @@ class QueryBatches:
         query_id = parse_query_id(read_text(spark, about), about)
         # Spark makes the directory when it plans the first batch, before the sink gets that.
         stateful = path_exists(spark, state_path(root))
-        return _Known(root, batch_id - 1, query_id, end, stateful, planned_ms)
+        return _LastBatch(root, batch_id - 1, query_id, end, stateful, planned_ms)
 
 
 def keep_state(df: DataFrame) -> None:

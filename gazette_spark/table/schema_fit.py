@@ -107,110 +107,113 @@ class _Comparison:
 
 
 def fit(
-    table: str, batch: StructType, known: StructType | None, *, add: bool, rules: Rules = Rules()
+    table: str, batch: StructType, existing: StructType | None, *, add: bool, rules: Rules = Rules()
 ) -> SchemaFit | Unfit:
     """Say how rows are to be written to a table.
 
     Args:
         table: Its name, for statements in advice.
         batch: The rows' schema.
-        known: The table's, None if it is made from the rows.
+        existing: The table's, None if it is made from the rows.
         add: Whether the table may get columns.
-        rules: What else is known of the table.
+        rules: Properties of the table.
     """
-    seen = _Comparison(table, rules, add=add or known is None)
-    written = _fields(seen, "", batch, StructType() if known is None else known)
-    if seen.problems:
-        return Unfit(tuple(seen.problems))
-    columns = [written[each.name.lower()] for each in batch.fields]
-    return SchemaFit(StructType(columns), () if known is None else tuple(seen.added))
+    comparison = _Comparison(table, rules, add=add or existing is None)
+    written = _fields(comparison, "", batch, StructType() if existing is None else existing)
+    if comparison.problems:
+        return Unfit(tuple(comparison.problems))
+    columns = [written[column.name.lower()] for column in batch.fields]
+    return SchemaFit(StructType(columns), () if existing is None else tuple(comparison.added))
 
 
-def _fields(seen: _Comparison, path: str, batch: StructType, known: StructType) -> dict[str, StructField]:
+def _fields(
+    comparison: _Comparison, path: str, batch: StructType, existing: StructType
+) -> dict[str, StructField]:
     """Return the written types of a struct's fields, by lower name: first the table's, then new ones."""
-    given = _by_lower_name(seen, path, batch)
-    wanted = {each.name.lower(): each for each in known.fields}
+    sources = _by_lower_name(comparison, path, batch)
+    targets = {column.name.lower(): column for column in existing.fields}
     fields = {}
-    for name, column in wanted.items():
-        if name in given:
-            there = path + column.name
-            fields[name] = StructField(column.name, _type(seen, there, given[name].dataType, column.dataType))
+    for name, column in targets.items():
+        if name in sources:
+            kind = _type(comparison, path + column.name, sources[name].dataType, column.dataType)
+            fields[name] = StructField(column.name, kind)
         else:
             fields[name] = StructField(column.name, bare(column.dataType))
-            _check_missing(seen, path, column)
-    for name, column in given.items():
-        if name not in wanted:
-            _check_new(seen, path, column, asked=True)
-            seen.added.append(path + column.name)
+            _check_missing(comparison, path, column)
+    for name, column in sources.items():
+        if name not in targets:
+            _check_new(comparison, path, column, is_outermost=True)
+            comparison.added.append(path + column.name)
             fields[name] = column
     return fields
 
 
-def _by_lower_name(seen: _Comparison, path: str, batch: StructType) -> dict[str, StructField]:
-    found: dict[str, StructField] = {}
-    for each in batch.fields:
-        other = found.setdefault(each.name.lower(), each)
-        if other is not each:
-            problem = f"is there twice, as {other.name!r} and {each.name!r}: to Delta these are one name"
-            seen.problems.append(ColumnProblem(path + each.name, problem, "rename one of them, or drop it"))
-    return found
+def _by_lower_name(comparison: _Comparison, path: str, batch: StructType) -> dict[str, StructField]:
+    fields: dict[str, StructField] = {}
+    for column in batch.fields:
+        other = fields.setdefault(column.name.lower(), column)
+        if other is not column:
+            problem = f"is there twice, as {other.name!r} and {column.name!r}: to Delta these are one name"
+            advice = "rename one of them, or drop it"
+            comparison.problems.append(ColumnProblem(path + column.name, problem, advice))
+    return fields
 
 
-def _type(seen: _Comparison, path: str, given: DataType, wanted: DataType) -> DataType:
+def _type(comparison: _Comparison, path: str, source: DataType, target: DataType) -> DataType:
     """Return as which type values are written to a column of another."""
-    match given, wanted:
+    match source, target:
         case StructType(), StructType():
-            return StructType(list(_fields(seen, path + ".", given, wanted).values()))
+            return StructType(list(_fields(comparison, path + ".", source, target).values()))
         case ArrayType(), ArrayType():
-            return ArrayType(_type(seen, path + ".element", given.elementType, wanted.elementType))
+            return ArrayType(_type(comparison, path + ".element", source.elementType, target.elementType))
         case MapType(), MapType():
             return MapType(
-                _type(seen, path + ".key", given.keyType, wanted.keyType),
-                _type(seen, path + ".value", given.valueType, wanted.valueType),
+                _type(comparison, path + ".key", source.keyType, target.keyType),
+                _type(comparison, path + ".value", source.valueType, target.valueType),
             )
-    if not holds(wanted, given):
-        old, new = wanted.simpleString(), given.simpleString()
+    if not holds(target, source):
+        old, new = target.simpleString(), source.simpleString()
         problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
         advice = (
             "cast it in the query, or change the table's type (ALTER TABLE … ALTER COLUMN … TYPE, with the "
             "table property delta.enableTypeWidening)"
         )
-        seen.problems.append(ColumnProblem(path, problem, advice, old, new))
-    return bare(wanted)
+        comparison.problems.append(ColumnProblem(path, problem, advice, old, new))
+    return bare(target)
 
 
-def _check_missing(seen: _Comparison, path: str, wanted: StructField) -> None:
+def _check_missing(comparison: _Comparison, path: str, column: StructField) -> None:
     """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields.
 
     A struct that may be null is no way around its fields: for Delta those of a null struct are null.
     """
-    if seen.rules.fills and not path:
+    if comparison.rules.fills and not path:
         return
-    name = path + wanted.name
-    if wanted.nullable:
-        for field in wanted.dataType.fields if isinstance(wanted.dataType, StructType) else ():
-            _check_missing(seen, name + ".", field)
+    name = path + column.name
+    if column.nullable:
+        for field in column.dataType.fields if isinstance(column.dataType, StructType) else ():
+            _check_missing(comparison, name + ".", field)
         return
-    advice = f"give it in the query, or ALTER TABLE {seen.table} ALTER COLUMN {name} DROP NOT NULL"
+    advice = f"give it in the query, or ALTER TABLE {comparison.table} ALTER COLUMN {name} DROP NOT NULL"
     problem = "is NOT NULL in the table, and the batch does not have it"
-    seen.problems.append(ColumnProblem(name, problem, advice, wanted.dataType.simpleString()))
+    comparison.problems.append(ColumnProblem(name, problem, advice, column.dataType.simpleString()))
 
 
-def _check_new(seen: _Comparison, path: str, new: StructField, *, asked: bool) -> None:
+def _check_new(comparison: _Comparison, path: str, new: StructField, *, is_outermost: bool) -> None:
     """Report problems of adding a column or field, and those in it, to the table."""
     name, kind = path + new.name, new.dataType.simpleString()
-    if problem := _bad_name(new.name, seen.rules, top=not path):
-        seen.problems.append(ColumnProblem(name, *problem, None, kind))
+    if problem := _bad_name(new.name, comparison.rules, top=not path):
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     if isinstance(new.dataType, NullType):
         problem = "has no type in the batch, only nulls", "cast it to one in the query, or drop it"
-        seen.problems.append(ColumnProblem(name, *problem, None, kind))
-    elif asked and not seen.add:
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
+    elif is_outermost and not comparison.add:
         advice = "schema_evolution='addNewColumns' adds it to the table; or leave it out of the query"
         problem = f"is not in the table, and {kind} in the batch", advice
-        seen.problems.append(ColumnProblem(name, *problem, None, kind))
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     for inner_path, inner in _inner_structs(name, new.dataType):
-        for each in _by_lower_name(seen, inner_path, inner).values():
-            _check_new(seen, inner_path, each, asked=False)
+        for column in _by_lower_name(comparison, inner_path, inner).values():
+            _check_new(comparison, inner_path, column, is_outermost=False)
 
 
 def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]]:
@@ -229,10 +232,10 @@ def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
     """Return problem and advice if Delta does not take a name."""
     if not name:
         return "has an empty name", "rename it in the query"
-    found = "".join(sorted(set(name) & set(FORBIDDEN)))
-    if found and not rules.any_name:
+    forbidden = "".join(sorted(set(name) & set(FORBIDDEN)))
+    if forbidden and not rules.any_name:
         advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
-        return f"has {found!r} in its name, which Delta takes only with column mapping", advice
+        return f"has {forbidden!r} in its name, which Delta takes only with column mapping", advice
     if top and name.lower() in CHANGE_COLUMNS and rules.change_feed:
         return "has a name that the table's change data feed needs", "rename it in the query"
     return None
@@ -263,7 +266,7 @@ def bare(kind: DataType) -> DataType:
     """Return a type without nullability, comments and lengths of texts: what values are made of."""
     match kind:
         case StructType():
-            return StructType([StructField(each.name, bare(each.dataType)) for each in kind.fields])
+            return StructType([StructField(field.name, bare(field.dataType)) for field in kind.fields])
         case ArrayType():
             return ArrayType(bare(kind.elementType))
         case MapType():
@@ -274,49 +277,42 @@ def bare(kind: DataType) -> DataType:
 
 
 def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:
-    """Return rows in the schema that :attr:`SchemaFit.schema` says, which has their columns in their order.
+    """Return rows in the schema of :attr:`SchemaFit.schema`, which has their columns in their order.
 
     Those ``beside`` are not in the schema, and stay as they are.
     """
-    pairs = list(
-        zip([each for each in df.schema.fields if each.name not in beside], schema.fields, strict=True)
-    )
-    if all(_same(given, wanted) for given, wanted in pairs):
+    columns = [column for column in df.schema.fields if column.name not in beside]
+    pairs = list(zip(columns, schema.fields, strict=True))
+    if all((old.name, bare(old.dataType)) == (new.name, bare(new.dataType)) for old, new in pairs):
         return df
-    return df.select(
-        *(
-            _shaped(F.col(quoted(given.name)), given.dataType, wanted.dataType).alias(wanted.name)
-            for given, wanted in pairs
-        ),
-        *(F.col(quoted(name)) for name in beside),
-    )
+    shaped = [
+        _shaped(F.col(quoted(old.name)), old.dataType, new.dataType).alias(new.name) for old, new in pairs
+    ]
+    return df.select(*shaped, *(F.col(quoted(name)) for name in beside))
 
 
-def _same(given: StructField, wanted: StructField) -> bool:
-    return given.name == wanted.name and bare(given.dataType) == bare(wanted.dataType)
-
-
-def _shaped(column: Column, given: DataType, wanted: DataType) -> Column:
+def _shaped(column: Column, source: DataType, target: DataType) -> Column:
     """Return an expression for the values of a column as another type of the same shape."""
-    if bare(given) == bare(wanted):
+    if bare(source) == bare(target):
         return column
-    match given, wanted:
+    match source, target:
         case StructType(), StructType():
-            fields = [_shaped_field(column, given, each) for each in wanted.fields]
+            by_name = {field.name.lower(): field for field in source.fields}
+            fields = []
+            for field in target.fields:
+                old = by_name.get(field.name.lower())
+                value = (
+                    F.lit(None).cast(field.dataType)
+                    if old is None
+                    else _shaped(column.getField(old.name), old.dataType, field.dataType)
+                )
+                fields.append(value.alias(field.name))
             return F.when(column.isNotNull(), F.struct(*fields))
         case ArrayType(), ArrayType():
-            return F.transform(column, lambda each: _shaped(each, given.elementType, wanted.elementType))
+            return F.transform(column, lambda value: _shaped(value, source.elementType, target.elementType))
         case MapType(), MapType():
-            keyed = F.transform_keys(column, lambda key, _: _shaped(key, given.keyType, wanted.keyType))
+            keyed = F.transform_keys(column, lambda key, _: _shaped(key, source.keyType, target.keyType))
             return F.transform_values(
-                keyed, lambda _, value: _shaped(value, given.valueType, wanted.valueType)
+                keyed, lambda _, value: _shaped(value, source.valueType, target.valueType)
             )
-    return column.cast(wanted)
-
-
-def _shaped_field(struct: Column, given: StructType, wanted: StructField) -> Column:
-    for each in given.fields:
-        if each.name.lower() == wanted.name.lower():
-            column = _shaped(struct.getField(each.name), each.dataType, wanted.dataType)
-            return column.alias(wanted.name)
-    return F.lit(None).cast(wanted.dataType).alias(wanted.name)
+    return column.cast(target)
