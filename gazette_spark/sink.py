@@ -1,18 +1,18 @@
 """The exactly-once Delta writer.
 
-Why a row cannot be lost or doubled:
+Why a row is neither lost nor doubled:
 
 - **One Delta commit has the rows of a batch and a ledger entry**: the offsets of the batch, and the offsets
   up to which the table is filled. Either both are visible or neither is.
 - **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
-  it with the offsets Spark wrote into the query checkpoint for this batch. It writes only rows that continue
-  the table, byte by byte; a batch that is in the table is skipped, anything else is refused
+  it with the offsets that Spark wrote into the query checkpoint for this batch. It writes only rows that
+  continue the table, byte by byte. It skips a batch that the table has, and refuses anything else
   (:mod:`gazette_spark.ledger.decision`). The source gives the same rows for the same offsets, always.
 - **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
   entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
-- **Silence is not success.** Delta silently skips a transaction number it knows, and may raise a conflict for
-  a write that was committed. So after each write the sink reads the history again: the newest entry must be
-  its own, and the one before it the one it decided on.
+- **A commit that raises no error may still have been skipped.** Delta silently skips a transaction number it
+  knows, and may raise a conflict for a write that was committed. So after each write the sink reads the
+  history again: the newest entry must be its own, and the one before it the one it decided on.
 
 The state after a crash, as the next run finds it:
 
@@ -23,8 +23,9 @@ query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume
 query checkpoint copied, second writer    an entry of another: one of the two is fenced
 ========================================  ================================================
 
-Rows that do not fit can go to a second table (:mod:`gazette_spark.ledger.dead_letters`): its commit comes
-first, and the table stays the authority.
+:meth:`DeltaSink._commit` tells how one batch gets into the table, from top to bottom. Rows that do not fit
+can go to a second table (:mod:`gazette_spark.ledger.dead_letters`): its commit comes first, and the table
+stays the authority.
 
 The source's first batch is empty and pins the start of the query. It makes the table and its first entry. On
 an existing table, a query that does not continue the table is refused at this batch.
@@ -39,35 +40,16 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from tempfile import gettempdir
 from typing import Any
 
-from gazette_spark.errors import MissingPackageError
+# First of all, because it says which package is missing.
+from gazette_spark.table.writers import AppendWriter, FileWriter, MergeWriter  # isort: skip
 
-try:
-    from delta.exceptions import (
-        ConcurrentAppendException,
-        ConcurrentDeleteDeleteException,
-        ConcurrentDeleteReadException,
-        ConcurrentTransactionException,
-        ConcurrentWriteException,
-        DeltaConcurrentModificationException,
-        MetadataChangedException,
-        ProtocolChangedException,
-    )
-except ModuleNotFoundError as missing:
-    problems = {
-        "delta": "the sink needs the package delta-spark; the package named delta is another one",
-        "pyspark": "Spark is not installed",
-    }
-    if (name := (missing.name or "").partition(".")[0]) not in problems:
-        raise
-    raise MissingPackageError(problems[name]) from None
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -80,20 +62,20 @@ from gazette_spark.errors import (
     OffsetError,
     OptionError,
     QueryCheckpointError,
+    SchemaMismatchError,
     TableRefusedError,
-    TrimError,
 )
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.dead_letters import DeadLetters
-from gazette_spark.ledger.decision import Allowed, Committed, Refusal, Skip, Write, decide, verify
+from gazette_spark.ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
 from gazette_spark.ledger.entry import (
     Batch,
     LedgerEntry,
-    LedgerState,
     Mode,
     SkippedGap,
     entry_without_rows,
     least_offsets,
+    ranges_text,
     unknown_journals,
 )
 from gazette_spark.ledger.positions import GroupCommit, table_commits
@@ -102,20 +84,21 @@ from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.spark_versions import ADMISSION_CONTROL
 from gazette_spark.table.adopt import adopt, adopt_recreated
 from gazette_spark.table.batch_digest import audit_rows
-from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
-from gazette_spark.table.delta_table import DeltaTable, TableDetail
+from gazette_spark.table.dead_letter_table import DeadLetterTable, SplitBatch, close_letters
+from gazette_spark.table.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark.table.file_commits import FileCommits
 from gazette_spark.table.files import clear_unfinished, has_files, is_classic, without_space
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.java_errors import short_java_error
-from gazette_spark.table.maintenance import TableMaintenance
-from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.preflight import check_delta, check_workers, gazette_options
 from gazette_spark.table.query_batches import QueryBatches, keep_state
+from gazette_spark.table.row_steps import TableLayout, fit_columns
+from gazette_spark.table.schema_fit import Unfit
 from gazette_spark.table.session import session_or_active
-from gazette_spark.table.start_checks import check_alone, check_places, warn_of_other_writers
-from gazette_spark.table.trim import missing_columns, range_origin, rows_in_ranges
+from gazette_spark.table.small_files import compact, compaction_due
+from gazette_spark.table.start_checks import check_alone, check_key_types, check_places, warn_of_other_writers
+from gazette_spark.table.trim import trim
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
 
@@ -130,23 +113,8 @@ VISIBLE = (
 )
 """How the sink learns a query's output mode."""
 
-MAX_TRIES = 5
-"""Writes of one batch that Delta may turn down for reasons that pass, such as a changed schema."""
-
-SHOWN_RANGES = 5
-"""Ranges of bytes that a log line lists."""
-
-CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-"""Delta's conflict errors; they do not share a base."""
+MAX_ATTEMPTS = 5
+"""Attempts to write one batch. Delta may turn one down for a reason that passes, such as a changed schema."""
 
 
 class DeltaSink:
@@ -220,38 +188,38 @@ class DeltaSink:
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
-        self._upsert = upsert
         self._target = DeltaTable(path=path, table=table)
-        self._maintenance = TableMaintenance(
-            self._target,
-            new_table=new_table,
-            schema_evolution=schema_evolution,
-            target_file_bytes=target_file_bytes,
-            compact_every=compact_every,
-        )
-        self._checkpoint = checkpoint
-        self._output_mode: str | None = None
-        """Output mode of the query, None where :meth:`start` did not set it."""
+        self._layout = TableLayout(new_table, schema_evolution, target_file_bytes, compact_every)
         self._allowed = Allowed(
             on_overlap == "trim",
             _accepted_gaps(accept_gaps or {}),
             restart=on_new_checkpoint == "restart",
         )
+        self._upsert = upsert
         self._audit = audit
-        self._router = DeadLetterRouter(
-            app_id, self._target, dead_letters, CONFLICTS, new_table, upsert=upsert
+        self._letters = (
+            None
+            if dead_letters is None
+            else DeadLetterTable(app_id, self._target, dead_letters, new_table, upsert)
+        )
+        self._checkpoint = checkpoint
+        self._output_mode: str | None = None
+        """Output mode of the query, None where :meth:`start` did not set it."""
+
+        # What a run remembers; see _for_query.
+        self._writer = (
+            AppendWriter(self._target, self._layout)
+            if upsert is None
+            else MergeWriter(self._target, self._layout, upsert)
         )
         self._checked = False
+        """The table exists, and was found fit for this sink."""
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
-        self._known: LedgerState | None = None
-        """Last known state of the table's history; the next read starts from there."""
-        self._alone_at: int | None = None
-        """Table version up to which no other app id is known to have written; None if that was not asked."""
+        self._last_table: TableSnapshot | None = None
+        """The table as it was read last: the next read starts from there, and saves only work."""
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
-        self._files: FileCommits | None = None
-        """Where tasks write the data files; see :mod:`gazette_spark._ingest`."""
         self._turn = threading.Lock()
         """Held by a batch, and by a heartbeat."""
 
@@ -294,13 +262,7 @@ class DeltaSink:
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         check_output_mode(output_mode, self._upsert)
-        sink = copy(self)
-        sink._output_mode = output_mode
-        sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
-        sink._alone_at = None
-        sink._batches = QueryBatches(self._target.name, self.app_id)
-        sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
-        sink._heartbeat = copy(self._heartbeat)
+        sink = self._for_query(root, output_mode)
         check_delta(df.sparkSession)
         for options in gazette_options(df):
             check_workers(df.sparkSession, options)
@@ -324,13 +286,13 @@ class DeltaSink:
 
     @property
     def target_file_bytes(self) -> int | None:
-        """Size of a file that was asked for."""
-        return self._maintenance.target_file_bytes
+        """Journal bytes of one file, None if nothing was set."""
+        return self._layout.target_file_bytes
 
     def make_table(self, spark: SparkSession, rows: StructType) -> TableDetail:
         """Make the table for rows of a schema, if there is none; return its detail."""
         if (detail := self._target.check(spark, None)) is None:
-            self._maintenance.make(spark, rows)
+            self._layout.make(spark, self._target, rows)
             detail = self._target.detail(spark)
             assert detail is not None
         return detail
@@ -341,20 +303,29 @@ class DeltaSink:
         Raises:
             OptionError: naming the first one.
         """
-        given = {
+        options = {
             "upsert": self._upsert is not None,
-            "dead_letters": self._router.diverts,
+            "dead_letters": self._letters is not None,
             "audit": self._audit,
             "on_overlap": self._allowed.trim,
-            "schema_evolution": self._maintenance.adds_columns,
+            "schema_evolution": self._layout.adds_columns,
         }
-        if found := next((name for name, asked in given.items() if asked), None):
-            raise OptionError(found, "with ingest()", "left out, or DeltaSink.start: Spark writes such rows")
+        if name := next((name for name, is_set in options.items() if is_set), None):
+            raise OptionError(name, "with ingest()", "left out, or DeltaSink.start: Spark writes such rows")
 
     def with_files(self, files: FileCommits) -> DeltaSink:
         """Return this sink for batches whose rows tell of data files; see :mod:`gazette_spark._ingest`."""
         sink = copy(self)
-        sink._files = files
+        sink._writer = FileWriter(self._target, self._layout, files)
+        return sink
+
+    def _for_query(self, checkpoint: str, output_mode: str) -> DeltaSink:
+        """Return this sink for a run of a query. Nothing that another run remembers holds for it."""
+        sink = copy(self)
+        sink._checkpoint, sink._output_mode = checkpoint, output_mode
+        sink._checked, sink._seen, sink._last_table = False, None, None
+        sink._batches = QueryBatches(self._target.name, self.app_id)
+        sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         return sink
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
@@ -387,7 +358,7 @@ class DeltaSink:
         return JournalOffsets(offsets, fingerprints=prints).to_json() if offsets else None
 
     def resume(self, reader: DataStreamReader, spark: SparkSession | None = None) -> DataStreamReader:
-        """Have a query that has lost its checkpoint go on where the table ends.
+        """Start a query that has lost its checkpoint at the table's current position.
 
         ``sink.start(sink.resume(reader).load(), checkpoint=…)`` is right for every start of a query: on a
         new table, and where Spark finds the checkpoint, it changes nothing. A query of several sources
@@ -457,9 +428,11 @@ class DeltaSink:
         """
         failpoint("sink.entry")
         self._heartbeat.disarm()
+        spark = df.sparkSession
+        query = _running_query(spark)
         with self._turn:
             try:
-                self._write_one(df, batch_id)
+                self._run_batch(df, batch_id, query)
             except GazetteError as error:
                 raise short(error) from None
             except Exception as error:
@@ -467,53 +440,158 @@ class DeltaSink:
                 if (shorter := short_java_error(error)) is None:
                     raise
                 raise shorter from None
-        run = _running_query(df.sparkSession)
-        if run is not None or not is_classic(df.sparkSession):
-            self._heartbeat.arm(partial(self._beat, df.sparkSession, run))
+        if query is not None or not is_classic(spark):
+            self._heartbeat.arm(partial(self._beat, spark, query))
         failpoint("sink.return")
 
-    def _write_one(self, df: DataFrame, batch_id: int) -> None:
+    def _run_batch(self, df: DataFrame, batch_id: int, query: Any) -> None:  # noqa: ANN401 - Java's
+        """Find out what the query asks of the table, and bring it in."""
         # Forgotten until this batch is done: whoever runs after a failure is a new writer.
         seen, self._seen = self._seen, None
-        known, self._known = self._known, None
+        last_table, self._last_table = self._last_table, None
         spark = df.sparkSession
-        root = self._checkpoint or _running_query_checkpoint(spark)
-        _know_conflicts(spark)
-        mode = self._output_mode or _running_query_mode(spark)
-        if mode is not None:
+        root = self._checkpoint or (query and str(query.resolvedCheckpointRoot()))
+        if not root:
+            problem = (
+                "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
+            )
+            raise QueryCheckpointError("?", problem)
+        mode = self._output_mode or (query and str(query.outputMode()))
+        if mode:
             check_output_mode(mode, self._upsert)
-        known_table = self._checked or self._check_table(df, root) is not None
+        exists = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(spark, root, batch_id)
-        if mode is None and batch.stateful:
+        if not mode and batch.stateful:
             # Without state, update gives the rows of append, and Spark refuses complete.
             raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
-        self._seen = self._commit_batch(df, batch, seen, known, mode or "append")
-        if not known_table:
-            self._check_table(df, root)  # Retry, now that the first batch has made the table.
+        batch = replace(batch, output_mode=(mode or "append").lower())
+        self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
+        self._seen = table.attempt
+        if not exists:
+            self._check_table(df, root)  # Again, now that the first batch has made the table.
         self._checked = True
+
+    def _commit(  # noqa: C901, PLR0912, PLR0915 - the story of a batch, to be checked by reading it once.
+        self, df: DataFrame, batch: Batch, *, seen: str | None, last_table: TableSnapshot | None
+    ) -> TableSnapshot:
+        """Bring a batch into the table, or find it there.
+
+        Args:
+            df: The rows of the batch.
+            batch: What the query asks: the rows between two positions.
+            seen: Attempt of the entry that was the newest after this writer's last batch, None for its first.
+            last_table: The table as it was read last; it only saves work.
+
+        Returns:
+            The table, whose newest entry has the batch.
+
+        Raises:
+            SinkError: the batch is not in the table.
+        """
+        spark, name = df.sparkSession, self._target.name
+        if self._upsert is not None:
+            batch = replace(batch, mode="upsert")
+        about = f"app_id={self.app_id} batch_id={batch.batch_id}"
+        conflict: Exception | None = None
+        read = partial(self._target.snapshot, spark, self.app_id)
+        table = last_table or TableSnapshot()
+        for _ in range(MAX_ATTEMPTS):
+            # Read everything the decision depends on, once. The order matters. Were the dead letters read
+            # last, a RESTORE of their table could make them look in step with an entry that is not the newest
+            # any more. And the direct lane commits on the snapshot that it opens here: opened after the
+            # ledger was read, it would hide a commit in between, and deltalake would take one transaction
+            # number twice.
+            letters = table.letters
+            if self._letters is not None:
+                letters = self._letters.ledger(spark, letters)
+            self._writer.open(spark)
+            table = read(table, columns=self._writer.reads_columns, detail=self._letters is not None)
+            before = table = replace(table, letters=letters)
+
+            # Decide. Another commit after this read makes ours fail, or shows when the table is read again.
+            # It never makes the decision wrong, because the commit is a compare-and-set on this entry.
+            decision = decide(
+                before.ledger, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed
+            )
+            if isinstance(decision, Refusal):
+                raise decision.error from conflict
+            if isinstance(decision, Skip):
+                log.info("batch_skipped %s", about)
+                if batch.stateful:
+                    keep_state(df)  # The next batch begins with the state that this one leaves.
+                return before
+
+            # Of a batch that is partly in the table, write the rest.
+            rows = trim(df, decision.new_ranges, batch) if decision.new_ranges else df
+
+            # Dead letters commit first. A crash between the two commits leaves letters whose batch is not in
+            # the table, and the next run finds them by journal and offset. In the other order it would leave
+            # a batch in the table whose letters nobody writes. If the table was written with other dead
+            # letters until now, these are closed before: no writer that still uses them can commit any more.
+            split: SplitBatch | None = SplitBatch(rows, decision.entry)
+            if not close_letters(spark, self._target, before, decision, self._letters):
+                split = None
+            elif self._letters is not None:
+                split = self._letters.split(rows, batch, before, decision)
+            if split is None:
+                continue  # Another writer has committed dead letters meanwhile.
+
+            # Write the rest and its entry in one commit. Spark runs the rows here, so what is wrong with one
+            # of them shows here.
+            entry = split.entry
+            with (
+                named_rows(spark, name, self.app_id, batch.batch_id),
+                self._named_full_disk(spark, batch.batch_id),
+            ):
+                if self._audit and split.completes_batch:
+                    entry = replace(entry, audit=audit_rows(split.rows, entry.read_through))
+                failpoint("sink.before_write")
+                result = self._writer.commit(split.rows, entry, before, batch)
+                failpoint("sink.after_write")
+
+            # Only the table knows what has become of the write: Delta may have skipped it without an error,
+            # and a conflict does not reveal whether the commit succeeded.
+            conflict = result.conflict
+            table = read(before)
+            outcome = verify(before.ledger, table.ledger, entry, batch, conflict=conflict is not None)
+            if isinstance(outcome, Refusal):
+                raise outcome.error from conflict
+            if not isinstance(outcome, Committed):
+                continue  # It is not in the table, and nobody else's batch is. Read and decide again.
+            seen = entry.attempt
+            if not result.adds_columns:
+                table = table.with_columns_of(result.table)
+            if not split.completes_batch:
+                continue  # It was a fence: now nobody else is between the two commits of a batch.
+            written = f"{about} table_version={table.ledger.entry_version}"
+            log.info("batch_written %s", written)
+            if entry.gaps:
+                log.warning("bytes are left out, recorded %s %s", written, ranges_text(entry.gaps))
+            if compaction_due(entry, self._layout.compact_every):
+                compact(spark, name)
+            return table
+        problem = f"batch {batch.batch_id} was turned down {MAX_ATTEMPTS} times by commits of others"
+        raise TableRefusedError(name, problem) from conflict
 
     def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
         """Write the newest entry again if it is still this run's; return whether to do so again later."""
         with self._turn:
-            known, seen = self._known, self._seen
-            if known is None or seen is None or not _is_running(query):
+            last_table, seen = self._last_table, self._seen
+            # On Spark Connect there is no query to ask, and the process that runs batches ends with it.
+            if last_table is None or seen is None or not (query is None or query.isActive()):
                 return False
-            if self._files is not None:
-                self._files.open(self._target.current_location(spark))
-            before = self._target.ledger(spark, self.app_id, known)
-            if before.entry is None or before.entry.attempt != seen:
+            self._writer.open(spark)
+            before = self._target.snapshot(spark, self.app_id, last_table)
+            if before.attempt != seen:
                 return False  # Another writer has moved on; the next batch hears of it.
             # It keeps query, batch and time: the same batch is its replay.
-            entry = entry_without_rows(before, uuid.uuid4().hex)
-            if self._files is not None:
-                self._files.commit(None, entry)
-            else:
-                self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
-            after = self._target.ledger(spark, self.app_id, before)
-            if after.entry is None or after.entry.attempt != entry.attempt:
+            entry = entry_without_rows(before.ledger, uuid.uuid4().hex)
+            self._writer.commit_entry(spark, entry)
+            after = self._target.snapshot(spark, self.app_id, before)
+            if after.attempt != entry.attempt:
                 return False
-            self._known, self._seen = after, entry.attempt
-            log.info("heartbeat_written app_id=%s table_version=%d", self.app_id, after.entry_version)
+            self._last_table, self._seen = after.with_columns_of(before), entry.attempt
+            log.info("heartbeat_written app_id=%s table_version=%d", self.app_id, after.ledger.entry_version)
             return True
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
@@ -541,136 +619,24 @@ class DeltaSink:
             raise OffsetError("begin and end of a batch are not of the same journals")
         check_forward(begin, end)
         failpoint("sink.entry")
+        spark, name = df.sparkSession, f"batch-{uuid.uuid4().hex}"
         seen, self._seen = None, None
-        known, self._known = self._known, None
-        if known is None or self._router.diverts:
+        last_table, self._last_table = self._last_table, None
+        if last_table is None or self._letters is not None:
             self._check_table(df, None)
-        state = self._target.ledger(df.sparkSession, self.app_id, known)
-        name = f"batch-{uuid.uuid4().hex}"
-        if new := unknown_journals(state.entry, begin, self._target.name):
+        table = self._target.snapshot(spark, self.app_id, last_table)
+        if new := unknown_journals(table.ledger.entry, begin, self._target.name):
             starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
             first = replace(new, position="pinned", starts=starts)
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
-            seen = self._commit_batch(df.limit(0), pinned, None, state)
+            table = self._commit(df.limit(0), pinned, seen=None, last_table=table)
+            seen = table.attempt
             self._check_table(df, None)
-        before = seen or (state.entry.attempt if state.entry else None)
         batch = Batch(self._target.name, self.app_id, name, 1, (begin,), (end,))
-        self._seen = self._commit_batch(df, batch, seen, self._known or state)
+        self._last_table = after = self._commit(df, batch, seen=seen, last_table=table)
+        self._seen = after.attempt
         failpoint("sink.return")
-        return self._seen != before
-
-    def _commit_batch(
-        self,
-        df: DataFrame,
-        batch: Batch,
-        seen: str | None,
-        known: LedgerState | None = None,
-        output_mode: str = "append",
-    ) -> str | None:
-        """Return the attempt of the newest entry, which holds the batch."""
-        spark = df.sparkSession
-        if self._upsert:
-            batch = replace(batch, mode="upsert")
-        conflict: Exception | None = None
-        for _ in range(MAX_TRIES):
-            self._router.look(spark)
-            if self._files is not None:
-                self._files.open(self._target.current_location(spark))
-            before = self._known = self._target.ledger(spark, self.app_id, known)
-            decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
-            if isinstance(decision, Refusal):
-                raise decision.error from conflict
-            if isinstance(decision, Skip):
-                return self._skipped(df, batch, before)
-            split = self._router.split(self._new_rows(df, batch, decision), batch, before, decision)
-            if split is None:
-                continue
-            with (
-                named_rows(spark, self._target.name, self.app_id, batch.batch_id),
-                self._named_full_disk(spark, batch.batch_id),
-            ):
-                write = self._audited(split)
-                conflict = self._write(split.rows, batch, before, write, output_mode.lower())
-            after = known = self._known = self._target.ledger(spark, self.app_id, before)
-            outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
-            if isinstance(outcome, Refusal):
-                raise outcome.error from conflict
-            if isinstance(outcome, Committed):
-                if split.whole:
-                    self._landed(spark, batch, before, after)
-                    return write.entry.attempt
-                seen = write.entry.attempt
-        problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
-        raise TableRefusedError(self._target.name, problem) from conflict
-
-    def _skipped(self, df: DataFrame, batch: Batch, state: LedgerState) -> str | None:
-        """Leave out a batch that the table has; return the attempt of the newest entry."""
-        log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
-        if batch.stateful:
-            keep_state(df)
-        return state.entry.attempt if state.entry else None
-
-    def _audited(self, split: SplitBatch) -> Write:
-        """Count and digest what completes a batch, if that was asked for."""
-        write = split.write
-        if not self._audit or not split.whole:
-            return write
-        counted = audit_rows(split.rows, write.entry.read_through)
-        return replace(write, entry=replace(write.entry, audit=counted))
-
-    def _landed(self, spark: SparkSession, batch: Batch, before: LedgerState, after: LedgerState) -> None:
-        """Log the committed batch and its gaps, and maintain the table's files."""
-        assert after.entry is not None
-        line = f"app_id={self.app_id} batch_id={batch.batch_id} table_version={after.entry_version}"
-        log.info("batch_written %s", line)
-        if gaps := after.entry.gaps:
-            log.warning("bytes are left out, recorded %s %s", line, ranges_text(gaps))
-        self._maintenance.after_commit(spark, before, after)
-
-    def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
-        """Return the rows of the batch to write."""
-        if not decision.new_ranges:
-            return df
-        columns = range_origin(df.schema, batch.isolation)
-        if columns is None:
-            problem = missing_columns(df.schema, batch.isolation)
-            raise TrimError(self._target.name, batch.app_id, batch.batch_id, problem)
-        trimmed = [SkippedGap(each.journal, each.begin, each.since) for each in decision.new_ranges]
-        if trimmed := [each for each in trimmed if each.begin < each.end]:
-            line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(trimmed)}"
-            log.warning("rows are in the table, trimmed %s", line)
-        return rows_in_ranges(df, decision.new_ranges, columns)
-
-    def _write(
-        self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write, mode: str
-    ) -> Exception | None:
-        """Write once; return the conflict, if Delta raises one, for it does not tell the outcome."""
-        failpoint("sink.before_write")
-        conflict: Exception | None = None
-        entry = decision.entry
-        try:
-            if self._files is not None:
-                pins_only = all(each is None for each in batch.begin)
-                conflict = self._files.commit(None if pins_only else df, entry)
-            elif self._upsert:
-                if before.table_version >= 0 and (before.entry is None or before.entry.mode != "upsert"):
-                    check_keys_once(self._target, df.sparkSession, entry, self._upsert)
-                if mode == "complete":
-                    self._check_alone(df.sparkSession, before)
-                rows = last_rows(self._target, df, entry, self._upsert, mode)
-                ready = self._maintenance.prepare(rows, batch, before, beside=self._upsert.beside)
-                upsert_rows(self._target, ready, entry, self._upsert, complete=mode == "complete")
-            else:
-                ready = self._maintenance.prepare(df, batch, before)
-                self._target.append(ready.df, entry, exists=ready.exists, add_columns=ready.add_columns)
-        except CONFLICTS as error:
-            conflict = error
-        except AnalysisException as error:
-            if not self._maintenance.changed(df.sparkSession):
-                raise
-            conflict = error
-        failpoint("sink.after_write")
-        return conflict
+        return after.attempt != table.attempt
 
     @contextmanager
     def _named_full_disk(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
@@ -687,16 +653,6 @@ class DeltaSink:
                 raise NoSpaceError(self._target.name, self.app_id, batch_id, problem) from error
             raise
 
-    def _check_alone(self, spark: SparkSession, state: LedgerState) -> None:
-        """Refuse a complete result for a table with rows of others: each of its batches deletes them.
-
-        The history is searched for others at first, and again when somebody else has committed.
-        """
-        known, self._alone_at = self._alone_at, None
-        if state.table_version >= 0 and state.table_version != known:
-            check_alone(self._target, spark, self.app_id, state)
-        self._alone_at = state.table_version + 1  # This write makes that version.
-
     def _check_start(self, df: DataFrame, root: str) -> None:
         """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
         spark = df.sparkSession
@@ -704,24 +660,33 @@ class DeltaSink:
         check_places(self._target, spark, root, exists=exists)
         if not exists:
             return
+        # A batch with letters drops columns, one that is merged may, and rows of the direct lane tell of
+        # files: what is compared before the first batch are rows that are appended as they are.
+        compares = self._upsert is None and self._letters is None and self._writer.reads_columns
         try:
-            state = self._known = self._target.ledger(spark, self.app_id)
+            table = self._target.snapshot(spark, self.app_id, columns=compares)
         except GazetteError as error:
             log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
             return  # The first batch says the same, unless the table has changed until then.
         if (self._output_mode or "").lower() == "complete":
-            check_alone(self._target, spark, self.app_id, state)
-        warn_of_other_writers(self._target, spark, self.app_id, state)
-        # Rows of the direct lane tell of files, whose columns it checks itself.
-        if self._upsert is None and not self._router.diverts and self._files is None:
-            self._maintenance.check_columns(df, self.app_id, state)
+            check_alone(self._target, spark, self.app_id, table.ledger)
+        warn_of_other_writers(self._target, spark, self.app_id, table.ledger)
+        if compares:
+            fitted, table = fit_columns(spark, df.schema, table, self._target, self._layout)
+            if isinstance(fitted, Unfit):
+                raise SchemaMismatchError(self._target.name, self.app_id, None, fitted.problems)
+        self._last_table = table
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
-        detail = self._target.check(df.sparkSession, checkpoint)
-        self._maintenance.checked(detail)
+        """Refuse a table on which exactly-once cannot be kept; return its detail, None if there is none."""
+        spark, new_table = df.sparkSession, self._layout.new_table
+        detail = self._target.check(spark, checkpoint)
+        if detail is not None and new_table is not None:
+            new_table.check_partitions(self._target.name, detail.partition_by)
         if self._upsert is not None:
-            self._maintenance.check_keys(df.sparkSession, self._upsert.keys, exists=detail is not None)
-        self._router.check(df.sparkSession, checkpoint, df.schema)
+            check_key_types(self._target, spark, self._upsert.keys, new_table, exists=detail is not None)
+        if self._letters is not None:
+            self._letters.check(spark, checkpoint, df.schema)
         return detail
 
 
@@ -737,33 +702,15 @@ def _accepted_gaps(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> frozenset[S
     expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
     if not isinstance(gaps, Mapping):
         raise OptionError("accept_gaps", repr(gaps)[:80], expected)
-    found = set()
+    accepted = set()
     for journal, ranges in gaps.items():
-        for each in ranges if isinstance(ranges, list | tuple) else [ranges]:
-            match journal, each:
+        for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
+            match journal, span:
                 case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
-                    found.add(SkippedGap(journal, begin, end))
+                    accepted.add(SkippedGap(journal, begin, end))
                 case _:
-                    raise OptionError("accept_gaps", f"{journal!r}: {repr(each)[:80]}", expected)
-    return frozenset(found)
-
-
-def _know_conflicts(spark: SparkSession) -> None:
-    """Have Spark Connect raise Delta's conflicts by their classes, as classic PySpark does by itself.
-
-    Where Delta's package for Connect is missing they end the query, which loses nothing but the query.
-    """
-    if not is_classic(spark):
-        with suppress(ImportError):
-            import delta.connect.exceptions  # noqa: F401 - to load it is all it takes.
-
-
-def ranges_text(ranges: Sequence[SkippedGap]) -> str:
-    """Return ranges of bytes as part of a log line: how many bytes, and where the first ones are."""
-    shown = " ".join(f"{each.journal}[{each.begin},{each.end})" for each in ranges[:SHOWN_RANGES])
-    more = f" and {len(ranges) - SHOWN_RANGES} more" if len(ranges) > SHOWN_RANGES else ""
-    total = sum(each.end - each.begin for each in ranges)
-    return f"bytes={total} journals={len({each.journal for each in ranges})} ranges={shown}{more}"
+                    raise OptionError("accept_gaps", f"{journal!r}: {repr(span)[:80]}", expected)
+    return frozenset(accepted)
 
 
 def check_output_mode(mode: str, upsert: Upsert | None) -> None:
@@ -777,12 +724,6 @@ def check_output_mode(mode: str, upsert: Upsert | None) -> None:
     if mode.lower() != "append" and upsert is None:
         ways = "append, or DeltaSink(upsert=Upsert(keys)) with the grouping keys: each batch gives rows again"
         raise OptionError("outputMode", mode, ways)
-
-
-def _running_query_mode(spark: SparkSession) -> str | None:
-    """Return the output mode of the query that runs this thread's batch; None where that cannot be seen."""
-    query = _running_query(spark)
-    return None if query is None else str(query.outputMode()).lower()
 
 
 def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
@@ -801,17 +742,3 @@ def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
     assert spark._jvm is not None
     queries = spark._jsparkSession.sharedState().activeStreamingQueries()
     return queries.get(spark._jvm.java.util.UUID.fromString(query_id))
-
-
-def _is_running(query: Any) -> bool:  # noqa: ANN401 - Java's
-    """Say whether a query's run goes on. On Spark Connect the process that runs batches ends with it."""
-    return query is None or bool(query.isActive())
-
-
-def _running_query_checkpoint(spark: SparkSession) -> str:
-    """Ask classic PySpark where the query that runs this thread's batch has its checkpoint."""
-    query = _running_query(spark)
-    if query is None:
-        problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
-        raise QueryCheckpointError("?", problem)
-    return str(query.resolvedCheckpointRoot())

@@ -8,7 +8,7 @@ the newest one, ``sink`` acts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
@@ -56,6 +56,18 @@ class SkippedGap:
     journal: str
     begin: int
     end: int
+
+
+SHOWN_RANGES = 5
+"""Ranges of bytes that a log line lists."""
+
+
+def ranges_text(ranges: Sequence[SkippedGap]) -> str:
+    """Return ranges of bytes as part of a log line: how many bytes, and where the first ones are."""
+    shown = " ".join(f"{span.journal}[{span.begin},{span.end})" for span in ranges[:SHOWN_RANGES])
+    more = f" and {len(ranges) - SHOWN_RANGES} more" if len(ranges) > SHOWN_RANGES else ""
+    total = sum(span.end - span.begin for span in ranges)
+    return f"bytes={total} journals={len({span.journal for span in ranges})} ranges={shown}{more}"
 
 
 SHOWN_JOURNALS = 50
@@ -529,6 +541,8 @@ class Batch:
     gaps: tuple[SkippedGap, ...] = ()
     """Bytes of the batch that its source skips; those that ``end`` names if not given."""
     mode: Mode = "append"
+    output_mode: str = "append"
+    """Spark's output mode of the query, in lower case."""
     planned_ms: int | None = None
     """When Spark planned it; None for a batch without a query."""
     after_ms: int | None = None

@@ -1,4 +1,4 @@
-"""A Delta table as the sink needs it: its history, reasons to refuse it, and one append.
+"""A Delta table as the sink needs it: a snapshot of its state, reasons to refuse it, and one append.
 
 Everything goes through SQL and DataFrames, which Spark Connect has too.
 """
@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
@@ -76,6 +76,40 @@ class TableDetail:
     """Names of Delta's table features."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """What a decision about a batch depends on, read at one moment."""
+
+    ledger: LedgerState = field(default_factory=LedgerState)
+    letters: LedgerState = field(default_factory=LedgerState)
+    """The ledger of the table for dead letters, read before the other one; empty without such a table."""
+    schema: StructType | None = None
+    """The columns; None if there is no table, or the writer does not compare columns."""
+    detail: TableDetail | None = None
+    """None if there is no table, or nothing has depended on it yet: on a large table it takes a job."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self.ledger.table_version >= 0
+
+    @property
+    def attempt(self) -> str | None:
+        """Attempt of the newest entry, None without one."""
+        return self.ledger.entry.attempt if self.ledger.entry else None
+
+    def with_columns_of(self, earlier: TableSnapshot) -> TableSnapshot:
+        """Return the snapshot after a commit of one's own to ``earlier`` that changed no column.
+
+        The columns are still those of the earlier snapshot if that commit is the only one in between. After
+        a commit of somebody else they are read again.
+        """
+        made = self.ledger.entry_version
+        if not earlier.ledger.table_version + 1 == made == self.ledger.table_version:
+            return self
+        return replace(self, schema=earlier.schema, detail=earlier.detail)
+
+
 class DeltaTable:
     """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
 
@@ -88,6 +122,8 @@ class DeltaTable:
             )
         self.path = None if path is None else absolute(path)  # Delta's statements take no relative paths.
         self.table = table
+        self.partition_by: tuple[str, ...] = ()
+        """Columns that the table is partitioned by, as :meth:`check` has found them. They never change."""
         self._location: str | None = None
         """Directory of the table, if all its commits are known to be files in its log; else None."""
 
@@ -128,20 +164,20 @@ class DeltaTable:
             for row in rows or []
         ]
 
-    def ledger(self, spark: SparkSession, app_id: str, known: LedgerState | None = None) -> LedgerState:
+    def ledger(self, spark: SparkSession, app_id: str, since: LedgerState | None = None) -> LedgerState:
         """Return an app id's state from the history.
 
         Args:
             spark: The session.
             app_id: The app id.
-            known: An earlier state: only later commits are read, where possible.
+            since: An earlier state: only later commits are read, where possible.
 
         Raises:
             SinkError: an entry cannot be read, or the history does not reach back to it.
         """
-        if known is not None:
-            rows = self._commits_since(spark, known)
-            if rows is not None and (state := advanced(known, rows, app_id)):
+        if since is not None:
+            rows = self._commits_since(spark, since)
+            if rows is not None and (state := advanced(since, rows, app_id)):
                 return state
         return read_state(
             lambda limit: self.newest(spark, limit),
@@ -149,6 +185,39 @@ class DeltaTable:
             table=self.name,
             restored=lambda row, rows: self._restored_version(spark, row, rows),
         )
+
+    def snapshot(
+        self,
+        spark: SparkSession,
+        app_id: str,
+        since: TableSnapshot | None = None,
+        *,
+        columns: bool = False,
+        detail: bool = False,
+    ) -> TableSnapshot:
+        """Read the table's state, as far as it has changed since an earlier snapshot.
+
+        Args:
+            spark: The session.
+            app_id: Whose ledger.
+            since: An earlier snapshot. Its columns and detail hold as long as nobody has committed.
+            columns: Read the columns, too, unless the earlier snapshot has them.
+            detail: Likewise the detail.
+
+        Raises:
+            SinkError: as for :meth:`ledger`.
+        """
+        since = since or TableSnapshot()
+        ledger = self.ledger(spark, app_id, since.ledger)
+        table = TableSnapshot(ledger, since.letters)
+        # A table that was made again may have the same version, but not the same newest entry.
+        if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
+            table = replace(table, schema=since.schema, detail=since.detail)
+        if table.exists and columns and table.schema is None:
+            table = replace(table, schema=self.schema(spark))
+        if table.exists and detail and table.detail is None:
+            table = replace(table, detail=self.detail(spark))
+        return table
 
     def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
         """Return as many of the newest commits, or all of them, newest first; those of a young table by name.
@@ -207,7 +276,7 @@ class DeltaTable:
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
         return rows[::-1] if is_complete and plain else None
 
-    def _commits_since(self, spark: SparkSession, known: LedgerState) -> list[HistoryRow] | None:
+    def _commits_since(self, spark: SparkSession, since: LedgerState) -> list[HistoryRow] | None:
         """Return the commits after a state, oldest first; None where a search is needed.
 
         ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
@@ -217,13 +286,13 @@ class DeltaTable:
         long. A catalog may also deny access to a table's files: then Delta is asked.
         """
         location = self._location
-        if location is None or known.entry is None:
+        if location is None or since.entry is None:
             return None
         if self.table is not None and _location_now(spark, self.table) != location:
             return None
         unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
-            return _follow(spark, f"{location}/_delta_log", known, known.entry)
+            return _follow(spark, f"{location}/_delta_log", since, since.entry)
         except unreadable as error:
             if self.table is None:
                 raise
@@ -242,21 +311,23 @@ class DeltaTable:
         """
         location = self.path
         if detail := self.detail(spark):
-            location = detail.location
-            kept = detail.properties.get(RETENTION_PROPERTY)
+            location, self.partition_by = detail.location, detail.partition_by
+            retention = detail.properties.get(RETENTION_PROPERTY)
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
-            if kept is not None:
+            if retention is not None:
                 problem = (
-                    f"property {RETENTION_PROPERTY} is {kept!r}: Delta would forget what was written and "
-                    "write it twice. "
+                    f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written "
+                    "and write it twice. "
                     f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
                 )
                 raise TableRefusedError(self.name, problem)
-        elif self.path is not None and has_files(spark, self.path) and not self._log_exists(spark):
-            raise TableRefusedError(
-                self.name, "the directory holds files but no Delta table; use an empty one"
-            )
+        elif self.path is not None and has_files(spark, self.path):
+            # The directory of the log is made first: a table is being made here, or was when a kill came.
+            has_log = path_exists(spark, f"{self.path}/_delta_log")
+            if not has_log:
+                problem = "the directory holds files but no Delta table; use an empty one"
+                raise TableRefusedError(self.name, problem)
         if checkpoint is not None and location is not None and is_inside(checkpoint, location):
             problem = (
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
@@ -298,10 +369,10 @@ class DeltaTable:
 
         Versions with the same files and number of rows differ at most by commits without rows.
         """
-        wanted = self._contents(spark, restore.version)
+        restored = self._contents(spark, restore.version)
         older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
         candidates = older[:RESTORE_CANDIDATES]
-        return next((at for at in candidates if wanted and self._contents(spark, at) == wanted), None)
+        return next((at for at in candidates if restored and self._contents(spark, at) == restored), None)
 
     def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
         """Return the files of a version and its number of rows, None if Delta no longer has it."""
@@ -311,10 +382,6 @@ class DeltaTable:
         except PySparkException as error:
             log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
             return None
-
-    def _log_exists(self, spark: SparkSession) -> bool:
-        """Say whether a table is being made, or was when a kill came: its log's directory is there first."""
-        return path_exists(spark, f"{self.path}/_delta_log")
 
     def _where(self, spark: SparkSession, location: str) -> str | None:
         return location.rstrip("/") if self.table is None else _location_now(spark, self.table)
@@ -373,8 +440,8 @@ def _shown_location(spark: SparkSession, table: str) -> str | None:
     # A view of the session hides a table of its name. A comment may hold a line that reads like the location.
     if len(rows) != 1 or rows[0].isTemporary:
         return None
-    found = LOCATION_LINE.findall(rows[0].information)
-    return found[0].rstrip("/") if len(found) == 1 else None
+    locations = LOCATION_LINE.findall(rows[0].information)
+    return locations[0].rstrip("/") if len(locations) == 1 else None
 
 
 def _described_location(spark: SparkSession, table: str) -> str | None:
@@ -387,20 +454,20 @@ def _described_location(spark: SparkSession, table: str) -> str | None:
 
 
 def _follow(
-    spark: SparkSession, directory: str, known: LedgerState, entry: LedgerEntry
+    spark: SparkSession, directory: str, since: LedgerState, entry: LedgerEntry
 ) -> list[HistoryRow] | None:
     """Follow a log from a state on, if it is still the log of that state: a table may be made again.
 
-    A cleanup deletes older files first. So if the known entry is still there, a missing commit was never
+    A cleanup deletes older files first. So if that state's entry is still there, a missing commit was never
     written.
     """
-    info = _commit_info(spark, directory, known.entry_version) or {}
+    info = _commit_info(spark, directory, since.entry_version) or {}
     recorded = parse_entry(info.get("userMetadata"), entry.app_id)
     if recorded is None or recorded.attempt != entry.attempt:
         return None
     rows: list[HistoryRow] = []
     while len(rows) < FOLLOWED_COMMITS:
-        version = known.table_version + len(rows) + 1
+        version = since.table_version + len(rows) + 1
         following = _commit_info(spark, directory, version)
         if following is None:
             return rows

@@ -6,18 +6,26 @@ Spark and Delta find the same in the first batch, seconds later, and say so in a
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState
 from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import unwritable
+from gazette_spark.table.new_table import NewTable
 
 log = logging.getLogger(__name__)
+
+CHAR = re.compile(r"char\(", re.IGNORECASE)
+
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key in a column's metadata for its type, where that is CHAR or VARCHAR: as a type Spark shows STRING."""
 
 COMMITS_LOOKED_AT = 1000
 """Commits in which other writers of a table are looked for."""
@@ -83,6 +91,30 @@ def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: Led
         raise TableRefusedError(target.name, f"app id {other.app_id!r} writes to it, too. {way_out}")
     if state.entry is None and target.rows(spark).limit(1).collect():
         problem = f"it holds rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
+        raise TableRefusedError(target.name, problem)
+
+
+def check_key_types(
+    target: DeltaTable, spark: SparkSession, keys: Sequence[str], new_table: NewTable | None, *, exists: bool
+) -> None:
+    """Refuse keys of the type CHAR: on such a key Delta 4.4 fails in MERGE, with an internal error.
+
+    Raises:
+        TableRefusedError: naming them.
+    """
+    new = new_table.parsed(spark) if new_table is not None else None
+    schema = target.schema(spark) if exists else new or StructType()
+    # Spark shows a CHAR of a table as STRING, and its type in the metadata.
+    types = {
+        column.name: str(column.metadata.get(CHAR_TYPE, "")) or column.dataType.simpleString()
+        for column in schema.fields
+    }
+    names = {key.lower() for key in keys}
+    if chars := [name for name, text in types.items() if CHAR.match(text) and name.lower() in names]:
+        problem = (
+            "upsert cannot compare its keys: Delta Lake has no MERGE by a column of the type CHAR: "
+            f"{', '.join(chars)}. Use STRING or VARCHAR"
+        )
         raise TableRefusedError(target.name, problem)
 
 

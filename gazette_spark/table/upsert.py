@@ -78,11 +78,11 @@ class Upsert:
             origin: Names of the columns of a row's origin, if there are any.
             grouped: A batch has one row of each group, so none of a key is the last.
         """
-        wanted = (*self.keys, *self._of(self.delete_when), *self._of(self.order_by), *self.leave_out)
-        if missing := [name for name in wanted if name not in types]:
+        used = (*self.keys, *self._of(self.delete_when), *self._of(self.order_by), *self.leave_out)
+        if missing := [name for name in used if name not in types]:
             return f"they have no column {', '.join(missing)}; their columns are {', '.join(types)}"
-        if self.delete_when is not None and (found := types[self.delete_when]) != "boolean":
-            return f"delete_when={self.delete_when!r} is of the type {found}; it takes a boolean"
+        if self.delete_when is not None and (kind := types[self.delete_when]) != "boolean":
+            return f"delete_when={self.delete_when!r} is of the type {kind}; it takes a boolean"
         if origin is None and self.order_by is None and not grouped:
             return (
                 f"nothing says which of them is the last of its key. Their columns are {', '.join(types)}; "
@@ -97,7 +97,7 @@ class Upsert:
 
 
 def _names(name: str, columns: Sequence[str]) -> tuple[str, ...]:
-    listed = isinstance(columns, list | tuple) and all(isinstance(each, str) and each for each in columns)
+    listed = isinstance(columns, list | tuple) and all(isinstance(name, str) and name for name in columns)
     if not listed or len({*columns}) < len(columns):
         raise OptionError(f"upsert.{name}", repr(columns)[:80], "different names of columns, e.g. ('id',)")
     return tuple(columns)
@@ -151,27 +151,27 @@ def merge_statement(
 
 
 def _clauses(stored: Sequence[str], upsert: Upsert, *, complete: bool) -> Iterator[str]:
-    newer = deleted = kept = ""
+    newer = deletes = stays = ""
     if upsert.order_by is not None and not complete:
         by = quoted(upsert.order_by)
         newer = f" AND (old.{by} IS NULL OR new.{by} >= old.{by})"
     if upsert.delete_when is not None:
-        deleted = f" AND new.{quoted(upsert.delete_when)}"
-        kept = f" AND NOT new.{quoted(upsert.delete_when)}"
-        yield f"WHEN MATCHED{newer}{deleted} THEN DELETE"
+        deletes = f" AND new.{quoted(upsert.delete_when)}"
+        stays = f" AND NOT new.{quoted(upsert.delete_when)}"
+        yield f"WHEN MATCHED{newer}{deletes} THEN DELETE"
     if values := [name for name in stored if name not in upsert.keys]:
         pairs = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
         yield f"WHEN MATCHED{newer} THEN UPDATE SET {pairs}"
     names = ", ".join(quoted(name) for name in stored)
     values_of = ", ".join(f"new.{quoted(name)}" for name in stored)
-    yield f"WHEN NOT MATCHED{kept} THEN INSERT ({names}) VALUES ({values_of})"  # noqa: S608 - names are quoted
+    yield f"WHEN NOT MATCHED{stays} THEN INSERT ({names}) VALUES ({values_of})"  # noqa: S608 - names are quoted
     if complete:
         yield "WHEN NOT MATCHED BY SOURCE THEN DELETE"
 
 
-def free_name(wanted: str, columns: Iterable[str]) -> str:
-    """Return a name that no column has; Spark does not tell ``A`` from ``a``."""
-    taken = {name.lower() for name in columns}
-    while wanted.lower() in taken:
-        wanted += "_"
-    return wanted
+def free_name(name: str, columns: Iterable[str]) -> str:
+    """Return a name that no column has: this one, or a longer one. To Spark, ``A`` and ``a`` are one name."""
+    taken = {column.lower() for column in columns}
+    while name.lower() in taken:
+        name += "_"
+    return name

@@ -63,7 +63,7 @@ from gazette_spark.ledger.decision import (
 )
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
 from gazette_spark.offsets import Fingerprint
-from gazette_spark.sink import MAX_TRIES
+from gazette_spark.sink import MAX_ATTEMPTS
 from gazette_spark.table import trim
 from tests.rig.examples import examples
 from tests.rig.ledger_model import (
@@ -553,7 +553,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def run_batch(self, writer: Writer) -> Iterator[None]:
         """Bring a batch in; yield between its steps."""
         with suppress(Over):
-            for _ in range(MAX_TRIES):
+            for _ in range(MAX_ATTEMPTS):
                 dead = LedgerState()
                 if writer.letters:
                     dead = self.state_of(writer, self.letters[writer.letters])

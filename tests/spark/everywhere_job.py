@@ -496,12 +496,12 @@ def error_of(attempt: Callable[[Places], None], places: Places) -> str:
 
 def conflict(places: Places) -> dict[str, Any]:
     """Commit twice at once under one transaction id; tell whether the loser's error is known for that."""
-    from gazette_spark.sink import CONFLICTS, _know_conflicts
+    from gazette_spark.table.writers import CONFLICTS, load_conflict_classes
 
     directory = Path(places.settings["directory"])
     path = f"{directory}/contended"
     places.spark.range(1).write.format("delta").save(path)
-    _know_conflicts(places.spark)
+    load_conflict_classes(places.spark)
 
     def wait_for_both(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Wait until both writes run: both have looked at the table then."""

@@ -23,10 +23,10 @@ from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
-from gazette_spark.table import merge
+from gazette_spark.table import writers
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.maintenance import Prepared
-from gazette_spark.table.merge import merge_rows
+from gazette_spark.table.row_steps import AlignedRows
+from gazette_spark.table.writers import merge_rows
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
 from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted
@@ -203,7 +203,7 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
             go.touch()
 
     def merge_late(
-        target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool
+        target: DeltaTable, ready: AlignedRows, entry: LedgerEntry, upsert: Upsert, *, complete: bool
     ) -> None:
         assert not complete
         tries.append(entry.attempt)
@@ -222,7 +222,7 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
         with calling(point, optimize):
             transaction(f"after-{point}")
     with monkeypatch.context() as patched:
-        patched.setattr(merge, "merge_rows", merge_late)
+        patched.setattr(writers, "merge_rows", merge_late)
         transaction("one three")
     assert len(tries) == 3, "Delta turns the merge down once"
     monkeypatch.setattr(spark_host, "COMPACT_EVERY", 1)

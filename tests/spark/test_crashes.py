@@ -193,7 +193,7 @@ class Twofold(DeltaTable):
 def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Our sink on another kind of table."""
     sink = DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
-    sink._target = kind(path=str(scenario.table), table=None)
+    sink._target = sink._writer._target = kind(path=str(scenario.table), table=None)
     return sink
 
 

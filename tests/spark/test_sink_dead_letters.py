@@ -21,8 +21,8 @@ from gazette_spark import DeadLetters, DeltaSink, JournalOffsets, LedgerEntry, U
 from gazette_spark.errors import BadRowError, DeadLetterError, OptionError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX
-from gazette_spark.table import dead_letter_router
-from gazette_spark.table.dead_letter_router import LETTERS
+from gazette_spark.table import dead_letter_table
+from gazette_spark.table.dead_letter_table import LETTERS
 from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
@@ -198,7 +198,7 @@ def test_a_record_that_changes_its_mind_is_in_one_table(
         "name",
         "IF(id - 5 = bad, 'x', NULL) AS _corrupt_record",
     )
-    monkeypatch.setattr(dead_letter_router, "failpoint", lambda _: unread.write_text(second))
+    monkeypatch.setattr(dead_letter_table, "failpoint", lambda _: unread.write_text(second))
     begin, end = (JournalOffsets({"j": at}) for at in (0, 10))
     if second != "-":
         with pytest.raises(BadRowError, match=r"evaluated twice.* does not parse .*_offset = j 7"):

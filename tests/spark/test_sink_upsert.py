@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.table import merge
+from gazette_spark.table import writers
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.maintenance import Prepared
+from gazette_spark.table.row_steps import AlignedRows
 from gazette_spark.testing.oracle import Verdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream
@@ -158,17 +158,17 @@ def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> 
 @contextmanager
 def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> Iterator[None]:
     """Have something happen once between the decision on a batch and its MERGE."""
-    merge_rows, left = merge.merge_rows, [happen]
+    merge_rows, left = writers.merge_rows, [happen]
 
     def patched(
-        target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
+        target: DeltaTable, ready: AlignedRows, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
     ) -> None:
         if left:
             left.pop()()
         merge_rows(target, ready, entry, upsert, complete=complete)
 
     with monkeypatch.context() as patch:
-        patch.setattr(merge, "merge_rows", patched)
+        patch.setattr(writers, "merge_rows", patched)
         yield
     assert not left
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.ledger.entry import SkippedGap
-from gazette_spark.sink import SHOWN_RANGES, check_output_mode, ranges_text
+from gazette_spark.ledger.entry import SHOWN_RANGES, SkippedGap, ranges_text
+from gazette_spark.sink import check_output_mode
 from gazette_spark.table.upsert import Upsert
 
 
