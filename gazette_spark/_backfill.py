@@ -125,9 +125,9 @@ def backfill(
             df = (reader.schema(schema) if schema is not None else reader).load()
             schema = df.schema  # One for all steps, if it comes from a sample.
             with of_spark(session, bar, f"backfill, {done:,} of {whole:,} bytes"):
-                known = {name: compared[name] for name in low.read_through if name in compared}
+                fingerprints = {name: compared[name] for name in low.read_through if name in compared}
                 rows = df if transform is None else transform(df)
-                written |= sink.write_batch(rows, replace(low, fingerprints=known), high)
+                written |= sink.write_batch(rows, replace(low, fingerprints=fingerprints), high)
             done += Backfilled(low, high, written=True).size_bytes
             log.info("backfilled bytes=%d of=%d", done, whole)
     return Backfilled(begin, end, written)
@@ -208,13 +208,13 @@ def pinned_options(
     """Return the options of a query that reads a range, and nothing that appears after it was planned."""
     # The plan has answered these; Spark's own session may name another broker.
     answered = RANGE_OPTIONS | {"brokeraddress"}
-    kept = {name: text for name, text in options.items() if name.lower() not in answered}
+    pinned = {name: text for name, text in options.items() if name.lower() not in answered}
     read = [name for name, until in end.read_through.items() if until > begin.read_through[name]]
-    kept["journals"] = ",".join(read)
-    kept["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()
-    kept["endingOffsets"] = JournalOffsets({name: end.read_through[name] for name in read}).to_json()
+    pinned["journals"] = ",".join(read)
+    pinned["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()
+    pinned["endingOffsets"] = JournalOffsets({name: end.read_through[name] for name in read}).to_json()
     if end.starts:
-        kept["messagesSince"] = JournalOffsets({name: end.starts[name] for name in read}).to_json()
+        pinned["messagesSince"] = JournalOffsets({name: end.starts[name] for name in read}).to_json()
     if parsed.broker_address:
-        kept["brokerAddress"] = parsed.broker_address
-    return kept
+        pinned["brokerAddress"] = parsed.broker_address
+    return pinned

@@ -1,8 +1,8 @@
-"""How errors arrive where Spark shows them: the text first, without the frames that lead to it.
+"""Hides the internal frames of errors that Spark shows.
 
-Spark prints the traceback of whatever a data source raises, and a long one hides the line that matters. The
-package's own errors say what happened and what to do, so the frames below the method that Spark calls are
-left out; the log has them at level DEBUG. All other errors keep them.
+Spark prints the traceback of any error that a data source raises, and a long one hides the line that matters.
+The package's own errors say what happened and what to do, so they arrive without the frames below the method
+that Spark calls; the log has these at level DEBUG. All other errors keep their frames.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ log = logging.getLogger("gazette_spark")
 T = TypeVar("T")
 
 
-def short_errors(cls: type[T]) -> type[T]:
-    """Have the public methods that a class defines raise the package's errors without the frames below."""
+def hide_internal_frames(cls: type[T]) -> type[T]:
+    """Make the public methods of a class raise the package's errors without internal frames."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
             shortened = _generating(member) if inspect.isgeneratorfunction(member) else _calling(member)
@@ -29,8 +29,8 @@ def short_errors(cls: type[T]) -> type[T]:
     return cls
 
 
-def short(error: GazetteError) -> GazetteError:
-    """Return the error without frames and causes, which the log gets."""
+def without_internal_frames(error: GazetteError) -> GazetteError:
+    """Return the error without its frames and causes, and log these."""
     log.debug("frames of an error that Spark shows without them", exc_info=error)
     error.__cause__ = None
     error.__suppress_context__ = True
@@ -43,7 +43,7 @@ def _calling(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*args, **kwargs)
         except GazetteError as error:
-            raise short(error) from None
+            raise without_internal_frames(error) from None
 
     return call
 
@@ -54,6 +54,6 @@ def _generating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
         try:
             yield from method(*args, **kwargs)
         except GazetteError as error:
-            raise short(error) from None
+            raise without_internal_frames(error) from None
 
     return generate

@@ -1,10 +1,11 @@
-"""The direct lane into Delta: the task that reads a journal's bytes writes the Parquet file, too.
+"""The direct lane into Delta: the task that reads a journal's bytes also writes the Parquet file.
 
 For pipelines without a transformation. Only the names of files go through the JVM, and the driver commits
 them with the ledger entry in one Delta commit. The ledger is that of :class:`~gazette_spark.sink.DeltaSink`:
-both lanes decide, verify and fail alike. A table may change lanes between two batches; each fences the other.
+both lanes decide, verify and fail in the same way. A table may change lanes
+between two batches; each fences the other.
 
-A table that asks more of its writers than files of plain rows is refused at the start, with the reason.
+A table that needs more from its writers than files of plain rows is refused at the start, with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from gazette_spark.table.schema_fit import Unfit, bare, fit
 from gazette_spark.table.session import session_or_active
 
 PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
-"""Types of partition columns whose values have one text only."""
+"""Types of partition columns: each value has exactly one text, so equal values share a partition."""
 
 INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
 
@@ -67,15 +68,15 @@ def ingest(
             ``on_overlap="trim"`` and ``schema_evolution`` are refused.
         checkpoint: The query's checkpoint directory, unless the sink has it.
         query_name: Name of the query in Spark's listings.
-        storage_options: How tasks and driver enter the table's object store, as ``deltalake`` takes it. Not
-            needed for directories.
+        storage_options: Options of ``deltalake`` by which tasks and driver access the table's object store.
+            Directories need none.
         spark: The session, if not the active one.
         trigger: As for ``DataStreamWriter.trigger``.
 
     Raises:
         OptionError: direct ingest does not support an option of the sink.
         SchemaMismatchError: the columns are not the table's.
-        TableRefusedError: the table asks more of its writers than files of plain rows.
+        TableRefusedError: the table needs more from its writers than files of plain rows.
     """
     file_rows, files = load_files(reader, sink, storage_options=storage_options, spark=spark)
     return sink.with_files(files).start(file_rows, checkpoint=checkpoint, query_name=query_name, **trigger)
@@ -88,10 +89,10 @@ def load_files(
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> tuple[DataFrame, FileCommits]:
-    """Return the stream whose tasks write data files, and what commits them: the parts of :func:`ingest`.
+    """Return the stream whose tasks write data files, and the object that commits the files.
 
     ``foreachBatch`` takes the sink of :meth:`DeltaSink.with_files`. The arguments and errors are those of
-    :func:`ingest`. The table is made if there is none.
+    :func:`ingest`. The table is created if it does not exist.
     """
     session = session_or_active(spark)
     schema = reader.load().schema
@@ -121,7 +122,7 @@ def ingest_batch(
     Raises:
         OptionError: as for :func:`ingest` and :func:`~gazette_spark.backfill`.
         SchemaMismatchError: the columns are not the table's.
-        SinkError: the table cannot be continued, or takes no files; nothing was written.
+        SinkError: the table cannot be continued, or does not accept files; nothing was written.
     """
     session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
@@ -139,22 +140,22 @@ def ingest_batch(
 def _prepare(
     spark: SparkSession, sink: DeltaSink, schema: StructType, storage_options: Mapping[str, str]
 ) -> tuple[FileCommits, FileTarget]:
-    """Make the table if there is none, hold it against the columns, and return where tasks write."""
+    """Create the table if it does not exist, compare its columns, and return where tasks write."""
     check_delta(spark)
     sink.check_files_only()
     table = sink.table
     detail = sink.make_table(spark, schema)
-    wanted = table.schema(spark)
-    fitted = fit(table.name, schema, wanted, add=False)
+    table_schema = table.schema(spark)
+    fitted = fit(table.name, schema, table_schema, add=False)
     if isinstance(fitted, Unfit):
         raise SchemaMismatchError(table.name, sink.app_id, 0, fitted.problems)
     written = fitted.schema
-    for given, kept in zip(schema.fields, written.fields, strict=True):
-        if problem := _shape_problem(given.dataType, kept.dataType):
+    for source_field, table_field in zip(schema.fields, written.fields, strict=True):
+        if problem := _shape_problem(source_field.dataType, table_field.dataType):
             raise TableRefusedError(
-                table.name, f"column {given.name} {problem}, which ingest() does not do. {OTHER_WAY}"
+                table.name, f"column {source_field.name} {problem}, which ingest() does not do. {OTHER_WAY}"
             )
-    kinds = {each.name: each.dataType for each in wanted.fields}
+    kinds = {column.name: column.dataType for column in table_schema.fields}
     for name in detail.partition_by:
         if not isinstance(kinds[name], PARTITION_TYPES):
             problem = f"it is partitioned by {name} {kinds[name].simpleString()}, which ingest() does not do"
@@ -168,7 +169,7 @@ def _prepare(
         json.dumps(schema.jsonValue()),
         json.dumps(written.jsonValue()),
         partition_by=detail.partition_by,
-        not_null=tuple(each.name for each in wanted.fields if not each.nullable),
+        not_null=tuple(column.name for column in table_schema.fields if not column.nullable),
         file_bytes=sink.target_file_bytes or DEFAULT_FILE_BYTES,
         indexed_leaves=int(indexed),
         storage_options=files.storage_options,
@@ -176,9 +177,9 @@ def _prepare(
     return files, target
 
 
-def _shape_problem(given: DataType, kept: DataType) -> str | None:
-    """Return what would have to be done to nested values, None if nothing."""
-    simple = not isinstance(bare(kept), StructType) and "<" not in kept.simpleString()
-    if simple or bare(given) == bare(kept):
+def _shape_problem(source_type: DataType, table_type: DataType) -> str | None:
+    """Return the conversion that a nested column would need; None if it needs none."""
+    simple = not isinstance(bare(table_type), StructType) and "<" not in table_type.simpleString()
+    if simple or bare(source_type) == bare(table_type):
         return None
-    return f"is {kept.simpleString()} in the table and {given.simpleString()} in the query"
+    return f"is {table_type.simpleString()} in the table and {source_type.simpleString()} in the query"

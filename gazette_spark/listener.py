@@ -128,9 +128,11 @@ def lag_line(lag: QueryLag) -> str:
     if (worst := lag.worst) is not None:
         parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")
     if lag.transactions:
-        held = max(lag.transactions, key=lambda each: each.held_bytes)
+        count = sum(transactions.count for transactions in lag.transactions)
+        largest = max(lag.transactions, key=lambda transactions: transactions.held_bytes)
+        oldest = largest.oldest[0]
         parts.append(
-            f"open_transactions={sum(each.count for each in lag.transactions)} held={held.journal} "
-            f"held_bytes={held.held_bytes} oldest={held.oldest[0].begin} producer={held.oldest[0].producer}"
+            f"open_transactions={count} held={largest.journal} held_bytes={largest.held_bytes} "
+            f"oldest={oldest.begin} producer={oldest.producer}"
         )
     return " ".join(parts)

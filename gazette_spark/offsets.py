@@ -82,7 +82,7 @@ class Fingerprint:
         numbers = (self.begin, self.end, self.create_revision)
         digits = DIGEST_LETTERS if self.begin < self.end else 0
         if (
-            not all(type(each) is int and 0 <= each <= MAX_OFFSET for each in numbers)
+            not all(type(number) is int and 0 <= number <= MAX_OFFSET for number in numbers)
             or self.begin > self.end
             or len(self.digest) != digits
             or not set(self.digest) <= set("0123456789abcdef")
@@ -248,7 +248,7 @@ class JournalOffsets:
             _refuse(f"position is {_shown(position)}")
         revision, heads = value.get("revision", 0), value.get("heads", {})
         gaps, gone = _parse_gaps(value.get("gaps", {})), value.get("gone", {})
-        if not isinstance(gone, Mapping) or not all(each is True for each in gone.values()):
+        if not isinstance(gone, Mapping) or not all(flag is True for flag in gone.values()):
             _refuse(f"gone is {_shown(gone)}")
         starts = value.get("starts", {})
         if not isinstance(starts, Mapping):
@@ -351,7 +351,7 @@ def _check_gaps(journal: str, gaps: Iterable[tuple[int, int]], reached: int) -> 
 
 
 def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:
-    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    gaps_by_journal: dict[str, tuple[tuple[int, int], ...]] = {}
     if not isinstance(value, Mapping):
         _refuse(f"gaps is {_shown(value)}")
     for journal, named in value.items():
@@ -360,8 +360,8 @@ def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:
             type(high) is int for high in spans.values()
         ):
             _refuse(f"gaps of journal {_shown(journal)} are {_shown(named)}")
-        found[str(journal)] = tuple((int(low), high) for low, high in spans.items())
-    return found
+        gaps_by_journal[str(journal)] = tuple((int(low), high) for low, high in spans.items())
+    return gaps_by_journal
 
 
 def _shown(value: object) -> str:

@@ -84,18 +84,18 @@ def children_log_to(log: Path) -> Iterator[None]:
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     own = sys.stderr
-    with os.fdopen(os.dup(2), "w", buffering=1) as kept:
+    with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
         if own is sys.__stderr__:
-            sys.stderr = kept
+            sys.stderr = stderr
         try:
             yield
         except Exception as error:
             error.add_note(f"What the JVM wrote is in {log}")
             raise
         finally:
-            os.dup2(kept.fileno(), 2)
+            os.dup2(stderr.fileno(), 2)
             sys.stderr = own
 
 

@@ -55,7 +55,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from gazette_spark._frames import short
+from gazette_spark._frames import without_internal_frames
 from gazette_spark.errors import (
     GazetteError,
     NoSpaceError,
@@ -434,7 +434,7 @@ class DeltaSink:
             try:
                 self._run_batch(df, batch_id, query)
             except GazetteError as error:
-                raise short(error) from None
+                raise without_internal_frames(error) from None
             except Exception as error:
                 log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
                 if (shorter := short_java_error(error)) is None:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gazette_spark._frames import short, short_errors
+from gazette_spark._frames import hide_internal_frames, without_internal_frames
 from gazette_spark.errors import GazetteError, MissingModuleError, OptionError
 
 try:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@short_errors
+@hide_internal_frames
 class GazetteDataSource(DataSource):
     """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.source.OPTIONS`."""
 
@@ -115,7 +115,7 @@ class GazetteDataSource(DataSource):
         try:
             return kind(parse_options(self.options, "stream"), schema, file_target(self.options))
         except GazetteError as error:
-            return RefusedStream(short(error))
+            return RefusedStream(without_internal_frames(error))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
@@ -139,7 +139,7 @@ class PiecePartition(InputPartition):
         self.security = security
 
 
-@short_errors
+@hide_internal_frames
 class _Reader:
     """Shared code of the readers of streams and batches: reading, and the tasks of a batch."""
 
@@ -183,7 +183,7 @@ class _Reader:
         yield from write_files(pieces, self._files)
 
 
-@short_errors
+@hide_internal_frames
 class BatchReader(_Reader, DataSourceReader):
     """Reads ``[startingOffsets, endingOffsets)`` once."""
 
@@ -199,7 +199,7 @@ class BatchReader(_Reader, DataSourceReader):
             return self._partitions(planner, with_fragments(journals, pieces, self._options))
 
 
-@short_errors
+@hide_internal_frames
 class BaseStreamReader(_Reader, DataSourceStreamReader):
     """Follows journals. See the module for which process holds what."""
 
@@ -237,7 +237,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
         return self._planner
 
 
-@short_errors
+@hide_internal_frames
 class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     """Plans batches for Spark 4.2 and later, which pass the start and the limit of each batch."""
 
@@ -285,7 +285,7 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")
 
 
-@short_errors
+@hide_internal_frames
 class TrackingStreamReader(BaseStreamReader):
     """Plans batches for Spark 4.0 and 4.1, which ask for the end of a batch and pass nothing.
 
@@ -323,7 +323,7 @@ class TrackingStreamReader(BaseStreamReader):
         return self._plan().initial()
 
 
-@short_errors
+@hide_internal_frames
 class RefusedStream(StreamReader):
     """Takes the place of a stream's reader that cannot be made, and raises the reason when it is used.
 

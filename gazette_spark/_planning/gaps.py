@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
-from gazette_spark._frames import short_errors
+from gazette_spark._frames import hide_internal_frames
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.listing import RequestedJournals, selector_of
 from gazette_spark._planning.reads import JournalSource
@@ -84,7 +84,7 @@ class GapsPartition(InputPartition):
         self.gaps = gaps
 
 
-@short_errors
+@hide_internal_frames
 class GapsReader(DataSourceReader):
     """Lists on the driver what journals lack; executors hand on the rows and ask no broker."""
 

@@ -210,14 +210,14 @@ def load_application(text: str) -> Application[Any]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), name)
+        member = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name != module and not module.startswith(f"{error.name}."):
             raise
         raise click.UsageError(f"{text!r}: there is no module {error.name!r}") from error
     except AttributeError as error:
         raise click.UsageError(f"{text!r}: module {module!r} has no {name!r}") from error
-    app = found() if isinstance(found, type) and issubclass(found, Application) else found
+    app = member() if isinstance(member, type) and issubclass(member, Application) else member
     if not isinstance(app, Application):
         raise click.UsageError(f"{text!r} is no Application, but {type(app).__name__}")
     return app

@@ -73,10 +73,10 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
             bar.show(f"checking {name}")
             findings += check()
     if output_format == "json":
-        click.echo(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
     else:
         click.echo("\n".join(lines(findings)))
-    if any(each.state == "problem" for each in findings):
+    if any(finding.state == "problem" for finding in findings):
         raise click.exceptions.Exit(1)
 
 
@@ -91,11 +91,11 @@ def checks(connect: Connect, stores: Sequence[str]) -> Iterator[tuple[str, Check
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the lines for people."""
-    width = max(len(each.check) for each in findings)
-    for each in findings:
-        yield f"{STATES[each.state]:<8} {each.check:<{width}}  {each.text}"
-        if each.mend:
-            yield f"{'':<8} {'':<{width}}  -> {each.mend}"
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        yield f"{STATES[finding.state]:<8} {finding.check:<{width}}  {finding.text}"
+        if finding.mend:
+            yield f"{'':<8} {'':<{width}}  -> {finding.mend}"
 
 
 def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -114,8 +114,8 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
 def find_java(env: Mapping[str, str]) -> Path | None:
     """Return the Java that Spark starts: that of JAVA_HOME, else the first on PATH; None without one."""
     home = env.get("JAVA_HOME")
-    found = Path(home, "bin", "java") if home else shutil.which("java", path=env.get("PATH"))
-    return Path(found) if found and Path(found).exists() else None
+    java = Path(home, "bin", "java") if home else shutil.which("java", path=env.get("PATH"))
+    return Path(java) if java and Path(java).exists() else None
 
 
 def no_java(env: Mapping[str, str]) -> str:
@@ -132,8 +132,8 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("java", "problem", no_java(env), mend)
         return
     try:
-        asked = [str(java), "-version"]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+        command = [str(java), "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         said = (done.stderr or done.stdout).partition("\n")[0].strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding("java", "problem", f"{java} does not run: {error}", mend)
@@ -179,8 +179,8 @@ def delta_needs(requirements: Sequence[str]) -> str | None:
     >>> delta_needs(["importlib-metadata>=1.0.0", "pyspark<4.3.0,>=4.2.0"])
     '<4.3.0,>=4.2.0'
     """
-    found = (re.match(r"pyspark\s*\(?([<>=!~][^;)]*)", each) for each in requirements)
-    return next((match[1].strip() for match in found if match), None)
+    matches = (re.match(r"pyspark\s*\(?([<>=!~][^;)]*)", requirement) for requirement in requirements)
+    return next((match[1].strip() for match in matches if match), None)
 
 
 def fits(version: str, needed: str) -> bool:
@@ -197,7 +197,7 @@ def fits(version: str, needed: str) -> bool:
         ">=": lambda bound: here >= bound,
         "==": lambda bound: here == bound,
     }
-    bounds = (re.fullmatch(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*", each) for each in needed.split(","))
+    bounds = (re.fullmatch(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*", bound) for bound in needed.split(","))
     return all(compared[bound[1]](_numbers(bound[2])) for bound in bounds if bound)
 
 
@@ -255,8 +255,10 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             yield Finding(
                 "tls", "ok" if secure else "skipped", "both sides trust each other" if secure else plain
             )
-            yield from check_clock(client, [each.spec.name for each in journals[:STORES_TRIED]], time.time())
-            used = sorted({store for each in journals for store in each.spec.fragment.stores})
+            yield from check_clock(
+                client, [journal.spec.name for journal in journals[:STORES_TRIED]], time.time()
+            )
+            used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores or used[:STORES_TRIED])
     except TlsError as error:
         yield Finding(
@@ -270,7 +272,7 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
 def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterator[Finding]:
     """Check that no stored fragment is from the future: tokens, retention and age of lag go by the clock."""
     newest = max(
-        (each.fragment.mod_time for name in journals for each in client.list_fragments(name)), default=0
+        (listed.fragment.mod_time for name in journals for listed in client.list_fragments(name)), default=0
     )
     if newest > now_s + AHEAD_S:
         text = f"this clock is {newest - now_s:,.0f} s behind the newest stored fragment"

@@ -90,16 +90,16 @@ def append(
         raise click.UsageError("--base64 is for the keys of --framing lines")
     if offset and (framing != "none" or not journal):
         raise click.UsageError("--offset is for a whole input and one JOURNAL")
-    wanted = chosen_selector(journal, selector)
+    selected = chosen_selector(journal, selector)
     if not journal:
-        checked_target(wanted)
+        checked_target(selected)
     say_reading(source)
     with connect() as client:
         if framing == "none":
-            name = journal or make_mapping("random", client, wanted)(b"")[0]
+            name = journal or make_mapping("random", client, selected)(b"")[0]
             append_whole(client, name, source, offset, output_format)
             return
-        target = make_mapping(mapping, client, wanted)
+        target = make_mapping(mapping, client, selected)
         counts = append_records(
             client, target, source, framing, keyed=mapping != "random", is_base64=is_base64
         )
@@ -163,7 +163,7 @@ def append_records(
         try:
             for key, record in read_keyed(source, framing, keyed=keyed):
                 name, _ = target(_decode(key) if is_base64 else key)
-                with interrupts.held():
+                with interrupts.defer_signals():
                     service.append(name, record)
                     counts[name] += 1
                 bar.advance(len(key) + len(record))
@@ -211,7 +211,7 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
 
 
 def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
-    names = {each.spec.name for each in journals}
+    names = {journal.spec.name for journal in journals}
 
     def find(key: bytes) -> tuple[str, str]:
         name = key.decode(errors="replace")

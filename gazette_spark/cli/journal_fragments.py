@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -58,23 +59,23 @@ def fragments(
     ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
     with connect() as client:
         chosen_selector(journal, selector)
-        found = {
-            spec.name: client.list_fragments(
+        listings = [
+            client.list_fragments(
                 spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
             )
             for spec in chosen_journals(client, journal, selector)
             if not is_fully_suspended(spec)
-        }
+        ]
     match printer.format:
         case "proto":
-            for each in found.values():
-                printer.message(fragments_message(each))
+            for listing in listings:
+                printer.message(fragments_message(listing))
         case "json":
-            for one in (one for each in found.values() for one in each):
-                click.echo(json.dumps(go_json(one), ensure_ascii=False))
+            for fragment in chain.from_iterable(listings):
+                click.echo(json.dumps(go_json(fragment), ensure_ascii=False))
         case _:
             columns = ["journal", "begin", "end", "bytes", "codec", "mod_time", "store", "sha1"]
-            rows = [fragment_row(one) for each in found.values() for one in each]
+            rows = [fragment_row(fragment) for fragment in chain.from_iterable(listings)]
             if printer.format == "table":
                 rows = [for_people(row) for row in rows]
             printer.rows(rows, columns + ["url"] * (ttl_s != 0))
@@ -83,8 +84,8 @@ def fragments(
 def fragments_message(listed: list[ListedFragment]) -> pb.FragmentsResponse:
     """Return fragments as brokers send them."""
     response = pb.FragmentsResponse()
-    for each in listed:
-        response.fragments.add(spec=each.fragment.to_pb(), signed_url=each.signed_url)
+    for fragment in listed:
+        response.fragments.add(spec=fragment.fragment.to_pb(), signed_url=fragment.signed_url)
     return response
 
 

@@ -36,15 +36,15 @@ def gaps(
     Or those of all journals that --selector matches. A query that reads them loses data. Brokers notice
     missing files when they list their stores again.
     """
+    columns = ["journal", "begin", "end", "bytes"]
     with connect() as client:
         chosen_selector(journal, selector)
-        found = [
-            gap
+        rows = [
+            {name: getattr(gap, name) for name in columns}
             for spec in chosen_journals(client, journal, selector)
             for gap in client.gaps(spec.name, begin=begin, end=end)
         ]
-    if not found and printer.format == "table":
+    if not rows and printer.format == "table":
         click.echo("no gaps")
         return
-    columns = ["journal", "begin", "end", "bytes"]
-    printer.rows([{name: getattr(gap, name) for name in columns} for gap in found], columns)
+    printer.rows(rows, columns)

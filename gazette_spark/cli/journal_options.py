@@ -56,7 +56,7 @@ FLAG_HELP = {
 BROKER = "BROKER"
 """Begin of the variables of brokers."""
 
-_GIVEN = f"{__name__}.given"
+_FLAGS_META = f"{__name__}.flags"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Connect:
         names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
         try:
             with environment.errors(prefix):
-                found = environment.arguments(self.variables(endpoint, prefix), prefix)
-                client = make(**{**found, "timeout_s": self.timeout_s, **arguments})
+                settings = environment.arguments(self.variables(endpoint, prefix), prefix)
+                client = make(**{**settings, "timeout_s": self.timeout_s, **arguments})
         except OptionError as error:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
@@ -105,10 +105,10 @@ class Connect:
 
     def variables(self, endpoint: str | None = None, prefix: str = BROKER) -> dict[str, str]:
         """Return the environment with the options that were given, and without what they replace."""
-        given = {_variable(flag, prefix): value for flag, value in self.flags.items()}
+        overrides = {_variable(flag, prefix): value for flag, value in self.flags.items()}
         if "--auth-token-file" in self.flags:
-            given |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
-        return {**self.environ, **given, f"{prefix}_ADDRESS": endpoint or self.endpoint}
+            overrides |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
+        return {**self.environ, **overrides, f"{prefix}_ADDRESS": endpoint or self.endpoint}
 
 
 def _variable(flag: str, prefix: str) -> str:
@@ -118,7 +118,7 @@ def _variable(flag: str, prefix: str) -> str:
 def make_connect(endpoint: str, timeout_s: float) -> Connect:
     """Return the function that makes a command's client, from its options and this process's environment."""
     ctx = click.get_current_context()
-    connect = Connect(endpoint, timeout_s, os.environ, dict(ctx.meta.get(_GIVEN, {})))
+    connect = Connect(endpoint, timeout_s, os.environ, dict(ctx.meta.get(_FLAGS_META, {})))
     return connect.at(endpoint) if typed_broker(ctx) else connect
 
 
@@ -140,7 +140,7 @@ def security_options(command: Decorated) -> Decorated:
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            ctx.meta.setdefault(_GIVEN, {})[parameter.opts[0]] = value
+            ctx.meta.setdefault(_FLAGS_META, {})[parameter.opts[0]] = value
 
     for flag, variable in reversed(FLAGS.items()):
         command = click.option(
@@ -242,16 +242,16 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
     Raises:
         JournalNotFoundError: there is no journal of that name.
     """
-    wanted = chosen_selector(journal, selector)
+    selected = chosen_selector(journal, selector)
     if journal:
         try:
             return [client.get_journal(journal).spec]
         except JournalNotFoundError as error:
             raise with_hint(client, error) from None
-    found = [each.spec for each in client.list_journals(wanted)]
-    if not found:
+    specs = [journal.spec for journal in client.list_journals(selected)]
+    if not specs:
         click.echo(f"no journals match {selector!r}", err=True)
-    return found
+    return specs
 
 
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
@@ -272,8 +272,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
-        self._holds = False
-        self._came = False
+        self._deferring = False
+        self._pending = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -286,19 +286,19 @@ class Interrupts:
             signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def defer_signals(self) -> Iterator[None]:
         """Have a signal that comes meanwhile count at the end, if the step did not fail."""
-        self._holds = True
+        self._deferring = True
         try:
             yield
         finally:
-            self._holds = False
-        if self._came:
+            self._deferring = False
+        if self._pending:
             raise KeyboardInterrupt
 
     def _end(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._holds and not self._came:
-            self._came = True  # The second one does not wait.
+        if self._deferring and not self._pending:
+            self._pending = True  # The second one does not wait.
             return
         raise KeyboardInterrupt
 

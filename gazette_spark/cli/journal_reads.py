@@ -44,7 +44,7 @@ class ChunkWriter:
         self._interrupts = interrupts
         self._bar = bar
 
-    def drain(self, source: Source, written: dict[str, int]) -> None:
+    def drain(self, source: JournalSource, written: dict[str, int]) -> None:
         """Write all bytes of a source, and note the offset behind each chunk, too.
 
         Bytes that were appended in one piece are written in one piece.
@@ -56,7 +56,7 @@ class ChunkWriter:
                 if not holds:
                     self._lock.acquire()
                     holds = True
-                with self._interrupts.held() if is_main else nullcontext():
+                with self._interrupts.defer_signals() if is_main else nullcontext():
                     self._write(_chunk_json(source.journal, chunk) if self._as_json else chunk.content)
                     written[source.journal] = chunk.end
                 self._bar.advance(len(chunk.content))
@@ -71,12 +71,12 @@ class ChunkWriter:
 
     def _write(self, content: bytes) -> None:
         # An unbuffered stdout writes less than it is given when a signal comes.
-        left = memoryview(content)
-        while left:
-            left = left[self._target.write(left) :]
+        remaining = memoryview(content)
+        while remaining:
+            remaining = remaining[self._target.write(remaining) :]
 
 
-class Source(Protocol):
+class JournalSource(Protocol):
     """What is read of one journal."""
 
     @property
@@ -247,7 +247,7 @@ def read(
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
     ones, each once and in its frame. It writes the rest of transactions that began before the first offset.
     """
-    wanted = chosen_selector(journal, selector)
+    selected = chosen_selector(journal, selector)
     committed = isolation_level == "read_committed"
     if uuid_path and not committed:
         raise click.UsageError("--uuid-path is for --isolation-level=read_committed")
@@ -264,7 +264,7 @@ def read(
     ):
         sink = ChunkWriter(target, output_format, interrupts, bar)
 
-        def open_source(name: str) -> Source:
+        def open_source(name: str) -> JournalSource:
             first = offsets.get(name, -1 if tail else offset)
             how: ReadKeywords = {"end_offset": end_offset, "block": block, "begin_mod_time": begin_mod_time}
             if not committed:
@@ -272,7 +272,7 @@ def read(
             return open_committed(client, name, first, uuid_path, how)
 
         if block:
-            follow(client, wanted, Pumps(sink, open_source, offsets))
+            follow(client, selected, Pumps(sink, open_source, offsets))
         else:
             try:
                 specs = chosen_journals(client, journal, selector)
@@ -303,7 +303,7 @@ def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, co
     return f"interrupted: to go on, give --offsets a file with {json.dumps(dict(sorted(offsets.items())))}"
 
 
-def drain(sink: ChunkWriter, source: Source, offsets: dict[str, int]) -> None:
+def drain(sink: ChunkWriter, source: JournalSource, offsets: dict[str, int]) -> None:
     """Read a journal to the end, note where that is, and tell of bytes that are gone."""
     reader = source.reader
     with closing(source):
@@ -315,8 +315,8 @@ def drain(sink: ChunkWriter, source: Source, offsets: dict[str, int]) -> None:
             _note(reader, offsets)
             raise
         _note(reader, offsets)
-    for wanted, available in reader.jumps:
-        click.echo(f"{reader.journal}: bytes [{wanted}, {available}) are gone", err=True)
+    for requested, available in reader.jumps:
+        click.echo(f"{reader.journal}: bytes [{requested}, {available}) are gone", err=True)
 
 
 def _note(reader: RetryReader, offsets: dict[str, int]) -> None:
@@ -328,7 +328,7 @@ class Pumps:
     """A thread for each journal that is read. Started and ended by one thread."""
 
     def __init__(
-        self, sink: ChunkWriter, open_source: Callable[[str], Source], offsets: dict[str, int]
+        self, sink: ChunkWriter, open_source: Callable[[str], JournalSource], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
         """The error that ended one of them."""
@@ -337,7 +337,7 @@ class Pumps:
         self._sink = sink
         self._open_source = open_source
         self._offsets = offsets
-        self._running: dict[str, tuple[Source, threading.Thread]] = {}
+        self._running: dict[str, tuple[JournalSource, threading.Thread]] = {}
 
     def keep(self, names: set[str]) -> None:
         """Read these journals and no others."""
@@ -354,7 +354,7 @@ class Pumps:
         source.close()
         thread.join(CLOSE_TIMEOUT_S)
 
-    def _pump(self, source: Source) -> None:
+    def _pump(self, source: JournalSource) -> None:
         try:
             drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
@@ -374,7 +374,13 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
         pumps.on_failure = watched.close
         try:
             for listing in watched.updates():
-                pumps.keep({each.spec.name for each in listing.journals if not is_fully_suspended(each.spec)})
+                pumps.keep(
+                    {
+                        journal.spec.name
+                        for journal in listing.journals
+                        if not is_fully_suspended(journal.spec)
+                    }
+                )
         finally:
             pumps.keep(set())
     if pumps.failure is not None:
@@ -384,12 +390,12 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
 def load_offsets(path: Path) -> dict[str, int]:
     """Return the offsets of a file."""
     try:
-        found = parse_json(path.read_bytes())
+        offsets = parse_json(path.read_bytes())
     except JsonError as error:
         raise click.ClickException(f"{path} is {error}") from error
-    match found:
-        case dict() if all(type(value) is int and value >= -1 for value in found.values()):
-            return found
+    match offsets:
+        case dict() if all(type(value) is int and value >= -1 for value in offsets.values()):
+            return offsets
     raise click.ClickException(f'{path} holds no offsets; an example is {{"a/journal": 1024}}')
 
 

@@ -72,7 +72,7 @@ def list_journals(  # noqa: PLR0917 - click's
     As yaml: the tree that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it.
     """
     flags = {"rf": rf, "primary": primary, "replicas": replicas, "stores": stores}
-    columns = [name for name, wanted in flags.items() if wanted]
+    columns = [name for name, shown in flags.items() if shown]
     if not columns and not labels:
         columns = list(DEFAULT_COLUMNS)
     columns = ["name", *["write_head"] * heads, *columns]
@@ -109,11 +109,11 @@ def show_listing(
             printer.message(listing.to_pb())
         case _:
             heads = client.write_heads(listing.names) if "write_head" in columns else {}
-            rows = [journal_row(each, heads.get(each.spec.name)) for each in listing.journals]
+            rows = [journal_row(journal, heads.get(journal.spec.name)) for journal in listing.journals]
             if printer.format == "table":
                 rows = [
-                    table_row(row, each.spec, labels)
-                    for row, each in zip(rows, listing.journals, strict=True)
+                    table_row(row, journal.spec, labels)
+                    for row, journal in zip(rows, listing.journals, strict=True)
                 ]
             printer.rows(rows, [*columns, *labels])
 
@@ -141,11 +141,11 @@ def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None)
 
 def label_values(labels: pb.LabelSet) -> dict[str, object]:
     """Return the value of each label, or its values if it has several."""
-    found: dict[str, object] = {}
+    values_by_label: dict[str, object] = {}
     for label in labels.labels:
         values = values_of(labels, label.name)
-        found[label.name] = values[0] if len(values) == 1 else values
-    return found
+        values_by_label[label.name] = values[0] if len(values) == 1 else values
+    return values_by_label
 
 
 def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
@@ -172,8 +172,8 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
     changes = parse_journal_yaml(read_specs(specs))
     with connect() as client:
         if dry_run:
-            found = client.journals_named(change.delete or change.upsert.name for change in changes)
-            rows = [planned(change, "name", found) for change in changes]
+            existing = client.journals_named(change.delete or change.upsert.name for change in changes)
+            rows = [planned(change, "name", existing) for change in changes]
             show_applied(printer, pb.ApplyRequest(changes=changes), "name", rows, None)
             return
         revision = client.apply_in_batches(changes, max_txn_size)
@@ -194,13 +194,13 @@ def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journ
     return {key: getattr(change.upsert, key), "change": "upsert"}
 
 
-def planned(change: Any, key: str, found: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above
+def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above
     """Return the line of a change that would be applied, and brokers' reason to refuse it.
 
-    ``found`` has the items that exist, by name.
+    ``existing`` has the items that exist, by name.
     """
     row = applied(change, key)
-    now = found.get(row[key])
+    now = existing.get(row[key])
     if problem := conflict(change.expect_mod_revision, now, delete=bool(change.delete)):
         return row | {"change": "refused", "problem": problem}
     if not change.delete:

@@ -45,8 +45,10 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
     The answer is what Burrow's HTTP API has under "status". The exit code is 0 whatever the verdict, 1 if
     FILE is not of this form.
     """
-    found = parse_recording(decode(source.read()))
-    status = evaluate_group(found.cluster, found.group, found.windows, found.now_ms, found.thresholds)
+    recording = parse_recording(decode(source.read()))
+    status = evaluate_group(
+        recording.cluster, recording.group, recording.windows, recording.now_ms, recording.thresholds
+    )
     click.echo(json.dumps(group_json(status, show_all=not bad_only), indent=2, ensure_ascii=False))
 
 

@@ -171,17 +171,17 @@ def alarms(options: Mapping[str, Any]) -> Alarms:
     )
 
 
-def named(given: str) -> tuple[str | None, str]:
+def named(text: str) -> tuple[str | None, str]:
     """Split ``NAME=LOCATION``; after a slash the sign is part of the location.
 
     >>> named("orders=/lake/orders"), named("/lake/day=1")
     (('orders', '/lake/orders'), (None, '/lake/day=1'))
     """
-    name, sign, location = given.partition("=")
+    name, sign, location = text.partition("=")
     if not sign or "/" in name:
-        return None, given
+        return None, text
     if not name or not location:
-        raise click.UsageError(f"{given!r}: expected NAME=LOCATION")
+        raise click.UsageError(f"{text!r}: expected NAME=LOCATION")
     return name, location
 
 

@@ -145,7 +145,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 @click.command()
 @feed_options
 @rule_options
-@click.option("--group", "wanted", default=None, help="Show only this group.")
+@click.option("--group", default=None, help="Show only this group.")
 @click.option(
     "--for",
     "for_s",
@@ -155,7 +155,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     help="Watch for this time before the verdict. Choose more than a trigger interval.",
 )
 @format_option
-def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
+def show(group: str | None, for_s: float, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Show each journal's lag and verdict.
 
     One look reads the tables' history and the query checkpoints, with the write heads that queries recorded
@@ -181,7 +181,7 @@ def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -
         now_ms, failures = _watch(feeds, monitor, for_s, options["intervals"] if for_s else 0)
     details = []
     for name in monitor.groups():
-        if wanted in (None, name):
+        if group in (None, name):
             lag = monitor.lag(name, now_ms)
             detail = group_detail(name, lag, bounds, worst_first(lag.journals))
             ambiguous = () if for_s else ambiguous_journals(monitor, name, lag, options["allowed_lag"])
@@ -190,18 +190,21 @@ def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -
         click.echo(json.dumps(details, indent=2, ensure_ascii=False))
     else:
         _print_table(details)
-    for line in [*(f"{each['group']}: {alarm}" for each in details for alarm in each["alarms"]), *failures]:
+    for line in [
+        *(f"{detail['group']}: {alarm}" for detail in details for alarm in detail["alarms"]),
+        *failures,
+    ]:
         click.echo(line, err=True)
-    if any(each["status"] == UNKNOWN for each in details):
+    if any(detail["status"] == UNKNOWN for detail in details):
         click.echo("one look cannot tell every verdict; --for SECONDS watches", err=True)
     if not details:
         click.echo(
-            f"there is no group {wanted!r}"
-            if wanted
+            f"there is no group {group!r}"
+            if group
             else "there is no group: no ledger entry and no shard was found",
             err=True,
         )
-    codes = [max(EXIT_CODES.get(each["status"], UNREADABLE), bool(each["alarms"])) for each in details]
+    codes = [max(EXIT_CODES.get(detail["status"], UNREADABLE), bool(detail["alarms"])) for detail in details]
     sys.exit(UNREADABLE if failures else max(codes, default=UNREADABLE))
 
 
@@ -216,7 +219,7 @@ def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) ->
             pause.wait(max(0.0, begun + for_s * look / times - time.monotonic()))
         now_ms = clock()
         try:
-            failures = [one_line(each) for each in poll_all(feeds, monitor, now_ms)]
+            failures = [one_line(failure) for failure in poll_all(feeds, monitor, now_ms)]
         except GazetteError as error:
             failures = [one_line(error)]
     return now_ms, failures
@@ -267,8 +270,8 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
     from gazette_spark.lag.history import Evaluator, History
     from gazette_spark.lag.monitor import Monitor
 
-    kept, thresholds = rules(options)
-    history = History(kept)
+    history_options, thresholds = rules(options)
+    history = History(history_options)
     evaluator = Evaluator(history, thresholds, expire_cache_s=expire_cache_s)
     return Monitor(options["cluster"], history, evaluator, stale_after_ms=stale_after_ms)
 
@@ -291,17 +294,17 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
 
     if options["topics"] and options["selector"]:
         raise click.UsageError("give --selector or --topic")
-    topics = [named(given) for given in options["topics"]]
+    topics = [named(text) for text in options["topics"]]
     feeds: list[Feed] = [HeadFeed(client, selector, name) for name, selector in topics]
     feeds = feeds or [HeadFeed(client, options["selector"])]
     heads = len(feeds)
-    for given in options["tables"]:
-        name, location = named(given)
+    for text in options["tables"]:
+        name, location = named(text)
         feeds.append(TableFeed(location, name))
-    for given in options["checkpoints"]:
-        name, location = named(given)
+    for text in options["checkpoints"]:
+        name, location = named(text)
         if name is None:
-            raise click.UsageError(f"--checkpoint {given!r}: expected NAME=DIRECTORY")
+            raise click.UsageError(f"--checkpoint {text!r}: expected NAME=DIRECTORY")
         feeds.append(CheckpointFeed(location, name, options["intervals"]))
     feeds += consumers
     if len(feeds) == heads:
@@ -312,17 +315,17 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
     return feeds
 
 
-def _state_feeds(given: Sequence[str]) -> Iterator[Feed]:
+def _state_feeds(texts: Sequence[str]) -> Iterator[Feed]:
     """Yield the feeds of open transactions; they come after those that report groups."""
-    if not given:
+    if not texts:
         return
     from gazette_spark._planning.states import OpenTransactions, StateFiles
     from gazette_spark.lag.feeds import StateFeed
 
-    for each in given:
-        group, location = named(each)
+    for text in texts:
+        group, location = named(text)
         if group is None:
-            raise click.UsageError(f"--states {each!r}: expected GROUP=LOCATION")
+            raise click.UsageError(f"--states {text!r}: expected GROUP=LOCATION")
         yield StateFeed(group, location, OpenTransactions(StateFiles(location)))
 
 
@@ -349,7 +352,7 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
         send_once=options["send_once"],
         send_close=options["send_close"],
     )
-    return Notifier(when, [BackgroundSender(each) for each in senders]) if senders else None
+    return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
 
 
 def _words(command: str) -> tuple[str, ...]:
@@ -379,10 +382,10 @@ def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
         },
         "consumer": {
             "class-name": "delta",
-            "tables": [masked_url(given) for given in options["tables"]],
-            "checkpoints": [masked_url(given) for given in options["checkpoints"]],
-            "states": [masked_url(given) for given in options["states"]],
-            "consumers": [masked_url(given) for given in options["consumers"]],
+            "tables": [masked_url(text) for text in options["tables"]],
+            "checkpoints": [masked_url(text) for text in options["checkpoints"]],
+            "states": [masked_url(text) for text in options["states"]],
+            "consumers": [masked_url(text) for text in options["consumers"]],
         },
         "storage": {
             "class-name": "inmemory",

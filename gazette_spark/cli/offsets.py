@@ -84,15 +84,16 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
     from gazette_spark.audit.data_ends import DeltaRows, RecordOptions, data_ends
 
     rows = DeltaRows(table)
-    found = data_ends(rows, None)
-    if any(each.read_through is None for each in found):
+    journal_ends = data_ends(rows, None)
+    if any(end.read_through is None for end in journal_ends):
         with connect() as client:
-            found = data_ends(rows, client, RecordOptions(**options))
+            journal_ends = data_ends(rows, client, RecordOptions(**options))
     if output_format == "json":
-        ends = {each.journal: each.read_through for each in found if each.read_through is not None}
-        click.echo(JournalOffsets(ends).to_json())
+        offsets = {end.journal: end.read_through for end in journal_ends if end.read_through is not None}
+        click.echo(JournalOffsets(offsets).to_json())
         return
-    show([asdict(each) for each in found], ["journal", "rows", "last_offset", "read_through"], output_format)
+    columns = ["journal", "rows", "last_offset", "read_through"]
+    show([asdict(end) for end in journal_ends], columns, output_format)
 
 
 def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
@@ -101,24 +102,24 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     table = masked_url(table)
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
-    wanted = [app_id] if app_id else app_ids(history)
-    states = {
-        each: read_state(lambda limit: history[:limit], each, table=table, entries=1) for each in wanted
-    }
-    found = {each: state for each, state in states.items() if state.entry is not None}
-    if not found:
+    states: dict[str, LedgerState] = {}
+    for name in [app_id] if app_id else app_ids(history):
+        state = read_state(lambda limit: history[:limit], name, table=table, entries=1)
+        if state.entry is not None:
+            states[name] = state
+    if not states:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
         raise click.ClickException(f"{table} has no ledger entry {whose} in its {len(history)} commits")
     if output_format == "json":
         shown = [
-            entry_json(state) | {"skipped": list(skipped_rows(history, each, table))}
-            for each, state in found.items()
+            entry_json(state) | {"skipped": list(skipped_rows(history, name, table))}
+            for name, state in states.items()
         ]
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
-    rows = [row for state in found.values() for row in entry_rows(state)]
+    rows = [row for state in states.values() for row in entry_rows(state)]
     show(rows, ["app_id", "batch_id", "table_version", "journal", "read_through"], output_format)
-    if skipped := [row for each in found for row in skipped_rows(history, each, table)]:
+    if skipped := [row for name in states for row in skipped_rows(history, name, table)]:
         click.echo("\nBytes that were gone or left out and are not in the table:")
         columns = ["app_id", "batch_id", "table_version", "journal", "begin", "end", "bytes"]
         show(skipped, columns, output_format)

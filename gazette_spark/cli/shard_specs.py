@@ -55,7 +55,7 @@ def list_shards(  # noqa: PLR0917 - click's
     from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml
 
     flags = {"rf": rf, "primary": primary, "replicas": replicas}
-    columns = [name for name, wanted in flags.items() if wanted]
+    columns = [name for name, shown in flags.items() if shown]
     if not columns and not labels:
         columns = list(DEFAULT_COLUMNS)
     with connect() as shards:
@@ -71,12 +71,12 @@ def list_shards(  # noqa: PLR0917 - click's
         if lag:
             with connect.brokers() as client:
                 behind = shards.lags(client, listed.shards)
-    rows = [shard_row(each, behind.get(each.spec.id, {}) if lag else None) for each in listed.shards]
+    rows = [shard_row(shard, behind.get(shard.spec.id, {}) if lag else None) for shard in listed.shards]
     if printer.format == "table":
         for row in rows:
             for error in row["errors"]:  # type: ignore[attr-defined]  # A list, see shard_row.
                 click.echo(f"{row['id']}: {' '.join(error.split())}", err=True)
-        rows = [_table_row(row, each.spec, labels) for row, each in zip(rows, listed.shards, strict=True)]
+        rows = [_table_row(row, shard.spec, labels) for row, shard in zip(rows, listed.shards, strict=True)]
     printer.rows(rows, ["id", "status", *columns, *labels, *["lag"] * lag])
 
 
@@ -100,7 +100,7 @@ def shard_row(shard: pc.ListResponse.Shard, lag: Mapping[str, int] | None = None
         "errors": list(reduced.errors),
         "primary": primary,
         "replicas": members,
-        "sources": [each.journal for each in spec.sources],
+        "sources": [source.journal for source in spec.sources],
         "labels": label_values(spec.labels),
         "rf": 0 if spec.disable else spec.hot_standbys + 1,
         "recovery_log": recovery_log(spec),
@@ -138,8 +138,8 @@ def apply_specs(
     revision = None
     with connect() as shards:
         if dry_run:
-            found = {each.spec.id: each for each in shards.list_shards()}
-            rows = [planned(change, "id", found) for change in changes]
+            existing = {shard.spec.id: shard for shard in shards.list_shards()}
+            rows = [planned(change, "id", existing) for change in changes]
         else:
             revision = shards.apply_in_batches(changes, max_txn_size)
             rows = [applied(change, "id") for change in changes]

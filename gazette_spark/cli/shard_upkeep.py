@@ -17,21 +17,20 @@ from gazette_spark.cli.shard_specs import shard_row
 @click.option(
     "--read-through",
     "-r",
-    "asked",
     multiple=True,
     metavar="JOURNAL=OFFSET",
     help="Wait until the shard has read up to this offset. Repeatable.",
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj
-def stat(connect: ShardConnect, shard: str, asked: Sequence[str], printer: Printer) -> None:
+def stat(connect: ShardConnect, shard: str, read_through: Sequence[str], printer: Printer) -> None:
     """Show how far SHARD has read; wait for given offsets first.
 
     Each line has a journal, the offset up to which the shard's committed state has read it, and the end of
     the last acknowledgement that the shard wrote there. To wait for an append, give its end as OFFSET.
     """
     with connect() as shards:
-        progress = shards.stat(shard, dict(_offset(each) for each in asked))
+        progress = shards.stat(shard, dict(_offset(text) for text in read_through))
     if printer.format == "json":
         click.echo(json.dumps({"shard": shard, **progress._asdict()}, indent=2, sort_keys=True))
         return
@@ -68,9 +67,9 @@ def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, 
     and reads the rest again.
     """
     with connect() as shards:
-        listed = {each.spec.id: shard_row(each) for each in shards.list_shards(selector)}
-        wanted = [name for name, row in listed.items() if not failed or row["errors"]]
-        done = shards.unassign(wanted, only_failed=failed, dry_run=dry_run)
+        listed = {shard.spec.id: shard_row(shard) for shard in shards.list_shards(selector)}
+        chosen = [name for name, row in listed.items() if not failed or row["errors"]]
+        done = shards.unassign(chosen, only_failed=failed, dry_run=dry_run)
     what = "would unassign" if dry_run else "unassigned"
     rows = [
         {**{key: listed[name][key] for key in ("id", "status", "primary")}, "done": what} for name in done

@@ -1,15 +1,15 @@
 """Statistics of a data file as Delta stores them, from what Parquet's writer counted.
 
-A reader skips files by them. A bound that is too narrow loses rows in silence, a missing one costs time. So a
-bound is left out wherever Parquet's order or form is not Delta's:
+Readers skip files by these statistics. A bound that is too narrow silently loses rows; a missing bound costs
+time. So we omit a bound wherever Parquet's order or form differs from Delta's:
 
 ======================  =====================================================================
 binary, boolean         none: Delta has none
 text                    cut at 32 characters; the upper bound then ends in the last code point
 float with a NaN        none: Delta orders NaN above all numbers, Parquet leaves it out
 float with an infinity  none: JSON has no text for it
-float within a struct   none: NaN is looked for in columns only
-array, map              nothing, null counts included
+float within a struct   none: only top-level columns are checked for NaN
+array, map              neither bounds nor null counts
 decimal                 none beyond 15 digits, which a reader may round
 date, time              none in a file with a year before 1 or after 9999
 ======================  =====================================================================
@@ -31,7 +31,7 @@ TEXT_LENGTH = 32
 """Characters of a text that a bound has; Delta's own."""
 
 EXACT_DIGITS = 15
-"""Decimal digits of a number that JSON's readers keep, whatever they read it as."""
+"""Decimal digits that every JSON reader keeps, regardless of its number type."""
 
 LAST_CODE_POINT = "\U0010ffff"
 
@@ -50,15 +50,15 @@ class Leaf(NamedTuple):
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """Return a schema's leaf columns, in the order in which Parquet has them."""
-    return [leaf for each in schema for leaf in _leaves((each.name,), each.type, each.name)]
+    return [leaf for column in schema for leaf in _leaves((column.name,), column.type, column.name)]
 
 
 def _leaves(
     path: tuple[str, ...], kind: pa.DataType, stored: str, *, repeated: bool = False
 ) -> Iterator[Leaf]:
     if pa.types.is_struct(kind):
-        for each in kind:
-            yield from _leaves((*path, each.name), each.type, f"{stored}.{each.name}", repeated=repeated)
+        for inner in kind:
+            yield from _leaves((*path, inner.name), inner.type, f"{stored}.{inner.name}", repeated=repeated)
     elif pa.types.is_map(kind):
         for name, inner in (("key", kind.key_type), ("value", kind.item_type)):
             yield from _leaves((*path, name), inner, f"{stored}.key_value.{name}", repeated=True)
@@ -76,7 +76,7 @@ def file_statistics(
     Args:
         file: What the writer counted.
         schema: The file's columns.
-        indexed_leaves: Leading leaf columns to speak of; below 0 all.
+        indexed_leaves: Number of leading leaf columns that get statistics; all if negative.
         with_nan: Columns that have a NaN.
     """
     lows: dict[str, Any] = {}
@@ -87,23 +87,23 @@ def file_statistics(
         if leaf.repeated:
             continue
         groups = [file.row_group(group).column(number).statistics for group in range(file.num_row_groups)]
-        if any(each is None or not each.has_null_count for each in groups):
+        if any(group is None or not group.has_null_count for group in groups):
             continue
-        count = sum(each.null_count for each in groups)
+        count = sum(group.null_count for group in groups)
         _put(nulls, leaf.path, count)
-        bounded = [each for each in groups if each.has_min_max]
-        filled = sum(each.num_values > 0 for each in groups)
+        bounded = [group for group in groups if group.has_min_max]
+        filled = sum(group.num_values > 0 for group in groups)
         if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
             continue
         try:
-            low, high = min(each.min for each in bounded), max(each.max for each in bounded)
-        except OverflowError:  # A date or time whose year Python does not have: before 1, or after 9999.
+            low, high = min(group.min for group in bounded), max(group.max for group in bounded)
+        except OverflowError:  # Python has no dates before year 1 or after 9999.
             continue
         if (bounds := _bounds(low, high)) is not None:
             _put(lows, leaf.path, bounds[0])
             _put(highs, leaf.path, bounds[1])
-    found = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    statistics = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _has_order(leaf: Leaf, with_nan: Collection[str]) -> bool:
@@ -119,7 +119,7 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of any column.
-    """Return two values as Delta's JSON has them, None if it has no such bounds."""
+    """Return the bounds as Delta's JSON stores them; None if it stores none for this type."""
     match low, high:
         case str(), str():
             return low[:TEXT_LENGTH], _upper_text(high)
@@ -135,7 +135,7 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
 
 
 def _upper_text(text: str) -> str:
-    """Return a text that is no less than another, and short."""
+    """Return a short upper bound of a text."""
     if len(text) <= TEXT_LENGTH or text[TEXT_LENGTH] == LAST_CODE_POINT:
         return text
     return text[:TEXT_LENGTH] + LAST_CODE_POINT

@@ -1,4 +1,4 @@
-"""Where a task's data files go, and the rows that tell the driver of them.
+"""Where a task writes its data files, and the rows that report them to the driver.
 
 A target travels as one option of the source. Its name contains ``secret``, so Spark shows its text nowhere.
 """
@@ -26,10 +26,10 @@ FILES_SCHEMA = StructType(
         StructField("modification_ms", LongType()),
     ]
 )
-"""Columns of the rows that tell of files; ``path`` is relative to the table."""
+"""Columns of the rows that describe files; ``path`` is relative to the table."""
 
 DEFAULT_FILE_BYTES = 256 << 20
-"""Size at which a file is ended and another begun, if the sink does not say."""
+"""Size at which a task finishes a file and begins another, unless the sink sets one."""
 
 DEFAULT_INDEXED_LEAVES = 32
 """Leading leaf columns that get statistics, unless ``delta.dataSkippingNumIndexedCols`` says otherwise."""
@@ -42,12 +42,12 @@ UNSAFE_STORAGE_OPTIONS = {
     "AWS_S3_LOCKING_PROVIDER": "deltalake takes no locks any more: writers that take them are not held off",
     "MOUNT_ALLOW_UNSAFE_RENAME": _OVERWRITES,
 }
-"""Options of ``deltalake``, and why a store is not entered by them."""
+"""Options of ``deltalake`` that we refuse, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """A table as the tasks need to know it."""
+    """What tasks need to know about a table."""
 
     table: str
     """Its name in errors."""
@@ -72,7 +72,7 @@ class FileTarget:
         """Read the option's text.
 
         Raises:
-            OptionError: it is none.
+            OptionError: the text is not that of a target.
         """
         try:
             value = parse_json(text)
@@ -99,24 +99,24 @@ class FileTarget:
 
 
 def checked_storage_options(
-    given: Mapping[str, str], location: str, environ: Mapping[str, str] = os.environ
+    options: Mapping[str, str], location: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the options by which ``deltalake`` enters a table's object store.
 
     Args:
-        given: Its options, by its names.
+        options: Options by the names that ``deltalake`` uses.
         location: The table's place as ``deltalake`` takes it.
-        environ: Where it looks for the same names.
+        environ: The environment, where ``deltalake`` looks for the same names.
 
     Raises:
-        OptionError: an option is no text, or would have commits made without a look for another's.
+        OptionError: an option is not a string, or lets a commit overwrite a concurrent one.
     """
-    for name, value in given.items():
+    for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a text")
-    found = {f"{name} in the environment": value for name, value in environ.items()} | dict(given)
-    for name, value in found.items() if "://" in location else ():
+    settings = {f"{name} in the environment": value for name, value in environ.items()} | dict(options)
+    for name, value in settings.items() if "://" in location else ():
         reason = UNSAFE_STORAGE_OPTIONS.get(name.partition(" ")[0].upper())
         if reason and value.lower() not in ("", "0", "false"):
             raise OptionError("storage_options", name, f"it to be unset: {reason}")
-    return dict(given)
+    return dict(options)

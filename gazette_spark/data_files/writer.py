@@ -1,7 +1,7 @@
 """A task's rows as data files of a Delta table.
 
-Each attempt of a task writes files with names of its own, and tells of a file only when it is whole. Files of
-attempts that Spark drops are never referred to; VACUUM removes them.
+Each attempt of a task writes files with unique names, and reports a file only when it is complete. No commit
+refers to files of attempts that Spark drops; VACUUM deletes them.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class _DataFile:
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
         self._with_nan: set[str] = set()
-        self._floats = [each.name for each in schema if pa.types.is_floating(each.type)]
+        self._floats = [field.name for field in schema if pa.types.is_floating(field.type)]
 
     @property
     def is_open(self) -> bool:
-        """Whether a part of it is written."""
+        """Whether a row group has been written."""
         return self._out is not None
 
     @property
     def size(self) -> int:
-        """Bytes that are written, without those that wait for their row group."""
+        """Bytes written so far, without the rows that wait for a row group."""
         return 0 if self._out is None else int(self._out.tell())
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -89,7 +89,7 @@ class _DataFile:
         self.waiting_bytes += rows.nbytes
 
     def flush(self) -> None:
-        """Write the rows that wait, as a row group."""
+        """Write the waiting rows as a row group."""
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting, schema=self._schema)
@@ -115,26 +115,26 @@ class _DataFile:
         return self._writer
 
     def close(self, indexed_leaves: int) -> dict[str, Any]:
-        """End the file; return what is to be told of it."""
+        """Finish the file and return the row that describes it."""
         self.flush()
         assert self._writer is not None
         assert self._out is not None
         self._writer.close()
         size = self.size
         self._out.close()
-        found = self._metadata[0]
+        metadata = self._metadata[0]
         return {
             "path": self.path,
             "size": size,
-            "rows": found.num_rows,
+            "rows": metadata.num_rows,
             "stats": file_statistics(
-                found, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
+                metadata, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
             ),
             "modification_ms": int(time.time() * 1000),
         }
 
     def abort(self) -> None:
-        """Remove the file, if that can be done: nobody will refer to it."""
+        """Delete the file if possible: no commit refers to it."""
         if self._out is None:
             return
         ends = [self._out.close, lambda: self._where.delete_file(self._full)]
@@ -150,30 +150,28 @@ class _TaskFiles:
         self._target = target
         self._where, self._root = filesystem(target)
         columns = arrow_schema(target.columns_written)
-        self._stored = pa.schema([each for each in columns if each.name not in target.partition_by])
+        self._stored = pa.schema([column for column in columns if column.name not in target.partition_by])
         self._files: dict[tuple[str | None, ...], _DataFile] = {}
-        self.told: list[dict[str, Any]] = []
-        """What is to be told of the files that are whole."""
+        self.written_files: list[dict[str, Any]] = []
+        """A row about each complete file, with the columns of ``FILES_SCHEMA``."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions, and write row groups that are large enough."""
-        for key, found in partitioned(rows, self._target):
+        for key, part in partitioned(rows, self._target):
             if key not in self._files:
                 path = posixpath.join(*_directories(self._target.partition_by, key), _file_name())
                 self._files[key] = _DataFile(self._where, self._root, path, self._stored)
-            self._files[key].add(found.select(self._stored.names))
+            self._files[key].add(part.select(self._stored.names))
             if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
                 self._flush(key)
-        while sum(each.waiting_bytes for each in self._files.values()) > WAITING_BYTES:
+        while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
             self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
 
     def _flush(self, key: tuple[str | None, ...]) -> None:
-        """Write a file's row group, and end the file if it is large enough.
-
-        Where as many files are open as may be, the oldest of them is ended before.
-        """
+        """Write a file's row group, and finish the file if it is large enough."""
+        # Each open file has a buffer and a descriptor, so at the limit the oldest one is finished first.
         if not self._files[key].is_open:
-            opened = [each for each, file in self._files.items() if file.is_open]
+            opened = [open_key for open_key, file in self._files.items() if file.is_open]
             if len(opened) >= OPEN_FILES:
                 self._finish(opened[0])
         self._files[key].flush()
@@ -183,53 +181,55 @@ class _TaskFiles:
     def _finish(self, key: tuple[str | None, ...]) -> None:
         row = self._files[key].close(self._target.indexed_leaves)
         del self._files[key]
-        self.told.append(row | {"partition_values": dict(zip(self._target.partition_by, key, strict=True))})
+        self.written_files.append(
+            row | {"partition_values": dict(zip(self._target.partition_by, key, strict=True))}
+        )
 
     def finish(self) -> None:
-        """End all files."""
+        """Finish all files."""
         for key in list(self._files):
             self._finish(key)
 
     def abort(self) -> None:
-        """Remove the files that are not whole."""
-        for each in self._files.values():
-            each.abort()
+        """Delete the files that are incomplete."""
+        for file in self._files.values():
+            file.abort()
 
 
 def write_files(
     pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task to data files; yield rows that tell of them, by ``FILES_SCHEMA``.
+    """Write the rows of a task to data files; yield rows that describe them, by ``FILES_SCHEMA``.
 
-    The task writes one file for each partition of the table among its rows, from however many pieces they
-    come, and another one where a file has reached the target's ``file_bytes``.
+    The task writes one file for each table partition among its rows, regardless of the number of pieces, and
+    begins another file when one reaches the target's ``file_bytes``.
 
     Args:
         pieces: For each piece its origin, as errors name it, and its rows with the target's ``read_schema``.
         target: The table.
 
     Raises:
-        TableRefusedError: a row has a null where the table takes none, or a partition's value that
-            ``deltalake`` cannot read.
+        TableRefusedError: a row has a null in a NOT NULL column, or a partition value that ``deltalake``
+            cannot read.
     """
     columns = arrow_schema(target.columns_written)
     batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
     files = _TaskFiles(target)
     try:
-        # Pieces may bring a record each. To look for the partitions of so few rows, and to keep them as
-        # arrays until their row group is written, would take far more time and memory than the rows.
+        # A piece may have a single record. Finding the partitions of so few rows, and keeping each as an
+        # array until its row group is written, takes far more time and memory than the rows themselves.
         for rows in _gathered(batches):
             files.add(rows)
         files.finish()
     except BaseException:
         files.abort()
         raise
-    if files.told:
-        yield _told_batch(files.told)
+    if files.written_files:
+        yield file_batch(files.written_files)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of :data:`GATHERED_BYTES` or more, the last one excepted."""
+    """Yield rows in batches of at least :data:`GATHERED_BYTES`, except for the last one."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:
@@ -245,14 +245,15 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-def _told_batch(told: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return rows by ``FILES_SCHEMA``. ``pa.array()`` would import pandas where there is one."""
+def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return the rows as a record batch with the columns of ``FILES_SCHEMA``."""
+    # Without pa.array(), which imports pandas where it is installed.
     schema = arrow_schema(FILES_SCHEMA)
     columns: list[pa.Array] = []
     for field in schema:
-        values = [row[field.name] for row in told]
+        values = [row[field.name] for row in written_files]
         if pa.types.is_map(field.type):
-            pairs = [pair for each in values for pair in each.items()]
+            pairs = [pair for value in values for pair in value.items()]
             ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
             bounds = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
             keys, items = (text_array([pair[at] for pair in pairs]) for at in (0, 1))
@@ -267,9 +268,9 @@ def _told_batch(told: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
 def _repeated(rows: pa.Table) -> list[str]:
     """Return the leaf columns that are written with a dictionary, as Parquet names them.
 
-    Parquet gives a dictionary up when it has a megabyte, and has looked up each value until then: a fifth of
-    the write's CPU time for the columns of ``format=raw``. A column whose first values are all others would
-    get there.
+    Parquet abandons a dictionary that reaches a megabyte, but looks up each value until then, which takes a
+    fifth of the write's CPU time for the columns of ``format=raw``. A column whose first values are all
+    different would end there.
     """
     sample = rows.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
     return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(sample, leaf)]
@@ -285,13 +286,13 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
         column = column.field(name)
     if pa.types.is_temporal(leaf.type):
         column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
-    # Without Arrow's functions: to load them takes a worker of format=raw a tenth of all that it loads.
-    values = [each for each in column.to_pylist() if each is not None]
+    # Without Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
+    values = [value for value in column.to_pylist() if value is not None]
     return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
 
 
 def _has_nan(column: pa.Array) -> bool:
-    """Tell whether a column of numbers has a NaN; what is behind a null may count, too."""
+    """Tell whether a column of numbers has a NaN; a value hidden by a null may count."""
     buffer = column.buffers()[1]
     if buffer is None:
         return False
@@ -359,7 +360,7 @@ def partitioned(
 
 def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
     """Return a column's values as Delta's log has them; an empty text is null there."""
-    import pyarrow.compute as pc  # As above: most tables have no partitions.
+    import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
     if pa.types.is_date32(column.type):
         encoded = column.dictionary_encode()
@@ -371,7 +372,7 @@ def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
 
 
 def _day_text(name: str, day: int, table: str) -> str:
-    """Return a day as Spark writes it. Arrow leaves out the sign of later years, and knows fewer of them."""
+    """Return a day as Spark writes it. Arrow omits the sign of later years, and supports fewer years."""
     date = np.datetime64(day, "D")
     year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
     sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
@@ -398,7 +399,8 @@ def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list
 
 def _escaped(text: str) -> str:
     return "".join(
-        each if each in SAFE else "".join(f"%{byte:02X}" for byte in each.encode()) for each in text
+        character if character in SAFE else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in text
     )
 
 

@@ -141,11 +141,11 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
         os.killpg(leader.pid, signal.SIGKILL)
     leader.wait(GONE_WITHIN_S)  # Reaps it, else it stays a member.
     deadline = time.monotonic() + GONE_WITHIN_S
-    while left := session_members(leader.pid):
-        for pid in left:
+    while survivors := session_members(leader.pid):
+        for pid in survivors:
             _kill(pid)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"session {leader.pid}: {left} survived SIGKILL for {GONE_WITHIN_S} s")
+            raise TimeoutError(f"session {leader.pid}: {survivors} survived SIGKILL for {GONE_WITHIN_S} s")
         time.sleep(POLL_S)
 
 
@@ -154,7 +154,7 @@ def session_members(session: int) -> list[int]:
 
     Without /proc (macOS) none is seen: JVM and workers end when their leader is gone.
     """
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # The command's name may hold spaces and parentheses; the fields begin after its last one.
@@ -162,8 +162,8 @@ def session_members(session: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(in_session) == session and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

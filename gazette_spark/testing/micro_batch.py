@@ -177,7 +177,7 @@ class Run:
                 self._reader.commit(json.loads(before))
         end_json = json.loads(query.offset_log[batch_id])
         start = self._reader.initialOffset() if start is None else start
-        partitions = [pickle.dumps(each) for each in self._reader.partitions(start, end_json)]
+        partitions = [pickle.dumps(partition) for partition in self._reader.partitions(start, end_json)]
         at("partitions")
         rows = self._read(partitions, faults, lambda: at("read"))
         at("tasks")
@@ -211,10 +211,10 @@ class Run:
                 self._killed_attempt(partition, kills.pop(0))
             if number == len(partitions) // 2:
                 halfway()
-            found = list(self._attempt(partition))
-            if faults.speculative and list(self._attempt(partition)) != found:
+            attempt_rows = list(self._attempt(partition))
+            if faults.speculative and list(self._attempt(partition)) != attempt_rows:
                 raise BatchDiffersError("a speculative copy of a task gave other rows")
-            rows += found
+            rows += attempt_rows
         # Spark promises no order among tasks.
         return sorted(rows)
 

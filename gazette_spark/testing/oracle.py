@@ -50,7 +50,7 @@ class Version:
 
 
 @dataclass(slots=True)
-class Verdict:
+class OracleVerdict:
     """Result of a check."""
 
     rows: int = 0
@@ -127,7 +127,7 @@ def check_table(
     starts: Mapping[str, int] | None = None,
     complete: bool = True,
     checkpoints: Sequence[Path] = (),
-) -> Verdict:
+) -> OracleVerdict:
     """Check a table against the true bytes of its journals.
 
     Args:
@@ -139,16 +139,16 @@ def check_table(
             not, only those before the table's recorded end are.
         checkpoints: Directories of the queries that wrote it, as far as they exist; of copies of one all.
     """
-    verdict = Verdict()
+    verdict = OracleVerdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
     files = TableFiles(directory)
     before: Version | None = None
     ends = dict(starts)
     for version in read_versions(directory, app_id):
-        known = before.files if before else frozenset()
-        if not version.files >= known:  # Not an append: what held for the version before says nothing.
-            known, ends = frozenset(), dict(starts)
-        verdict.violations += _unique_and_contiguous(version, files.rows(version.files - known), ends)
+        files_before = before.files if before else frozenset()
+        if not version.files >= files_before:  # Not an append: what held for the version before says nothing.
+            files_before, ends = frozenset(), dict(starts)
+        verdict.violations += _unique_and_contiguous(version, files.rows(version.files - files_before), ends)
         verdict.violations += _same_transaction(version, ends, starts)
         verdict.violations += monotonic(version, before)
         verdict.violations += _agrees(version, before, checkpoints)
@@ -158,10 +158,10 @@ def check_table(
     if before is None:
         verdict.violations.append("there is no table")
         return verdict
-    wanted = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
+    expected_ends = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
     if not complete:
-        wanted = {journal: before.recorded().get(journal, 0) for journal in truth}
-    _compare(verdict, files.rows(before.files), truth, starts, wanted)
+        expected_ends = {journal: before.recorded().get(journal, 0) for journal in truth}
+    _compare(verdict, files.rows(before.files), truth, starts, expected_ends)
     return verdict
 
 
@@ -237,7 +237,7 @@ def _offsets(positions: Positions) -> dict[str, int]:
 
 
 def _compare(
-    verdict: Verdict,
+    verdict: OracleVerdict,
     rows: list[Row],
     truth: Mapping[str, bytes],
     starts: Mapping[str, int],
@@ -249,11 +249,11 @@ def _compare(
         for journal, content in truth.items()
         for offset, value in split_records(content[: ends[journal]], starts[journal])
     }
-    held = {(journal, offset): value for journal, offset, value in rows}
+    actual = {(journal, offset): value for journal, offset, value in rows}
     verdict.rows = len(rows)
-    verdict.duplicated = len(rows) - len(held)
-    verdict.lost = len(expected.keys() - held.keys())
-    verdict.altered = sum(expected.get(key) != value for key, value in held.items())
+    verdict.duplicated = len(rows) - len(actual)
+    verdict.lost = len(expected.keys() - actual.keys())
+    verdict.altered = sum(expected.get(key) != value for key, value in actual.items())
 
 
 def split_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -33,8 +33,8 @@ class TableState:
             match action:
                 case {"add": {"stats": str(stats)}}:
                     rows += json.loads(stats)["numRecords"]
-                case {"commitInfo": {"userMetadata": str(found)}}:
-                    metadata = found
+                case {"commitInfo": {"userMetadata": str(user_metadata)}}:
+                    metadata = user_metadata
         return TableState(self.commits + 1, self.rows + rows, self.data_commits + (rows > 0), metadata)
 
 

@@ -36,8 +36,8 @@ def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
     Raises:
         OptionError: a column is missing, there twice, of another type, or contradicts the options.
     """
-    found = {name: _position(name, columns) for name in TYPES}
-    value, journal, key = found["value"], found["journal"], found["key"]
+    positions = {name: _position(name, columns) for name in TYPES}
+    value, journal, key = positions["value"], positions["journal"], positions["key"]
     if value is None:
         names = ", ".join(name for name, _ in columns) or "none"
         expected = "a column value, string or binary, such as selectExpr('to_json(struct(*)) AS value')"
@@ -58,7 +58,7 @@ def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
 
 
 def _position(name: str, columns: Sequence[tuple[str, str]]) -> int | None:
-    places = [index for index, (each, _) in enumerate(columns) if each.lower() == name]
+    places = [index for index, (column, _) in enumerate(columns) if column.lower() == name]
     if len(places) > 1:
         raise OptionError("schema", f"column {name} {len(places)} times", "each column once, in any case")
     if not places:

@@ -188,9 +188,9 @@ def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:
 
 def _begin_with(values: pa.BinaryArray, first: bytes) -> Rows:
     bounds, octets = value_bounds(values), value_octets(values)
-    found = np.diff(bounds) > 0
-    found[found] = octets[bounds[:-1][found]] == first[0]
-    return found
+    begins = np.diff(bounds) > 0
+    begins[begins] = octets[bounds[:-1][begins]] == first[0]
+    return begins
 
 
 def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) -> Rows:
@@ -204,13 +204,13 @@ def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) ->
     return _flags(pc.match_substring(values, word))
 
 
-def _flags(found: pa.BooleanArray) -> Rows:
-    return unpacked(found.buffers()[1], found.offset, len(found))
+def _flags(mask: pa.BooleanArray) -> Rows:
+    return unpacked(mask.buffers()[1], mask.offset, len(mask))
 
 
-def _equal(found: pa.Int32Array, number: int) -> Rows:
-    counts = np.frombuffer(found.buffers()[1], np.int32)[found.offset : found.offset + len(found)]
-    return np.asarray(counts == number, np.bool_)
+def _equal(column: pa.Int32Array, number: int) -> Rows:
+    numbers = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column)]
+    return np.asarray(numbers == number, np.bool_)
 
 
 def _spliced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -> pa.BinaryArray:

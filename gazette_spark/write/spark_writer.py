@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from gazette_spark._frames import short_errors
+from gazette_spark._frames import hide_internal_frames
 from gazette_spark._planning.access import access, security_for_tasks
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
@@ -37,7 +37,7 @@ from gazette_spark.options.write import WriteOptions
 from gazette_spark.spark_versions import ArrowStreamWriter
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.producer import TaskIntent, TaskProducer
-from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
+from gazette_spark.write.task import Targets, TaskAppends, TaskWriter, open_service
 from gazette_spark.write.transaction_journal import check_transaction_journal, commit_transaction
 from gazette_spark.write.transactions import Attempt
 
@@ -57,7 +57,7 @@ ROLLBACK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Job:
+class TaskJob:
     """The job of a task, as Spark's local properties name it."""
 
     query: str | None = None
@@ -69,12 +69,12 @@ class Job:
 class Written(WriterCommitMessage):
     """A task's appends, by journal, and with exactly-once writes what commits them."""
 
-    journals: Mapping[str, Appended] = field(default_factory=dict)
+    journals: Mapping[str, TaskAppends] = field(default_factory=dict)
     intents: Sequence[TaskIntent] = ()
-    job: Job = Job()
+    job: TaskJob = TaskJob()
 
 
-@short_errors
+@hide_internal_frames
 class _Writer:
     """Shared code of the writers of streams and batches: checks, and a task's work."""
 
@@ -99,9 +99,9 @@ class _Writer:
         """Append a task's rows, and return when all of them are in their journals. Runs on executors."""
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
-        job = Job()
+        job = TaskJob()
         if context:
-            job = Job(*(context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)))
+            job = TaskJob(*(context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)))
         producer = None
         if self._options.exactly_once:
             producer = TaskProducer(self._options.uuid_path, time.time_ns())
@@ -143,7 +143,7 @@ class _Writer:
         try:
             write_ack_intents(
                 client,
-                (AckIntent(each.journal, each.rollback) for each in intents),
+                (AckIntent(intent.journal, intent.rollback) for intent in intents),
                 timeout_s=ROLLBACK_TIMEOUT_S,
             )
         except GazetteError as error:
@@ -158,10 +158,10 @@ class _Writer:
         written = [message for message in messages if isinstance(message, Written)]
         intents: dict[str, bytes] = {}
         rollbacks: dict[str, bytes] = {}
-        for each in (intent for message in written for intent in message.intents):
-            intents[each.journal] = intents.get(each.journal, b"") + each.commit
-            rollbacks[each.journal] = rollbacks.get(each.journal, b"") + each.rollback
-        rows = sum(each.rows for message in written for each in message.journals.values())
+        for intent in (intent for message in written for intent in message.intents):
+            intents[intent.journal] = intents.get(intent.journal, b"") + intent.commit
+            rollbacks[intent.journal] = rollbacks.get(intent.journal, b"") + intent.rollback
+        rows = sum(appends.rows for message in written for appends in message.journals.values())
         first = options.transaction_first_batch
         attempt = Attempt(query, batch, author, intents, rows, first)
         with open_client(options) as client:
@@ -179,7 +179,7 @@ class _Writer:
             self._roll_back(client, [intent for message in written for intent in message.intents])
 
 
-@short_errors
+@hide_internal_frames
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes the rows of ``df.write``."""
 
@@ -202,7 +202,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         _log("failed, and rows it wrote stay in their journals", messages)
 
 
-@short_errors
+@hide_internal_frames
 class StreamWriter(_Writer, ArrowStreamWriter):
     """Writes the micro-batches of ``df.writeStream``."""
 
@@ -218,10 +218,10 @@ class StreamWriter(_Writer, ArrowStreamWriter):
             self._commit(messages, str(job.query), batchId, str(job.run))
         _log(f"wrote batch_id={batchId}", messages)
 
-    def _job_of(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> Job:
+    def _job_of(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> TaskJob:
         """Return the one job that all tasks were of."""
         jobs = {message.job for message in messages if isinstance(message, Written)}
-        job = jobs.pop() if len(jobs) == 1 else Job()
+        job = jobs.pop() if len(jobs) == 1 else TaskJob()
         if not (job.query and job.run) or job.batch != str(batch_id):
             problem = f"the tasks of batch {batch_id} do not name one query, run and batch, but {job}"
             advice = "Write with deliveryGuarantee=at_least_once under this Spark, and report it"
@@ -237,7 +237,7 @@ class StreamWriter(_Writer, ArrowStreamWriter):
         _log(f"failed, and rows it wrote stay in their journals batch_id={batchId}", messages)
 
 
-@short_errors
+@hide_internal_frames
 class RowStreamWriter(StreamWriter):
     """Writes the micro-batches of Spark 4.0, which gives a stream's writer rows."""
 
@@ -254,8 +254,8 @@ def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.Recor
     """Yield rows as record batches, as Spark converts them where it does so itself."""
     from pyspark.sql.conversion import LocalDataToArrowConversion  # Spark 4.0's alone.
 
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        table = LocalDataToArrowConversion.convert(some, schema, use_large_var_types=False)
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        table = LocalDataToArrowConversion.convert(chunk, schema, use_large_var_types=False)
         yield from table.combine_chunks().to_batches()
 
 
@@ -271,7 +271,7 @@ def open_client(options: WriteOptions) -> Client:
 
 def _log(event: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     written = [message.journals for message in messages if isinstance(message, Written)]
-    done = [each for journals in written for each in journals.values()]
     names = {name for journals in written for name in journals}
-    rows, size = sum(each.rows for each in done), sum(each.bytes for each in done)
+    rows = sum(appends.rows for journals in written for appends in journals.values())
+    size = sum(appends.bytes for journals in written for appends in journals.values())
     log.info("%s rows=%d bytes=%d journals=%d tasks=%d", event, rows, size, len(names), len(messages))

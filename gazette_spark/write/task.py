@@ -42,7 +42,7 @@ PENDING_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class TaskAppends:
     """A task's appends to a journal."""
 
     rows: int
@@ -109,12 +109,12 @@ class Targets:
                 raise JournalNotFoundError(name, f"{who} names it")
 
     def _add(self, listed: Iterable[pb.ListResponse.Journal]) -> None:
-        for each in listed:
-            name, options = each.spec.name, self._options
+        for journal in listed:
+            name, options = journal.spec.name, self._options
             if name == options.transaction_journal:
                 expected = "a journal that gets no rows"
                 raise OptionError("transactionJournal", f"{name!r}, which rows are written to", expected)
-            framing = framing_name(each.spec, options.framing, None)
+            framing = framing_name(journal.spec, options.framing, None)
             if options.exactly_once:
                 _check_place(name, framing, options)
             self._framings[name] = framing
@@ -176,7 +176,7 @@ class TaskWriter:
                 self._append(share.journal, piece)
         self._taken += len(values)
 
-    def finish(self) -> Mapping[str, Appended]:
+    def finish(self) -> Mapping[str, TaskAppends]:
         """Wait until all rows are appended, and return the appends by journal.
 
         Each append has its own deadline, so this wait needs no other.
@@ -186,7 +186,7 @@ class TaskWriter:
         """
         self._service.flush(None)
         return {
-            journal: Appended(self._rows[journal], self._bytes[journal], last.span[1])
+            journal: TaskAppends(self._rows[journal], self._bytes[journal], last.span[1])
             for journal, last in self._last.items()
         }
 
@@ -246,7 +246,7 @@ class TaskWriter:
         records = framing_named(framing, options.max_record_bytes, options.sep, options.quote)
         return encoded(values, records)
 
-    def _accepted(self, found: T | RowRefusal) -> T:
-        if isinstance(found, RowRefusal):
-            raise RowError(self._partition, self._taken + found.index, found.problem, found.advice)
-        return found
+    def _accepted(self, result: T | RowRefusal) -> T:
+        if isinstance(result, RowRefusal):
+            raise RowError(self._partition, self._taken + result.index, result.problem, result.advice)
+        return result

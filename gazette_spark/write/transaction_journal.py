@@ -23,7 +23,14 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, label_set, values_of
-from gazette_spark.write.transactions import OPENING, Attempt, Plan, Record, Refusal, decide
+from gazette_spark.write.transactions import (
+    OPENING,
+    Attempt,
+    TransactionPlan,
+    TransactionRecord,
+    TransactionRefusal,
+    decide,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +47,7 @@ class JournalState:
 
     head: int
     registers: Mapping[str, str]
-    newest: Record | None
+    newest: TransactionRecord | None
 
 
 def check_transaction_journal(client: Client, journal: str) -> None:
@@ -64,7 +71,7 @@ def check_transaction_journal(client: Client, journal: str) -> None:
 
 def commit_transaction(
     client: Client, journal: str, attempt: Attempt, rollbacks: Mapping[str, bytes]
-) -> Record | None:
+) -> TransactionRecord | None:
     """Commit a batch, or the one that is recorded in its place, and return when all its rows are committed.
 
     Args:
@@ -87,7 +94,7 @@ def commit_transaction(
             continue
         plan = decide(attempt, state.newest, state.registers)
         failpoint("transaction.read")
-        if isinstance(plan, Refusal):
+        if isinstance(plan, TransactionRefusal):
             raise TransactionError(journal, plan.problem, plan.advice)
         if _carried_out(client, journal, state, plan, attempt):
             if plan.rolls_back:
@@ -98,7 +105,9 @@ def commit_transaction(
     raise TransactionError(journal, problem, "Let one query at a time use it")
 
 
-def _carried_out(client: Client, journal: str, state: JournalState, plan: Plan, attempt: Attempt) -> bool:
+def _carried_out(
+    client: Client, journal: str, state: JournalState, plan: TransactionPlan, attempt: Attempt
+) -> bool:
     """Do a plan's steps; return False if the journal was another when the record came to be appended.
 
     Then the record may be there: by an append whose answer was lost, and that was tried again.
@@ -128,7 +137,7 @@ def read_state(client: Client, journal: str) -> JournalState:
     return JournalState(barrier.end, registers, _newest_record(client, journal, barrier.end))
 
 
-def _newest_record(client: Client, journal: str, head: int) -> Record | None:
+def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord | None:
     first = client.first_offset(journal) if head else 0
     size = TAIL_BYTES
     while first < head:
@@ -142,16 +151,16 @@ def _newest_record(client: Client, journal: str, head: int) -> Record | None:
         # The first one may be the rest of a line.
         whole = lines if begin == first else lines[1:]
         if newest := next((line for line in reversed(whole) if line != OPENING), None):
-            return Record.from_json(newest, journal)
+            return TransactionRecord.from_json(newest, journal)
         if begin == first:
             return None
         size *= 8
     return None
 
 
-def _append_record(client: Client, journal: str, state: JournalState, record: Record) -> None:
-    known = state.newest.registers if state.newest is not None else record.registers
-    check = pb.LabelSelector(include=label_set(dict(state.registers) or known))
+def _append_record(client: Client, journal: str, state: JournalState, record: TransactionRecord) -> None:
+    recorded = state.newest.registers if state.newest is not None else record.registers
+    check = pb.LabelSelector(include=label_set(dict(state.registers) or recorded))
     client.append(
         journal,
         record.to_json(),
@@ -172,7 +181,7 @@ def _intents(contents: Mapping[str, bytes]) -> Iterable[AckIntent]:
     return (AckIntent(journal, content) for journal, content in contents.items())
 
 
-def _warn_of_differences(plan: Plan, attempt: Attempt) -> None:
+def _warn_of_differences(plan: TransactionPlan, attempt: Attempt) -> None:
     if plan.rolls_back and plan.record is not None and plan.record.rows != attempt.rows:
         log.warning(
             "transaction.differs batch=%s recorded_rows=%d rows=%d: the recorded ones count. The query is "

@@ -22,7 +22,7 @@ another batch write            batch write            record, unless it was reco
 
 A run that continues another one's record first appends that one's intents, and a run that repeats another
 one's record puts it under its own name. So the journal knows each run that got on, and
-:attr:`Record.replaced` names those that could still come back: their next batch would fit.
+:attr:`TransactionRecord.replaced` names those that could still come back: their next batch would fit.
 
 The journal's registers say the same as the newest record, and each append requires them and the write head to
 be as they were read. So of two runs that decide on the same record only one appends. Registers that are empty
@@ -73,7 +73,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TransactionRecord:
     """A committed batch, as it is in the transaction journal."""
 
     query: str
@@ -107,7 +107,7 @@ class Record:
         return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
-    def from_json(cls, line: bytes, journal: str = "") -> Record:
+    def from_json(cls, line: bytes, journal: str = "") -> TransactionRecord:
         """Parse a line of a transaction journal.
 
         Raises:
@@ -130,7 +130,7 @@ class Record:
             raise TransactionError(journal, problem, advice) from None
 
     @classmethod
-    def _parsed(cls, value: object) -> Record:
+    def _parsed(cls, value: object) -> TransactionRecord:
         match value:
             case {
                 "query": str(query),
@@ -149,12 +149,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransactionPlan:
     """What to do, in this order. No step is begun before the one above it is done."""
 
     finish: Mapping[str, bytes] = field(default_factory=dict)
     """Intents of the newest record, to be appended whether they were or not."""
-    record: Record | None = None
+    record: TransactionRecord | None = None
     """Record to append while registers and write head are as they were."""
     commit: Mapping[str, bytes] = field(default_factory=dict)
     """Intents to append."""
@@ -163,7 +163,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TransactionRefusal:
     """Why an attempt may not be committed, and the way out."""
 
     problem: str
@@ -179,7 +179,9 @@ OLD_CHECKPOINT = (
 """The way out for a query that goes back."""
 
 
-def decide(attempt: Attempt, newest: Record | None, registers: Mapping[str, str]) -> Plan | Refusal:
+def decide(
+    attempt: Attempt, newest: TransactionRecord | None, registers: Mapping[str, str]
+) -> TransactionPlan | TransactionRefusal:
     """Return what to do with an attempt.
 
     Args:
@@ -189,8 +191,8 @@ def decide(attempt: Attempt, newest: Record | None, registers: Mapping[str, str]
     """
     begins = attempt.batch in (0, None) or _is_allowed_first(attempt)
     if registers and not _is_allowed_first(attempt) and (newest is None or newest.registers != registers):
-        known = ", ".join(f"{name}={value}" for name, value in sorted(registers.items()))
-        return _lost(attempt, f"its registers are of {known}, and the record of that is not its newest")
+        values = ", ".join(f"{name}={value}" for name, value in sorted(registers.items()))
+        return _lost(attempt, f"its registers are of {values}, and the record of that is not its newest")
     if newest is None:
         return _append(attempt, None) if begins else _lost(attempt, "it has no record")
     if newest.query != attempt.query:
@@ -198,20 +200,24 @@ def decide(attempt: Attempt, newest: Record | None, registers: Mapping[str, str]
     if newest.batch is not None and attempt.batch is not None:
         return _in_one_stream(attempt, newest, attempt.batch, newest.batch)
     if newest.batch is not attempt.batch:
-        return Refusal(f"a stream and a batch write both have the id {attempt.query}", ANOTHER_JOURNAL)
+        return TransactionRefusal(
+            f"a stream and a batch write both have the id {attempt.query}", ANOTHER_JOURNAL
+        )
     return _repeat(attempt, newest)
 
 
-def _in_one_stream(attempt: Attempt, newest: Record, batch: int, recorded: int) -> Plan | Refusal:
+def _in_one_stream(
+    attempt: Attempt, newest: TransactionRecord, batch: int, recorded: int
+) -> TransactionPlan | TransactionRefusal:
     if attempt.author in newest.replaced:
         problem = (
             f"run {attempt.author} of query {attempt.query} was replaced by run {newest.author}, which has "
             f"committed batch {recorded}"
         )
-        return Refusal(problem, "Stop this run: the other one has gone on from its checkpoint")
+        return TransactionRefusal(problem, "Stop this run: the other one has gone on from its checkpoint")
     if batch < recorded:
         problem = f"batch {batch} of query {attempt.query} comes after batch {recorded} was committed"
-        return Refusal(problem, OLD_CHECKPOINT)
+        return TransactionRefusal(problem, OLD_CHECKPOINT)
     if batch == recorded:
         return _repeat(attempt, newest)
     if batch > recorded + 1 and not _is_allowed_first(attempt):
@@ -219,23 +225,23 @@ def _in_one_stream(attempt: Attempt, newest: Record, batch: int, recorded: int) 
     return _append(attempt, newest)
 
 
-def _after_another_query(attempt: Attempt, newest: Record) -> Plan | Refusal:
+def _after_another_query(attempt: Attempt, newest: TransactionRecord) -> TransactionPlan | TransactionRefusal:
     both_writes = attempt.batch is None and newest.batch is None
     if both_writes and attempt.query in newest.earlier:
         # Its intents were appended before the next record was.
-        return Plan(rolls_back=True)
+        return TransactionPlan(rolls_back=True)
     if both_writes or _is_allowed_first(attempt):
         return _append(attempt, newest)
     kind = "a batch write, transaction" if newest.batch is None else "query"
     advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
     if attempt.batch is not None:
         advice += f". To go on in this one for good, set transactionFirstBatch={attempt.batch}"
-    return Refusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
+    return TransactionRefusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
 
 
-def _append(attempt: Attempt, newest: Record | None) -> Plan:
+def _append(attempt: Attempt, newest: TransactionRecord | None) -> TransactionPlan:
     own = newest is None or newest.author == attempt.author
-    record = Record(
+    record = TransactionRecord(
         attempt.query,
         attempt.batch,
         attempt.author,
@@ -245,15 +251,15 @@ def _append(attempt: Attempt, newest: Record | None) -> Plan:
         _earlier(attempt, newest),
     )
     finish: Mapping[str, bytes] = {} if newest is None or own else newest.intents
-    return Plan(finish, record, attempt.intents)
+    return TransactionPlan(finish, record, attempt.intents)
 
 
-def _repeat(attempt: Attempt, newest: Record) -> Plan:
+def _repeat(attempt: Attempt, newest: TransactionRecord) -> TransactionPlan:
     """Let a record stand for the attempt, which may be the attempt's own."""
     rolls_back = dict(newest.intents) != dict(attempt.intents)
     if newest.batch is None or newest.author == attempt.author:
-        return Plan(commit=newest.intents, rolls_back=rolls_back)
-    taken = Record(
+        return TransactionPlan(commit=newest.intents, rolls_back=rolls_back)
+    taken = TransactionRecord(
         newest.query,
         newest.batch,
         attempt.author,
@@ -261,10 +267,10 @@ def _repeat(attempt: Attempt, newest: Record) -> Plan:
         newest.rows,
         _replaced(attempt, newest),
     )
-    return Plan(record=taken, commit=newest.intents, rolls_back=rolls_back)
+    return TransactionPlan(record=taken, commit=newest.intents, rolls_back=rolls_back)
 
 
-def _replaced(attempt: Attempt, newest: Record | None) -> dict[str, int]:
+def _replaced(attempt: Attempt, newest: TransactionRecord | None) -> dict[str, int]:
     if newest is None or newest.query != attempt.query or newest.batch is None or attempt.batch is None:
         return {}
     authors = {**newest.replaced, newest.author: newest.batch}
@@ -275,7 +281,7 @@ def _replaced(attempt: Attempt, newest: Record | None) -> dict[str, int]:
     }
 
 
-def _earlier(attempt: Attempt, newest: Record | None) -> tuple[str, ...]:
+def _earlier(attempt: Attempt, newest: TransactionRecord | None) -> tuple[str, ...]:
     if newest is None or newest.batch is not None or attempt.batch is not None:
         return ()
     return (*newest.earlier, newest.query)[-EARLIER_WRITES:]
@@ -285,11 +291,11 @@ def _is_allowed_first(attempt: Attempt) -> bool:
     return attempt.batch is not None and attempt.batch == attempt.first_batch
 
 
-def _lost(attempt: Attempt, problem: str) -> Refusal:
+def _lost(attempt: Attempt, problem: str) -> TransactionRefusal:
     if attempt.batch is None:
-        return Refusal(problem, ANOTHER_JOURNAL)
+        return TransactionRefusal(problem, ANOTHER_JOURNAL)
     before = attempt.batch - 1
-    return Refusal(
+    return TransactionRefusal(
         f"{problem}, and batch {attempt.batch} of query {attempt.query} is to follow batch {before}",
         f"If batch {before} was committed elsewhere, or was written at least once, set "
         f"transactionFirstBatch={attempt.batch}; if its record was lost, rows may be missing or there twice",

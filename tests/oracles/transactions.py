@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gazette_spark.write.transactions import Attempt, Record, Refusal, decide
+from gazette_spark.write.transactions import Attempt, TransactionRecord, TransactionRefusal, decide
 
 CONTINUE, ACK = 1, 2
 JOURNALS = ("a", "b")
@@ -86,7 +86,7 @@ class World:
     """Journals of rows, and a transaction journal."""
 
     journals: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in JOURNALS})
-    lines: list[Record | None] = field(default_factory=list)
+    lines: list[TransactionRecord | None] = field(default_factory=list)
     """Of the transaction journal; None opens it."""
     registers: dict[str, str] = field(default_factory=dict)
     producers: int = 0
@@ -101,13 +101,13 @@ class World:
         pairs = (pair.split(":") for pair in intent.decode().split())
         self.append(journal, [Message(int(who), int(clock), ACK) for who, clock in pairs])
 
-    def state(self) -> tuple[int, dict[str, str], Record | None]:
+    def state(self) -> tuple[int, dict[str, str], TransactionRecord | None]:
         """Return the transaction journal's head, registers, and newest record."""
         records = self.records
         return len(self.lines), dict(self.registers), records[-1] if records else None
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[TransactionRecord]:
         """The records of the transaction journal."""
         return [line for line in self.lines if line is not None]
 
@@ -115,11 +115,11 @@ class World:
         """Append what opens the transaction journal."""
         self.lines.append(None)
 
-    def append_record(self, record: Record, head: int, check: Mapping[str, str]) -> bool:
+    def append_record(self, record: TransactionRecord, head: int, check: Mapping[str, str]) -> bool:
         """Append a record, as a broker does that checks registers and write head; 0 is any."""
         if (self.registers and self.registers != check) or (head and head != len(self.lines)):
             return False
-        self.lines.append(Record.from_json(record.to_json()))
+        self.lines.append(TransactionRecord.from_json(record.to_json()))
         self.registers = record.registers
         return True
 
@@ -181,7 +181,7 @@ def _committed(world: World, attempt: Attempt, rollbacks: Mapping[str, bytes]) -
             yield world.open
             continue
         plan = decide(attempt, newest, registers)
-        if isinstance(plan, Refusal):
+        if isinstance(plan, TransactionRefusal):
             return False
         yield from _acknowledged(world, plan.finish)
         if plan.record is not None:

@@ -48,7 +48,7 @@ from gazette_spark.protocol.tokens import KeySet
 from gazette_spark.query_progress import query_lag
 from gazette_spark.replicated_log._entries import parse_record
 from gazette_spark.seal import seal, seal_line
-from gazette_spark.write.transactions import Record
+from gazette_spark.write.transactions import TransactionRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KEY = b"secret"
@@ -199,7 +199,7 @@ DECODERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     "planned time": (lambda text: parse_planned_ms(f"v1\n{text}\n-", "f"), ['{"batchTimestampMs":5}']),
     "query id": (lambda text: parse_query_id(text, "f"), ['{"id":"q"}']),
     "transaction": (
-        lambda text: Record.from_json(_bytes(text), "a"),
+        lambda text: TransactionRecord.from_json(_bytes(text), "a"),
         [(GOLDEN / "transactions/record_v1.json").read_text()],
     ),
     "token claims": (lambda text: KeySet((KEY,)).verify(_signed(text), now=NOW), [CLAIMS]),

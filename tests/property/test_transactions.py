@@ -17,7 +17,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from gazette_spark.write import transactions
-from gazette_spark.write.transactions import Attempt, Plan, Record, Refusal
+from gazette_spark.write.transactions import Attempt, TransactionPlan, TransactionRecord, TransactionRefusal
 from tests.oracles import transactions as oracle
 from tests.oracles.transactions import JOURNALS, TASKS, Checkpoint, Driver, Step, World, batch_write, stream
 from tests.rig.examples import examples
@@ -140,16 +140,18 @@ def test_batch_writes_commit_each_row_once(orders: Orders) -> None:
     check_writes(orders)
 
 
-def _never_finished(attempt: Attempt, newest: Record | None, registers: dict[str, str]) -> Plan | Refusal:
+def _never_finished(
+    attempt: Attempt, newest: TransactionRecord | None, registers: dict[str, str]
+) -> TransactionPlan | TransactionRefusal:
     plan = transactions.decide(attempt, newest, registers)
-    return plan if isinstance(plan, Refusal) else replace(plan, finish={})
+    return plan if isinstance(plan, TransactionRefusal) else replace(plan, finish={})
 
 
-def _written_again(attempt: Attempt, newest: Record) -> Plan:
+def _written_again(attempt: Attempt, newest: TransactionRecord) -> TransactionPlan:
     return transactions._append(attempt, newest)
 
 
-def _without_check(world: World, record: Record, head: int, check: dict[str, str]) -> bool:
+def _without_check(world: World, record: TransactionRecord, head: int, check: dict[str, str]) -> bool:
     world.lines.append(record)
     world.registers = record.registers
     return True

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.testing.oracle import Verdict, Version, monotonic, read_versions, split_records
+from gazette_spark.testing.oracle import OracleVerdict, Version, monotonic, read_versions, split_records
 
 Row = tuple[Any, ...]
 
@@ -33,7 +33,7 @@ def check_upserts(
     *,
     app_id: str,
     complete: bool = True,
-) -> Verdict:
+) -> OracleVerdict:
     """Check a table against the true bytes of its journals.
 
     Args:
@@ -62,7 +62,7 @@ def check_versions(
     *,
     app_id: str,
     complete: bool = True,
-) -> Verdict:
+) -> OracleVerdict:
     """Check that each version of a table has the rows that follow from its recorded offsets.
 
     Args:
@@ -73,7 +73,7 @@ def check_versions(
         app_id: App id of the sink that wrote it.
         complete: The query has read everything, so the newest entry records every whole record.
     """
-    verdict = Verdict()
+    verdict = OracleVerdict()
     files = _Files(directory, columns)
     before: Version | None = None
     for version in read_versions(directory, app_id):
@@ -109,7 +109,7 @@ def newest_rows(directory: Path, columns: Sequence[str]) -> Counter[Row]:
     return _Files(directory, columns).rows(versions[-1].files) if versions else Counter()
 
 
-def _count(verdict: Verdict, held: Counter[Row], wanted: Counter[Row]) -> None:
+def _count(verdict: OracleVerdict, held: Counter[Row], wanted: Counter[Row]) -> None:
     """Have the verdict count one version: rows that lack, that are there again, that no record makes."""
     extra = held - wanted
     verdict.rows = held.total()

@@ -19,7 +19,7 @@ from gazette_spark import DeltaSink
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.file_source import FileJournals
 
@@ -96,11 +96,11 @@ class FileStream:
         """Run a statement on the table, written ``{t}``."""
         self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
 
-    def verdict(self, *, complete: bool = True) -> Verdict:
+    def verdict(self, *, complete: bool = True) -> OracleVerdict:
         """What the oracle says about the table."""
         return check_table(self.table, self.truth(), app_id=APP_ID, complete=complete)
 
-    def assert_exact(self) -> Verdict:
+    def assert_exact(self) -> OracleVerdict:
         """Check that every record is in the table once, and that every version says so."""
         verdict = self.verdict()
         assert verdict.exact, verdict

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from gazette_spark import Client, EmbeddedBroker, register
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import BrokerError, UnavailableError
-from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
+from gazette_spark.testing.oracle import OracleVerdict, Version, check_table, read_versions, split_records
 from tests.rig.brokers import DeployedBroker
 from tests.rig.crashes.child import recover
 from tests.rig.crashes.children import CrashChildren, Query, command_to_die
@@ -175,7 +175,7 @@ class Rig:
             child.kill_after(rng.uniform(0, 3))
             assert "Traceback" not in child.log_end(), child.log_end()
 
-    def check(self, *, complete: bool = False) -> Verdict:
+    def check(self, *, complete: bool = False) -> OracleVerdict:
         """Ask the oracle; whatever is in the table must be exact."""
         verdict = check_table(
             self.table, self.writer.truth(), app_id=APP_ID, complete=complete, checkpoints=[self.checkpoint]

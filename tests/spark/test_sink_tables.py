@@ -15,7 +15,7 @@ from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upse
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"
@@ -34,7 +34,7 @@ def detail(stream: FileStream, table: str) -> Row:
     return row
 
 
-def verdict_on(stream: FileStream, location: str) -> Verdict:
+def verdict_on(stream: FileStream, location: str) -> OracleVerdict:
     """What the oracle says about a table."""
     return check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
 

@@ -21,7 +21,7 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.table import writers
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.row_steps import AlignedRows
-from gazette_spark.testing.oracle import Verdict
+from gazette_spark.testing.oracle import OracleVerdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream
 from tests.spark.test_sink_writers import other_query
@@ -65,12 +65,12 @@ class Changes(FileStream):
             )
         )
 
-    def verdict(self, *, complete: bool = True) -> Verdict:
+    def verdict(self, *, complete: bool = True) -> OracleVerdict:
         """What the oracle of upserts says about the table."""
         truth = self.truth()
         return check_upserts(self.table, truth, read_change, COLUMNS, app_id=APP_ID, complete=complete)
 
-    def check(self, *, complete: bool = True) -> Verdict:
+    def check(self, *, complete: bool = True) -> OracleVerdict:
         """Hold every version against the changes that it records."""
         verdict = self.verdict(complete=complete)
         assert verdict.exact, verdict

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from gazette_spark import EmbeddedBroker, local_spark
 from gazette_spark.broker import StorageSettings
 from gazette_spark.session import INTERPRETED
-from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
@@ -71,7 +71,7 @@ def run_schedule(
         seed=seed,
     )
     failure = ""
-    verdict: Verdict | None
+    verdict: OracleVerdict | None
     try:
         verdict = scenario.run(schedule.steps)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on

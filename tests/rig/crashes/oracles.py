@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from gazette_spark.message import ACK_TXN
-from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
+from gazette_spark.testing.oracle import OracleVerdict, Row, check_table, read_versions, split_records
 from tests.oracles.committed import Sent, committed
 from tests.rig.crashes.sinks import COLUMNS, count_records, dead_table, fits, read_distinct, read_keyed
 from tests.rig.upsert_oracle import check_upserts, check_versions, newest_rows
@@ -23,7 +23,7 @@ def check(
     app_id: str,
     complete: bool,
     checkpoints: Sequence[Path] = (),
-) -> Verdict:
+) -> OracleVerdict:
     """Check a table, at every version, against the true bytes of its journals.
 
     Args:
@@ -97,8 +97,8 @@ def read_fitting(journal: str, offset: int, value: bytes) -> tuple[tuple[str, in
 
 
 def check_dead(
-    verdict: Verdict, table: Path, truth: Mapping[str, bytes], *, app_id: str, complete: bool
-) -> Verdict:
+    verdict: OracleVerdict, table: Path, truth: Mapping[str, bytes], *, app_id: str, complete: bool
+) -> OracleVerdict:
     """Check the newest dead letters, and add what is wrong with them to the main table's verdict.
 
     They are committed before the rows, so they may be ahead of the main table. In the end they may not.

@@ -38,7 +38,7 @@ from gazette_spark.ledger.decision import BOUND_ADVICE
 from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.sql_names import table_at
-from gazette_spark.testing.oracle import Verdict, read_versions
+from gazette_spark.testing.oracle import OracleVerdict, read_versions
 from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.journals import FileJournalSet, MessageJournals
@@ -65,7 +65,7 @@ WriteBatch = Callable[[DataFrame, int], None]
 class TableInexactError(GazetteError):
     """The oracle found rows lost, doubled or altered, or a ledger that does not match the rows."""
 
-    verdict: Verdict
+    verdict: OracleVerdict
 
     def __str__(self) -> str:
         shown = self.verdict
@@ -165,7 +165,7 @@ class Scenario:
         """Text of the error that ended the last run, if one did."""
         self._new_checkpoint()
 
-    def run(self, steps: tuple[Step, ...]) -> Verdict:
+    def run(self, steps: tuple[Step, ...]) -> OracleVerdict:
         """Carry out a schedule.
 
         Returns:
@@ -192,7 +192,7 @@ class Scenario:
                 self._keep_newest()
         self.counts.seconds[step.kind] += time.monotonic() - began
 
-    def finish(self) -> Verdict:
+    def finish(self) -> OracleVerdict:
         """Read everything and check that it is there."""
         if not self._fits:
             self._new_checkpoint()
@@ -201,7 +201,7 @@ class Scenario:
             raise UnexpectedEndError(f"the last run ended with {ended}")
         return self.check(complete=True)
 
-    def check(self, *, complete: bool = False) -> Verdict:
+    def check(self, *, complete: bool = False) -> OracleVerdict:
         """Ask the oracle.
 
         Raises:

@@ -15,7 +15,7 @@ import pytest
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.testing.oracle import Verdict, split_records
+from gazette_spark.testing.oracle import OracleVerdict, split_records
 from tests.rig.crashes import backfills
 from tests.rig.crashes.__main__ import is_enough, parse, replay
 from tests.rig.crashes.children import command_to_die
@@ -194,7 +194,7 @@ def table_of(
     (log / f"{0:020d}.json").write_text("\n".join(json.dumps(line) for line in lines))
 
 
-def read(kind: str, directory: Path, truth: dict[str, bytes] = TRUTH) -> Verdict:
+def read(kind: str, directory: Path, truth: dict[str, bytes] = TRUTH) -> OracleVerdict:
     """What the oracle of a kind of sink says."""
     return check(kind, directory, truth, app_id="app", complete=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.testing.oracle import OracleVerdict, check_table
 
 APP = "app"
 TRUTH = {"j": b"one\ntwo\nthree\n"}
@@ -68,7 +68,7 @@ class Table:
         log = self.root / "_delta_log" / f"{number:020}.json"
         log.write_text("\n".join(json.dumps(action) for action in actions))
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> OracleVerdict:
         """What the oracle says."""
         return check_table(self.root, TRUTH, app_id=APP, checkpoints=[self.checkpoint])
 

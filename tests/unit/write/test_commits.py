@@ -16,14 +16,14 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.tokens import Capability
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.write.producer import TaskIntent
-from gazette_spark.write.spark_writer import Job, StreamWriter, Written
-from gazette_spark.write.task import Appended
+from gazette_spark.write.spark_writer import StreamWriter, TaskJob, Written
+from gazette_spark.write.task import TaskAppends
 from gazette_spark.write.transaction_journal import read_state
-from gazette_spark.write.transactions import OPENING, Record
+from gazette_spark.write.transactions import OPENING, TransactionRecord
 from tests.rig.secured import KEYS, token
 
 ROWS = StructType([StructField("value", BinaryType())])
-JOB = Job("query-1", "run-a", "0")
+JOB = TaskJob("query-1", "run-a", "0")
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def stream_writer(client: Client, journals: Sequence[str]) -> StreamWriter:
     return source(client, journals).streamWriter(ROWS, overwrite=False)
 
 
-def task(journal: str, number: int, job: Job = JOB) -> Written:
+def task(journal: str, number: int, job: TaskJob = JOB) -> Written:
     """Return what a task hands over."""
     intent = TaskIntent(journal, b"commit %d\n" % number, b"rollback %d\n" % number)
-    return Written({journal: Appended(number, 10, 10)}, (intent,), job)
+    return Written({journal: TaskAppends(number, 10, 10)}, (intent,), job)
 
 
 def content(client: Client, journal: str) -> bytes:
@@ -69,7 +69,7 @@ def test_the_intents_of_all_tasks_are_one_record(gazette_client: Client, journal
     messages = [task(rows, 1), Written(job=JOB), task(rows, 2)]
     stream_writer(gazette_client, journals).commit(messages, 0)
     newest = read_state(gazette_client, transactions).newest
-    assert newest == Record("query-1", 0, "run-a", {rows: b"commit 1\ncommit 2\n"}, rows=3)
+    assert newest == TransactionRecord("query-1", 0, "run-a", {rows: b"commit 1\ncommit 2\n"}, rows=3)
     assert content(gazette_client, rows) == b"commit 1\ncommit 2\n"
 
 
@@ -77,7 +77,7 @@ def test_a_repetition_rolls_its_own_rows_back(gazette_client: Client, journals: 
     """The recorded acknowledgements are appended again, then what rolls back the tasks of the repetition."""
     rows, _ = journals
     stream_writer(gazette_client, journals).commit([task(rows, 1)], 0)
-    again = Job("query-1", "run-b", "0")
+    again = TaskJob("query-1", "run-b", "0")
     stream_writer(gazette_client, journals).commit([task(rows, 2, again)], 0)
     assert content(gazette_client, rows) == b"commit 1\ncommit 1\nrollback 2\n"
 
@@ -99,14 +99,14 @@ def test_only_a_job_that_lacks_a_task_is_rolled_back(gazette_client: Client, jou
 @pytest.mark.parametrize(
     "jobs",
     [
-        pytest.param([Job()], id="no_names"),
-        pytest.param([JOB, Job("query-2", "run-a", "0")], id="two_queries"),
-        pytest.param([Job("query-1", "run-a", "1")], id="another_batch"),
+        pytest.param([TaskJob()], id="no_names"),
+        pytest.param([JOB, TaskJob("query-2", "run-a", "0")], id="two_queries"),
+        pytest.param([TaskJob("query-1", "run-a", "1")], id="another_batch"),
         pytest.param([], id="no_task"),
     ],
 )
 def test_a_batch_that_spark_does_not_name_is_not_committed(
-    gazette_client: Client, journals: list[str], jobs: list[Job]
+    gazette_client: Client, journals: list[str], jobs: list[TaskJob]
 ) -> None:
     """Without one query, run and batch of all tasks nothing is recorded."""
     rows, transactions = journals
@@ -124,7 +124,7 @@ def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, jour
         writer.commit([task(rows, 1)])
     first, *lines = content(gazette_client, transactions).splitlines(keepends=True)
     assert first == OPENING
-    records = [Record.from_json(line) for line in lines]
+    records = [TransactionRecord.from_json(line) for line in lines]
     assert records[0].query == "monday"
     assert len({record.query for record in records}) == len(records) == 3
     assert content(gazette_client, rows).count(b"rollback 1\n") == 0

@@ -21,7 +21,7 @@ from gazette_spark.write.spark_writer import (
     Written,
     record_batches,
 )
-from gazette_spark.write.task import Appended
+from gazette_spark.write.task import TaskAppends
 
 ADDRESS = {"brokerAddress": "http://broker.test:80", "auth.token": "s3cret-token"}
 ROWS = StructType([StructField("journal", StringType()), StructField("value", BinaryType())])
@@ -99,8 +99,8 @@ def test_columns_are_checked_on_the_driver() -> None:
 def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """One line; tasks that failed have no message."""
     messages: list[WriterCommitMessage | None] = [
-        Written({"log/a": Appended(2, 20, 120), "log/b": Appended(1, 5, 5)}),
-        Written({"log/a": Appended(3, 30, 150)}),
+        Written({"log/a": TaskAppends(2, 20, 120), "log/b": TaskAppends(1, 5, 5)}),
+        Written({"log/a": TaskAppends(3, 30, 150)}),
         None,
     ]
     with caplog.at_level(logging.INFO, logger=writer.__name__):

@@ -8,51 +8,63 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.errors import TransactionError
-from gazette_spark.write.transactions import Attempt, Plan, Record, Refusal, decide
+from gazette_spark.write.transactions import (
+    Attempt,
+    TransactionPlan,
+    TransactionRecord,
+    TransactionRefusal,
+    decide,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "transactions" / "record_v1.json"
 
 MINE, OTHERS = {"log/a": b"mine"}, {"log/a": b"others"}
 NEW = Attempt("q1", 7, "run-b", MINE, rows=3)
-BEFORE = Record("q1", 6, "run-a", OTHERS, rows=2)
-SAME = Record("q1", 7, "run-a", OTHERS, rows=3)
+BEFORE = TransactionRecord("q1", 6, "run-a", OTHERS, rows=2)
+SAME = TransactionRecord("q1", 7, "run-a", OTHERS, rows=3)
 WRITE = Attempt("w1", None, "try-b", MINE)
 
 
-def decided(attempt: Attempt, newest: Record | None, **registers: str) -> Plan | Refusal:
+def decided(
+    attempt: Attempt, newest: TransactionRecord | None, **registers: str
+) -> TransactionPlan | TransactionRefusal:
     """Decide with the registers of the newest record, unless others are given."""
     return decide(attempt, newest, registers or (newest.registers if newest else {}))
 
 
 def test_the_next_batch_is_recorded() -> None:
     """A run records its next batch; a new run first finishes what the one before it recorded."""
-    own = Record("q1", 6, "run-b", OTHERS, replaced={"run-0": 5, "run-a": 6})
-    recorded = Record("q1", 7, "run-b", MINE, rows=3, replaced={"run-a": 6})
-    assert decided(NEW, own) == Plan(record=recorded, commit=MINE)
-    assert decided(NEW, BEFORE) == Plan(finish=OTHERS, record=recorded, commit=MINE)
+    own = TransactionRecord("q1", 6, "run-b", OTHERS, replaced={"run-0": 5, "run-a": 6})
+    recorded = TransactionRecord("q1", 7, "run-b", MINE, rows=3, replaced={"run-a": 6})
+    assert decided(NEW, own) == TransactionPlan(record=recorded, commit=MINE)
+    assert decided(NEW, BEFORE) == TransactionPlan(finish=OTHERS, record=recorded, commit=MINE)
     first = replace(NEW, batch=0)
-    assert decided(first, None) == Plan(record=Record("q1", 0, "run-b", MINE, 3), commit=MINE)
+    assert decided(first, None) == TransactionPlan(
+        record=TransactionRecord("q1", 0, "run-b", MINE, 3), commit=MINE
+    )
 
 
 def test_a_recorded_batch_is_repeated() -> None:
     """The record's intents are appended, under the new run's name, and the attempt's rows are rolled back."""
-    taken = Record("q1", 7, "run-b", OTHERS, rows=3, replaced={"run-a": 7})
-    assert decided(NEW, SAME) == Plan(record=taken, commit=OTHERS, rolls_back=True)
+    taken = TransactionRecord("q1", 7, "run-b", OTHERS, rows=3, replaced={"run-a": 7})
+    assert decided(NEW, SAME) == TransactionPlan(record=taken, commit=OTHERS, rolls_back=True)
     own = replace(SAME, author="run-b", intents=MINE)
-    assert decided(NEW, own) == Plan(commit=MINE)
-    assert decided(WRITE, Record("w1", None, "try-a", OTHERS)) == Plan(commit=OTHERS, rolls_back=True)
+    assert decided(NEW, own) == TransactionPlan(commit=MINE)
+    assert decided(WRITE, TransactionRecord("w1", None, "try-a", OTHERS)) == TransactionPlan(
+        commit=OTHERS, rolls_back=True
+    )
 
 
 def test_batch_writes_follow_each_other() -> None:
     """A write finishes the one before it and remembers it; one that was recorded earlier is not repeated."""
-    newest = Record("w0", None, "try-a", OTHERS, earlier=("v",))
-    recorded = Record("w1", None, "try-b", MINE, earlier=("v", "w0"))
-    assert decided(WRITE, newest) == Plan(finish=OTHERS, record=recorded, commit=MINE)
+    newest = TransactionRecord("w0", None, "try-a", OTHERS, earlier=("v",))
+    recorded = TransactionRecord("w1", None, "try-b", MINE, earlier=("v", "w0"))
+    assert decided(WRITE, newest) == TransactionPlan(finish=OTHERS, record=recorded, commit=MINE)
     late = replace(WRITE, query="v")
-    assert decided(late, newest) == Plan(rolls_back=True)
+    assert decided(late, newest) == TransactionPlan(rolls_back=True)
     many = replace(newest, earlier=tuple(map(str, range(100))))
     plan = decided(WRITE, many)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, TransactionPlan)
     assert plan.record is not None
     assert plan.record.earlier == (*map(str, range(1, 100)), "w0")
 
@@ -67,16 +79,16 @@ FIRST = replace(NEW, first_batch=7)
         pytest.param(None, {"query": "q1", "batch": "6", "author": "run-a"}, id="a_lost_record"),
         pytest.param(replace(BEFORE, batch=4), {}, id="a_gap"),
         pytest.param(replace(BEFORE, query="q0"), {}, id="another_query"),
-        pytest.param(Record("w1", None, "try-a"), {}, id="a_batch_write"),
+        pytest.param(TransactionRecord("w1", None, "try-a"), {}, id="a_batch_write"),
         pytest.param(BEFORE, {"author": "somebody"}, id="other_registers"),
     ],
 )
-def test_a_first_batch_may_be_ordered(newest: Record | None, registers: dict[str, str]) -> None:
+def test_a_first_batch_may_be_ordered(newest: TransactionRecord | None, registers: dict[str, str]) -> None:
     """What is refused is recorded where the option names this very batch, and only then."""
-    assert isinstance(decided(NEW, newest, **registers), Refusal)
-    assert isinstance(decided(replace(NEW, first_batch=8), newest, **registers), Refusal)
+    assert isinstance(decided(NEW, newest, **registers), TransactionRefusal)
+    assert isinstance(decided(replace(NEW, first_batch=8), newest, **registers), TransactionRefusal)
     plan = decided(FIRST, newest, **registers)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, TransactionPlan)
     assert plan.record is not None
     assert (plan.record.query, plan.record.batch, plan.commit) == ("q1", 7, MINE)
 
@@ -107,7 +119,7 @@ def test_a_first_batch_may_be_ordered(newest: Record | None, registers: dict[str
         ),
         pytest.param(
             NEW,
-            Record("w0", None, "try-a"),
+            TransactionRecord("w0", None, "try-a"),
             "a batch write, transaction w0",
             "another",
             id="stream_after_write",
@@ -119,11 +131,11 @@ def test_a_first_batch_may_be_ordered(newest: Record | None, registers: dict[str
     ],
 )
 def test_what_cannot_follow_is_refused(
-    attempt: Attempt, newest: Record | None, problem: str, advice: str
+    attempt: Attempt, newest: TransactionRecord | None, problem: str, advice: str
 ) -> None:
     """The refusal says what the journal has, what came, and the way out."""
     refused = decided(attempt, newest)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, TransactionRefusal)
     assert problem in refused.problem
     assert advice in refused.advice
 
@@ -132,15 +144,15 @@ def test_empty_registers_leave_the_record_to_decide() -> None:
     """Where all replicas were lost the newest record counts; registers of another record are refused."""
     assert decide(NEW, BEFORE, {}) == decided(NEW, BEFORE)
     refused = decide(NEW, BEFORE, SAME.registers)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, TransactionRefusal)
     assert "author=run-a, batch=7, query=q1" in refused.problem
     write_after_loss = decide(WRITE, None, SAME.registers)
-    assert isinstance(write_after_loss, Refusal)
+    assert isinstance(write_after_loss, TransactionRefusal)
 
 
 def test_the_stored_form_stays() -> None:
     """A stored record reads as it did, and is written as it was."""
-    record = Record(
+    record = TransactionRecord(
         "2644227d-a84e-4055-9856-aabe4217289f",
         7,
         "932df5a0-b64b-4674-ad4e-b224eeaf3cd0",
@@ -149,10 +161,10 @@ def test_the_stored_form_stays() -> None:
         replaced={"7c0b3484-767a-41eb-8b69-e6d33b239ccf": 6},
         earlier=(),
     )
-    assert Record.from_json(GOLDEN.read_bytes()) == record
+    assert TransactionRecord.from_json(GOLDEN.read_bytes()) == record
     assert record.to_json() == GOLDEN.read_bytes()
-    write = Record("w1", None, "try-a", earlier=("w0",))
-    assert Record.from_json(write.to_json()) == write
+    write = TransactionRecord("w1", None, "try-a", earlier=("w0",))
+    assert TransactionRecord.from_json(write.to_json()) == write
 
 
 BROKEN = {
@@ -167,11 +179,11 @@ BROKEN = {
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     """The error names the journal and shows the line."""
     with pytest.raises(TransactionError, match=r"'acme/txn': its newest record cannot be read.*Nobody else"):
-        Record.from_json(line, "acme/txn")
+        TransactionRecord.from_json(line, "acme/txn")
 
 
 def test_a_later_form_is_not_guessed_at() -> None:
     """A record of a later release is refused with its form."""
     later = GOLDEN.read_bytes().replace(b'"format_version":1', b'"format_version":2')
     with pytest.raises(TransactionError, match="has the form 2, not 1"):
-        Record.from_json(later, "acme/txn")
+        TransactionRecord.from_json(later, "acme/txn")
