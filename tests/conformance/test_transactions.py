@@ -17,7 +17,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.write.producer import TaskProducer
 from gazette_spark.write.transaction_journal import TAIL_BYTES, commit_transaction, read_state
-from gazette_spark.write.transactions import OPENING, Attempt, Record
+from gazette_spark.write.transactions import OPENING, Attempt, TransactionRecord
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import labels, spec
 from tests.rig.brokers import BrokerHandle
@@ -61,7 +61,7 @@ class Topic:
         attempt = Attempt(QUERY, batch, author, {each.journal: each.commit for each in intents}, rows=4)
         return attempt, {each.journal: each.rollback for each in intents}
 
-    def commit(self, batch: int, author: str) -> Record | None:
+    def commit(self, batch: int, author: str) -> TransactionRecord | None:
         """Publish a batch and commit it."""
         return commit_transaction(self.client, self.transactions, *self.publish(batch, author))
 
@@ -146,7 +146,7 @@ def test_of_two_drivers_one_commits(topic: Topic) -> None:
 def test_of_two_first_records_one_is_appended(topic: Topic) -> None:
     """The second run decided on an empty journal, and the first one's registers are lost when it appends."""
     slow, (attempt, _) = topic.publish(0, "run-a"), topic.publish(0, "run-b")
-    recorded = Record(QUERY, 0, "run-b", attempt.intents, attempt.rows)
+    recorded = TransactionRecord(QUERY, 0, "run-b", attempt.intents, attempt.rows)
 
     def record_without_registers() -> None:
         topic.client.append(topic.transactions, recorded.to_json())
@@ -213,7 +213,7 @@ def test_a_journal_that_is_gone_needs_no_intent(topic: Topic) -> None:
 
 def test_a_record_counts_without_registers(topic: Topic) -> None:
     """Where all replicas were lost, and the registers with them, the newest record in the store decides."""
-    record = Record(QUERY, 5, "run-a")
+    record = TransactionRecord(QUERY, 5, "run-a")
     topic.client.append(topic.transactions, record.to_json())
     assert read_state(topic.client, topic.transactions).registers == {}
     with pytest.raises(TransactionError, match="batch 3 of query 5f0c comes after batch 5"):
@@ -227,7 +227,7 @@ def test_the_newest_record_is_found_whatever_its_length(topic: Topic) -> None:
     """A record that is longer than what is read at first is read whole, behind others and alone."""
     long = {"log/a": bytes(TAIL_BYTES)}
     for batch, intents in enumerate([long, {}, long]):
-        done = Record(QUERY, batch, "run-a", intents)
+        done = TransactionRecord(QUERY, batch, "run-a", intents)
         topic.client.append(topic.transactions, done.to_json())
         assert read_state(topic.client, topic.transactions).newest == done
 
@@ -241,6 +241,6 @@ def test_the_newest_record_is_found_whatever_its_length(topic: Topic) -> None:
 )
 def test_what_others_append_is_refused(topic: Topic, content: bytes, problem: str) -> None:
     """A transaction journal that somebody else has written to is named, with what is there."""
-    topic.client.append(topic.transactions, Record(QUERY, 0, "run-a").to_json() + content)
+    topic.client.append(topic.transactions, TransactionRecord(QUERY, 0, "run-a").to_json() + content)
     with pytest.raises(TransactionError, match=rf"{topic.transactions}.*{problem}"):
         commit_transaction(topic.client, topic.transactions, Attempt(QUERY, 1, "run-a"), {})
