@@ -7,7 +7,7 @@ same however long the journal is, and its older fragments may be deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gazette_spark._formats.registry import framing_name
@@ -26,7 +26,6 @@ from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, lab
 from gazette_spark.write.transactions import (
     OPENING,
     Attempt,
-    TransactionPlan,
     TransactionRecord,
     TransactionRefusal,
     decide,
@@ -90,39 +89,51 @@ def commit_transaction(
     for _ in range(MAX_TRIES):
         state = read_state(client, journal)
         if state.head == 0:
+            # An append cannot require write head 0, so the first record needs bytes before it.
             client.append(journal, OPENING)
             continue
         plan = decide(attempt, state.newest, state.registers)
         failpoint("transaction.read")
         if isinstance(plan, TransactionRefusal):
             raise TransactionError(journal, plan.problem, plan.advice)
-        if _carried_out(client, journal, state, plan, attempt):
-            if plan.rolls_back:
-                _acknowledge(client, rollbacks)
-            failpoint("transaction.done")
-            return plan.record
+        # The newest record may be of a run that crashed before it acknowledged. Once another record follows
+        # it, nobody reads it again, so its intents come first.
+        _acknowledge(client, plan.finish)
+        record = plan.record
+        if record is not None:
+            # A compare-and-set on the state that was read: of two runs that decide on the same state, only
+            # one appends its record. Empty registers match anything; then the write head alone decides.
+            expected = state.registers or (state.newest or record).registers
+            try:
+                client.append(
+                    journal,
+                    record.to_json(),
+                    offset=state.head,
+                    check_registers=pb.LabelSelector(include=label_set(dict(expected))),
+                    union_registers=label_set(record.registers),
+                )
+            except (RegisterMismatchError, WrongAppendOffsetError) as error:
+                # Another run may have appended, or this append may have succeeded without an answer and was
+                # repeated. Only the journal knows, so read it again.
+                log.warning("transaction.retry journal=%s batch=%s error=%s", journal, attempt.batch, error)
+                continue
+        # From here on the batch is committed: a crash below is repaired by the next attempt at it.
+        failpoint("transaction.recorded")
+        if plan.rolls_back and record is not None and record.rows != attempt.rows:
+            log.warning(
+                "transaction.differs batch=%s recorded_rows=%d rows=%d: the recorded ones count. The query "
+                "is not deterministic, or its checkpoint is a copy",
+                attempt.batch,
+                record.rows,
+                attempt.rows,
+            )
+        _acknowledge(client, plan.commit)
+        if plan.rolls_back:
+            _acknowledge(client, rollbacks)
+        failpoint("transaction.done")
+        return record
     problem = f"its newest record could not be settled in {MAX_TRIES} tries, as others append to it"
     raise TransactionError(journal, problem, "Let one query at a time use it")
-
-
-def _carried_out(
-    client: Client, journal: str, state: JournalState, plan: TransactionPlan, attempt: Attempt
-) -> bool:
-    """Do a plan's steps; return False if the journal was another when the record came to be appended.
-
-    Then the record may be there: by an append whose answer was lost, and that was tried again.
-    """
-    _acknowledge(client, plan.finish)
-    if plan.record is not None:
-        try:
-            _append_record(client, journal, state, plan.record)
-        except (RegisterMismatchError, WrongAppendOffsetError) as error:
-            log.warning("transaction.retry journal=%s batch=%s error=%s", journal, attempt.batch, error)
-            return False
-    failpoint("transaction.recorded")
-    _warn_of_differences(plan, attempt)
-    _acknowledge(client, plan.commit)
-    return True
 
 
 def read_state(client: Client, journal: str) -> JournalState:
@@ -158,35 +169,8 @@ def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord
     return None
 
 
-def _append_record(client: Client, journal: str, state: JournalState, record: TransactionRecord) -> None:
-    recorded = state.newest.registers if state.newest is not None else record.registers
-    check = pb.LabelSelector(include=label_set(dict(state.registers) or recorded))
-    client.append(
-        journal,
-        record.to_json(),
-        offset=state.head,
-        check_registers=check,
-        union_registers=label_set(record.registers),
-    )
-
-
 def _acknowledge(client: Client, contents: Mapping[str, bytes]) -> None:
-    gone = write_ack_intents(client, _intents(contents))
+    gone = write_ack_intents(client, (AckIntent(journal, content) for journal, content in contents.items()))
     if gone:
         log.warning("transaction.journals_gone journals=%s", ",".join(gone))
     failpoint("transaction.acknowledged")
-
-
-def _intents(contents: Mapping[str, bytes]) -> Iterable[AckIntent]:
-    return (AckIntent(journal, content) for journal, content in contents.items())
-
-
-def _warn_of_differences(plan: TransactionPlan, attempt: Attempt) -> None:
-    if plan.rolls_back and plan.record is not None and plan.record.rows != attempt.rows:
-        log.warning(
-            "transaction.differs batch=%s recorded_rows=%d rows=%d: the recorded ones count. The query is "
-            "not deterministic, or its checkpoint is a copy",
-            attempt.batch,
-            plan.record.rows,
-            attempt.rows,
-        )

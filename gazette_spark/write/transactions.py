@@ -179,7 +179,7 @@ OLD_CHECKPOINT = (
 """The way out for a query that goes back."""
 
 
-def decide(
+def decide(  # noqa: C901, PLR0911 - one decision table
     attempt: Attempt, newest: TransactionRecord | None, registers: Mapping[str, str]
 ) -> TransactionPlan | TransactionRefusal:
     """Return what to do with an attempt.
@@ -189,54 +189,52 @@ def decide(
         newest: The journal's newest record, None if it has none.
         registers: The journal's registers; empty for a new journal, or where all its replicas were lost.
     """
-    begins = attempt.batch in (0, None) or _is_allowed_first(attempt)
-    if registers and not _is_allowed_first(attempt) and (newest is None or newest.registers != registers):
+    is_allowed_first = attempt.batch is not None and attempt.batch == attempt.first_batch
+    # The registers name the newest record. If they name another one, the journal has lost records, and the
+    # rows of this batch may be committed already.
+    if registers and not is_allowed_first and (newest is None or newest.registers != registers):
         values = ", ".join(f"{name}={value}" for name, value in sorted(registers.items()))
         return _lost(attempt, f"its registers are of {values}, and the record of that is not its newest")
     if newest is None:
+        begins = attempt.batch in (0, None) or is_allowed_first
         return _append(attempt, None) if begins else _lost(attempt, "it has no record")
+
     if newest.query != attempt.query:
-        return _after_another_query(attempt, newest)
-    if newest.batch is not None and attempt.batch is not None:
-        return _in_one_stream(attempt, newest, attempt.batch, newest.batch)
-    if newest.batch is not attempt.batch:
-        return TransactionRefusal(
-            f"a stream and a batch write both have the id {attempt.query}", ANOTHER_JOURNAL
-        )
-    return _repeat(attempt, newest)
+        both_writes = attempt.batch is None and newest.batch is None
+        if both_writes and attempt.query in newest.earlier:
+            # A late repetition. The recorded intents were appended before the next record was.
+            return TransactionPlan(rolls_back=True)
+        if both_writes or is_allowed_first:
+            return _append(attempt, newest)
+        kind = "a batch write, transaction" if newest.batch is None else "query"
+        advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
+        if attempt.batch is not None:
+            advice += f". To go on in this one for good, set transactionFirstBatch={attempt.batch}"
+        return TransactionRefusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
 
+    if newest.batch is None or attempt.batch is None:
+        if newest.batch is not attempt.batch:
+            problem = f"a stream and a batch write both have the id {attempt.query}"
+            return TransactionRefusal(problem, ANOTHER_JOURNAL)
+        return _repeat(attempt, newest)
 
-def _in_one_stream(
-    attempt: Attempt, newest: TransactionRecord, batch: int, recorded: int
-) -> TransactionPlan | TransactionRefusal:
     if attempt.author in newest.replaced:
+        # This run's next batch would fit, but the run that replaced it has committed that batch.
         problem = (
             f"run {attempt.author} of query {attempt.query} was replaced by run {newest.author}, which has "
-            f"committed batch {recorded}"
+            f"committed batch {newest.batch}"
         )
         return TransactionRefusal(problem, "Stop this run: the other one has gone on from its checkpoint")
-    if batch < recorded:
-        problem = f"batch {batch} of query {attempt.query} comes after batch {recorded} was committed"
+    if attempt.batch < newest.batch:
+        problem = (
+            f"batch {attempt.batch} of query {attempt.query} comes after batch {newest.batch} was committed"
+        )
         return TransactionRefusal(problem, OLD_CHECKPOINT)
-    if batch == recorded:
+    if attempt.batch == newest.batch:
         return _repeat(attempt, newest)
-    if batch > recorded + 1 and not _is_allowed_first(attempt):
-        return _lost(attempt, f"its newest record is of batch {recorded}")
+    if attempt.batch > newest.batch + 1 and not is_allowed_first:
+        return _lost(attempt, f"its newest record is of batch {newest.batch}")
     return _append(attempt, newest)
-
-
-def _after_another_query(attempt: Attempt, newest: TransactionRecord) -> TransactionPlan | TransactionRefusal:
-    both_writes = attempt.batch is None and newest.batch is None
-    if both_writes and attempt.query in newest.earlier:
-        # Its intents were appended before the next record was.
-        return TransactionPlan(rolls_back=True)
-    if both_writes or _is_allowed_first(attempt):
-        return _append(attempt, newest)
-    kind = "a batch write, transaction" if newest.batch is None else "query"
-    advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
-    if attempt.batch is not None:
-        advice += f". To go on in this one for good, set transactionFirstBatch={attempt.batch}"
-    return TransactionRefusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
 
 
 def _append(attempt: Attempt, newest: TransactionRecord | None) -> TransactionPlan:
@@ -285,10 +283,6 @@ def _earlier(attempt: Attempt, newest: TransactionRecord | None) -> tuple[str, .
     if newest is None or newest.batch is not None or attempt.batch is not None:
         return ()
     return (*newest.earlier, newest.query)[-EARLIER_WRITES:]
-
-
-def _is_allowed_first(attempt: Attempt) -> bool:
-    return attempt.batch is not None and attempt.batch == attempt.first_batch
 
 
 def _lost(attempt: Attempt, problem: str) -> TransactionRefusal:
