@@ -19,7 +19,6 @@ from gazette_spark.cli.journal_options import interrupted_by_signals, make_conne
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
 from gazette_spark.cli.main import Integer, one_line
 from gazette_spark.cli.output import format_option
-from gazette_spark.cli.shard_options import ShardConnect
 from gazette_spark.errors import GazetteError
 from gazette_spark.lag.rules import Status
 
@@ -279,6 +278,7 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
 @contextmanager
 def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
     """Give the feeds of consumers, whose clients are closed at the end."""
+    from gazette_spark.cli.shards import ShardConnect  # Loads gRPC.
     from gazette_spark.lag.feeds import ShardFeed
 
     connect = make_connect(options["broker"], options["timeout_s"])

@@ -27,12 +27,12 @@ COMMANDS = {
     "doctor": ("gazette_spark.cli.doctor:doctor", "Check this machine and the broker; say what to fix."),
     "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
     "journals": (
-        "gazette_spark.cli.journal_commands:journals",
+        "gazette_spark.cli.journals:journals",
         "List, create, change, read and append to journals.",
     ),
     "consumer": ("gazette_spark.cli.consumer:consumer", "Run an application's shards in one process."),
     "shards": (
-        "gazette_spark.cli.shard_commands:shards",
+        "gazette_spark.cli.shards:shards",
         "List, change and restart an application's shards.",
     ),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),

@@ -15,7 +15,7 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark.cli.consumer import load_application
-from gazette_spark.cli.shard_commands import shards
+from gazette_spark.cli.shards import shards
 from gazette_spark.client import journal_spec
 from gazette_spark.consumer import LocalHost, ShardServer
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gazette_spark.cli.journal_commands import journals
+from gazette_spark.cli.journals import journals
 from tests.rig.brokers import BrokerHandle
 from tests.rig.gazctl import clean_environment
 

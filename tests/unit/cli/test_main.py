@@ -20,7 +20,7 @@ from gazette_spark.version import VERSION
 
 def test_shards_of_no_consumer_fail_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker's address, and one where nobody listens, are told apart within moments."""
-    monkeypatch.setattr("gazette_spark.cli.shard_options.CONNECT_S", 0.1)
+    monkeypatch.setattr("gazette_spark.cli.shards.CONNECT_S", 0.1)
     with EmbeddedBroker(tmp_path) as broker:
         command = ["shards", "--consumer", broker.endpoint, "list"]
         of_broker = CliRunner().invoke(main, command)

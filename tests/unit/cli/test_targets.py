@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner, Result
 
-from gazette_spark.cli.journal_commands import journals
+from gazette_spark.cli.journals import journals
 from gazette_spark.cli.main import main
 
 NO_BROKER = ("--broker", "http://127.0.0.1:1", "--timeout", "0.2")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import click
 
 from gazette_spark.cli.journal_appends import append
-from gazette_spark.cli.journal_fragments import fragments
-from gazette_spark.cli.journal_gaps import gaps
+from gazette_spark.cli.journal_fragments import fragments, gaps
 from gazette_spark.cli.journal_options import broker_of_command, broker_options, make_connect
 from gazette_spark.cli.journal_reads import read
 from gazette_spark.cli.journal_specs import apply_specs, list_journals
