@@ -7,8 +7,8 @@ the rows. So bytes appended meanwhile belong to a later batch, which begins at `
 ==============================  ==========================================================
 a journal that the table ...    is read from
 ==============================  ==========================================================
-has never heard of              the options' offset, by default its first byte
-has rows of, or has pinned      the end of the table, whatever the options say
+does not have                   the options' offset, by default its first byte
+has rows of, or has pinned      the end of the table, regardless of the options
 ==============================  ==========================================================
 
 So a second run writes the records added since the first; with the same ``endingOffsets`` it writes nothing.
@@ -48,7 +48,7 @@ class Backfilled:
 
     begin: JournalOffsets
     end: JournalOffsets
-    """End of the table's rows in these journals; others that it has are not named."""
+    """End of the table's rows in these journals. Other journals of the table are missing here."""
     written: bool
     """Whether there were bytes that the table did not have."""
 
@@ -70,15 +70,15 @@ def backfill(
 ) -> Backfilled:
     """Write all records of journals that the table lacks into the sink's table, once.
 
-    Plans in this process, which has to reach the brokers or the store; the reading is Spark's.
+    This process plans, so it must reach the brokers or the store; Spark's tasks read.
 
     Args:
         sink: Sink of the table. The stream that continues it uses a sink with the same app id.
         options: Options of ``spark.read.format("gazette")``; the option ``path`` is the argument of
             ``load()``. With ``isolationLevel=read_committed`` they have the ``stateLocation`` of the stream.
         schema: As for ``DataFrameReader.schema``.
-        transform: Makes the table's rows from the source's. It may drop or change rows; each result has to
-            follow from one row, or it would change with the range.
+        transform: Makes the table's rows from the source's. It may drop or change rows, but each result must
+            depend on one row only, or it would change with the range.
         bytes_per_commit: Write the range in steps of about that many bytes, over all journals, each with a
             separate commit: finished steps are not repeated after a failure. By default one commit for all.
         spark: The session, if not the active one.
@@ -88,8 +88,8 @@ def backfill(
 
     Raises:
         OptionError: the options are not those of a batch query.
-        JournalRecreatedError: a journal was deleted and created again since the table's rows were read, and
-            its offsets stand for other bytes.
+        JournalRecreatedError: a journal was deleted and created again since the table's rows were read, so
+            its offsets refer to other bytes.
         OffsetBeyondHeadError: brokers say that a journal ends before the table does.
         SinkError: the table cannot be continued; nothing was written.
     """
@@ -123,7 +123,7 @@ def backfill(
             high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
-            schema = df.schema  # One for all steps, if it comes from a sample.
+            schema = df.schema  # A sampled schema must be the same in all steps.
             with of_spark(session, bar, f"backfill, {done:,} of {whole:,} bytes"):
                 fingerprints = {name: compared[name] for name in low.read_through if name in compared}
                 rows = df if transform is None else transform(df)
@@ -138,14 +138,14 @@ def steps(
 ) -> Iterator[tuple[JournalOffsets, JournalOffsets]]:
     """Yield ranges that follow each other from ``begin`` to ``end``, on record boundaries.
 
-    Their ends have what the ledger records: fingerprints of the journals, and under ``failOnDataLoss=false``
-    the bytes that are gone.
+    Each end carries what the ledger records: the journals' fingerprints and, under ``failOnDataLoss=false``,
+    the missing bytes.
 
     Args:
-        planner: Of the journals.
+        planner: Planner of the journals.
         begin: First byte of each journal.
         end: Byte behind the last one.
-        limit: Bytes of a range over all journals, exceeded by one record of each at most; None: one range.
+        limit: Bytes of a range over all journals; one record of each journal may exceed it. None: one range.
     """
     if begin == end or limit is None:
         yield from [] if begin == end else [(begin, planner.completed(begin, end))]
@@ -175,12 +175,12 @@ def continued(
     """Return the part of a range that a table lacks.
 
     Args:
-        begin: Where the options say that journals start.
-        end: And end.
+        begin: Where the journals start according to the options.
+        end: Where they end according to the options.
         recorded: Where the table's rows end, by journal.
-        open_end: Nothing but the journals themselves said where they end: they have no more bytes.
-        check_heads: Raises OffsetBeyondHeadError if a journal does end before an offset: a replica that has
-            just joined a journal may have said so.
+        open_end: The end is the journals' own end, not an option: they have no more bytes.
+        check_heads: Raises OffsetBeyondHeadError if a journal really ends before an offset. The first answer
+            may be that of a replica that has just joined.
 
     Raises:
         OffsetBeyondHeadError: with an open end, a journal ends before the table does.
@@ -196,7 +196,7 @@ def continued(
 
 
 def is_open(options: SourceOptions) -> bool:
-    """Tell whether a range ends where its journals do: a store may be behind what brokers have."""
+    """Return whether a range ends at the brokers' write heads. A store's end may be behind them."""
     choice = options.ending_offsets
     ends = (choice.default, *choice.named.values())
     return options.fragment_store is None and options.ending_timestamp is None and set(ends) == {LATEST}
@@ -205,8 +205,8 @@ def is_open(options: SourceOptions) -> bool:
 def pinned_options(
     options: Mapping[str, str], parsed: SourceOptions, begin: JournalOffsets, end: JournalOffsets
 ) -> dict[str, str]:
-    """Return the options of a query that reads a range, and nothing that appears after it was planned."""
-    # The plan has answered these; Spark's own session may name another broker.
+    """Return the options of a query that reads exactly a range, without journals that appear later."""
+    # The plan replaces these options; the Spark session may name another broker.
     answered = RANGE_OPTIONS | {"brokeraddress"}
     pinned = {name: text for name, text in options.items() if name.lower() not in answered}
     read = [name for name, until in end.read_through.items() if until > begin.read_through[name]]

@@ -78,9 +78,9 @@ def local_spark(
 
 @contextmanager
 def children_log_to(log: Path) -> Iterator[None]:
-    """Have the processes that start meanwhile write their stderr to a file, for as long as they live.
+    """Send the stderr of processes that start inside the block to a file, for as long as they live.
 
-    What this process writes, such as a bar, goes where it did before.
+    The output of this process, such as a progress bar, is unchanged.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     own = sys.stderr
@@ -113,9 +113,9 @@ def session_builder(
     java_options: str = SHORT_RUN,
 ) -> SparkSession.Builder:
     """Return the builder of a session as :func:`local_spark` describes it, without Delta's jars."""
-    # Workers are started as "python3" otherwise, which need not be this Python with its packages.
+    # Otherwise Spark starts workers as "python3", which may be another Python without our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The JVM that puts together the command line of the JVM.
+    # Options of the short-lived JVM that assembles the command line of the main one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_RUN)
     builder: SparkSession.Builder = SparkSession.builder.master(master).appName("gazette_spark")
     settings = LOCAL_CONF | {
@@ -129,7 +129,7 @@ def session_builder(
 
 
 def start(builder: SparkSession.Builder) -> SparkSession:
-    """Start the session, or return the one that runs, and have it log errors only."""
+    """Start the session, or return the running one, and make it log errors only."""
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

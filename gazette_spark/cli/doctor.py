@@ -1,4 +1,4 @@
-"""``gazette-spark doctor``: looks at all that a query needs on this machine, and says how to mend it."""
+"""``gazette-spark doctor``: checks what a query needs on this machine, and says how to fix problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIN_PYTHON = (3, 11)
 JAVA_VERSIONS = (17, 21)
 
 STORES_TRIED = 3
-"""Stores that the broker is asked to try, if none is named."""
+"""Number of stores that the broker tries if the user names none."""
 
 AHEAD_S = 60
 """Seconds by which a stored fragment may be newer than this machine's clock says."""
@@ -39,7 +39,7 @@ AHEAD_S = 60
 STATES = {"ok": "OK", "problem": "PROBLEM", "skipped": "-"}
 
 PATIENCE_S = 10.0
-"""Time that a check of the broker may take."""
+"""Time limit for a check of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ def find_java(env: Mapping[str, str]) -> Path | None:
 
 
 def no_java(env: Mapping[str, str]) -> str:
-    """Say where no Java was found."""
+    """Return the problem text for a missing Java."""
     home = env.get("JAVA_HOME")
     return f"no Java {f'in JAVA_HOME ({home})' if home else 'on PATH'}"
 
 
 def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that there is a Java, and its version."""
+    """Check that Java is installed, and its version."""
     mend = "install a JRE of version 17 or 21, and set JAVA_HOME to it"
     java = find_java(env)
     if java is None:
@@ -144,7 +144,7 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_spark() -> Iterator[Finding]:
-    """Check that Spark and Delta are installed, and of releases that belong together."""
+    """Check that Spark and Delta are installed, in releases that fit each other."""
     install = "pip install 'gazette-spark[spark]'"
     versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "delta-spark")}
     spark = versions["pyspark"] or versions["pyspark-client"]
@@ -206,7 +206,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
-    """Check how long the token is good for, if there is one. Nothing of it is shown but times."""
+    """Check how long the token is valid, if there is one. Only times are shown."""
     if env.get("BROKER_AUTH_KEYS"):
         yield Finding("token", "ok", "signed for each call with BROKER_AUTH_KEYS")
         return

@@ -35,7 +35,7 @@ MEMORY_BYTES = 16 << 20
 """Input kept in memory before it is appended; longer input goes to a file."""
 
 LARGE_BYTES = 64 << 20
-"""Size of an append that is worth a hint: its fragment has all of it, whatever the journal's length says."""
+"""Size of an append that deserves a hint: one fragment holds it all, whatever the journal's length."""
 
 Mapping = Callable[[bytes], tuple[str, str]]
 """Takes a record's key; returns the journal it goes to, and that journal's content type."""
@@ -108,7 +108,7 @@ def append(
 
 def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
     """Append all of the input, and print its offsets."""
-    # Taken before the call opens: a slow pipe would trip the broker's lowest append rate.
+    # Read all input before the call: brokers end an append whose bytes arrive too slowly, as from a pipe.
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content, progress("reading", is_bytes=True) as bar:
         shutil.copyfileobj(CountedFile(source, bar, "reading"), content)
         size = content.tell()
@@ -137,7 +137,7 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
 
 
 def interrupted_text(client: Client, journal: str, *, all_sent: bool) -> str:
-    """Say what an interrupted append has left."""
+    """Return what an interrupted append has written."""
     if not all_sent:
         return f"interrupted: nothing was appended to {journal}"
     head = client.write_head(journal)
@@ -150,7 +150,7 @@ def append_records(
     """Append record by record; return how many each journal got.
 
     Raises:
-        Interrupted: after Ctrl-C, once the records that were read are appended; says which is the next one.
+        Interrupted: after Ctrl-C, when the records read so far are appended. It names the next record.
     """
     from gazette_spark.client import AppendService
 
@@ -223,7 +223,7 @@ def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
 
 
 def show_counts(counts: Counter[str], output_format: str) -> None:
-    """Tell how many records each journal got."""
+    """Show how many records each journal got."""
     if output_format == "json":
         click.echo(json.dumps(dict(sorted(counts.items())), indent=2))
     else:

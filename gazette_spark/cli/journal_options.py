@@ -1,4 +1,4 @@
-"""Shared options of the commands: the broker, how it is entered, the timeout, journals."""
+"""Options that commands share: the broker and its security, the timeout, the selection of journals."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ FLAGS = {
     "--tls-cert-file": "BROKER_CERT_FILE",
     "--tls-key-file": "BROKER_CERT_KEY_FILE",
 }
-"""Each option by which a command enters a secured cluster, and the variable that says the same.
+"""The security options of commands, and the environment variable that each one replaces.
 
-Secrets themselves come from the environment or from files only: other users can see a command line.
+Secrets come only from the environment or from files, because other users can see a command line.
 """
 
 FLAG_HELP = {
@@ -54,7 +54,7 @@ FLAG_HELP = {
 }
 
 BROKER = "BROKER"
-"""Begin of the variables of brokers."""
+"""Prefix of the environment variables for brokers."""
 
 _FLAGS_META = f"{__name__}.flags"
 
@@ -67,12 +67,12 @@ class Connect:
     timeout_s: float
     environ: Mapping[str, str]
     flags: Mapping[str, str]
-    """Values of the options that were given, by their names."""
+    """Values of the security options on the command line, by option."""
     typed: Mapping[str, str] = field(default_factory=dict)
-    """Options of addresses that were typed, by the variables that say the same."""
+    """Address options on the command line, by the environment variable that each replaces."""
 
     def at(self, endpoint: str) -> Connect:
-        """Return the same for a broker whose address was typed."""
+        """Return a copy for a broker whose address is on the command line."""
         return replace(self, endpoint=endpoint, typed={f"{BROKER}_ADDRESS": "--broker"})
 
     def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
@@ -88,7 +88,7 @@ class Connect:
         prefix: str,
         **arguments: Any,  # noqa: ANN401 - see above
     ) -> Reaching:
-        """Return a client of a service, whose variables begin with ``prefix``; the options apply to each."""
+        """Return a client of a service whose environment variables begin with ``prefix``."""
         from gazette_spark.client import environment
 
         names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
@@ -104,7 +104,7 @@ class Connect:
         return client
 
     def variables(self, endpoint: str | None = None, prefix: str = BROKER) -> dict[str, str]:
-        """Return the environment with the options that were given, and without what they replace."""
+        """Return the environment, with the values of the security options in place of those they override."""
         overrides = {_variable(flag, prefix): value for flag, value in self.flags.items()}
         if "--auth-token-file" in self.flags:
             overrides |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
@@ -136,7 +136,7 @@ def broker_of_command(command: click.Command) -> click.Command:
 
 
 def security_options(command: Decorated) -> Decorated:
-    """Add the options by which a secured cluster is entered; :func:`make_connect` knows what was given."""
+    """Add the security options; :func:`make_connect` reads their values from the context."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -154,7 +154,7 @@ def security_options(command: Decorated) -> Decorated:
 
 
 def broker_options(command: Decorated) -> Decorated:
-    """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and how it is entered."""
+    """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and the security options."""
     timeout = click.option(
         "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Timeout of a request."
     )
@@ -190,7 +190,7 @@ selector_option = click.option("--selector", "-l", default="", help=f"{_SELECTOR
 
 
 def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decorated], Decorated]:
-    """Return the option that selects what a command changes; it has to be given, and name some."""
+    """Return the required option that selects what a command changes. It must not select everything."""
     return click.option(
         "--selector",
         "-l",
@@ -201,7 +201,7 @@ def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decora
 
 
 def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> str:
-    """Return the selector of the journals, or shards, a command changes.
+    """Return the selector of the journals or shards that a command changes.
 
     Raises:
         click.UsageError: it is empty or has an empty value, and so would select everything.
@@ -223,7 +223,7 @@ def chosen_selector(journal: str | None, selector: str) -> str:
     """Return the selector for a name or a selector.
 
     Raises:
-        ProtocolError: the name is not a journal's: as a selector it would select others.
+        ProtocolError: the name is not a valid journal name, and might select other journals.
     """
     if bool(journal) == bool(selector):
         raise click.UsageError("say which journals: JOURNAL, or --selector")
@@ -237,7 +237,7 @@ def chosen_selector(journal: str | None, selector: str) -> str:
 
 
 def chosen_journals(client: Client, journal: str | None, selector: str) -> list[pb.JournalSpec]:
-    """Return the specs of the journals that are meant, ascending by name.
+    """Return the specs of the selected journals, ascending by name.
 
     Raises:
         JournalNotFoundError: there is no journal of that name.
@@ -255,7 +255,7 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
 
 
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
-    """Return the error with a question, if journals have a similar name."""
+    """Return the error with a suggestion, if a journal has a similar name."""
     from gazette_spark.client._list.listing import name_hint
 
     hint = name_hint(client, error.journal.partition(";")[0])
@@ -268,7 +268,7 @@ def is_fully_suspended(spec: pb.JournalSpec) -> bool:
 
 
 class Interrupts:
-    """Lets SIGTERM do what Ctrl-C does, and neither of them in the middle of a step. For the main thread."""
+    """Makes SIGTERM act like Ctrl-C, and lets neither interrupt a step. For the main thread."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -287,7 +287,7 @@ class Interrupts:
 
     @contextmanager
     def defer_signals(self) -> Iterator[None]:
-        """Have a signal that comes meanwhile count at the end, if the step did not fail."""
+        """Defer a signal until the end of the block; it is dropped if the block raises."""
         self._deferring = True
         try:
             yield
@@ -298,13 +298,13 @@ class Interrupts:
 
     def _end(self, _signal: int, _frame: FrameType | None) -> None:
         if self._deferring and not self._pending:
-            self._pending = True  # The second one does not wait.
+            self._pending = True  # A second signal is not deferred.
             return
         raise KeyboardInterrupt
 
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does."""
+    """Make SIGTERM act like Ctrl-C."""
     with Interrupts():
         yield

@@ -1,4 +1,4 @@
-"""``gazette-spark journals read``: the bytes of journals, one after the other or all as they come."""
+"""``gazette-spark journals read``: the bytes of journals, one journal after the other or all at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ChunkWriter:
-    """Output of all journals' bytes, one journal at a time. Any thread may use it."""
+    """Writes the bytes of journals, one journal at a time. Thread-safe."""
 
     def __init__(self, target: BinaryIO, output_format: str, interrupts: Interrupts, bar: Bar) -> None:
         self._target = target
@@ -45,9 +45,9 @@ class ChunkWriter:
         self._bar = bar
 
     def drain(self, source: JournalSource, written: dict[str, int]) -> None:
-        """Write all bytes of a source, and note the offset behind each chunk, too.
+        """Write all bytes of a source, and record the offset after each chunk in ``written``.
 
-        Bytes that were appended in one piece are written in one piece.
+        Bytes of one append are written without bytes of other journals in between.
         """
         holds = False
         is_main = threading.current_thread() is threading.main_thread()
@@ -70,14 +70,14 @@ class ChunkWriter:
                 self._lock.release()
 
     def _write(self, content: bytes) -> None:
-        # An unbuffered stdout writes less than it is given when a signal comes.
+        # A signal can interrupt a write to an unbuffered stdout, which then takes only part of the bytes.
         remaining = memoryview(content)
         while remaining:
             remaining = remaining[self._target.write(remaining) :]
 
 
 class JournalSource(Protocol):
-    """What is read of one journal."""
+    """The content that is read from one journal."""
 
     @property
     def journal(self) -> str:
@@ -88,10 +88,10 @@ class JournalSource(Protocol):
         """The reader behind it."""
 
     def chunks(self) -> Iterator[tuple[Chunk, bool]]:
-        """Yield what is to be written, and whether it is the last of a piece."""
+        """Yield chunks, and whether each is the last one of an append."""
 
     def close(self) -> None:
-        """End it, from any thread."""
+        """Close the source. Any thread may call it."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ def read(
 
 
 def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, committed: bool) -> str:
-    """Say how far an interrupted read has come, and how to go on."""
+    """Return how far an interrupted read came, and how to continue it."""
     if committed:
         return "interrupted: start again; an offset tells nothing of open transactions"
     if offsets_out is not None:
@@ -304,13 +304,13 @@ def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, co
 
 
 def drain(sink: ChunkWriter, source: JournalSource, offsets: dict[str, int]) -> None:
-    """Read a journal to the end, note where that is, and tell of bytes that are gone."""
+    """Read a journal to its end, record that offset, and report bytes that are missing."""
     reader = source.reader
     with closing(source):
         try:
             sink.drain(source, offsets)
         except KeyboardInterrupt:
-            raise  # What was read last need not be written.
+            raise  # The bytes read last may not have been written, so their offset is not recorded.
         except BaseException:
             _note(reader, offsets)
             raise
@@ -331,7 +331,7 @@ class Pumps:
         self, sink: ChunkWriter, open_source: Callable[[str], JournalSource], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
-        """The error that ended one of them."""
+        """The error that ended a thread."""
         self.on_failure: Callable[[], object] = lambda: None
         """Called by the thread that fails."""
         self._sink = sink
@@ -363,7 +363,7 @@ class Pumps:
 
 
 CLOSE_TIMEOUT_S = 10.0
-"""Longest wait for a reader's thread once its reader is closed."""
+"""Time limit for a reader's thread to end after its reader is closed."""
 
 
 def follow(client: Client, selector: str, pumps: Pumps) -> None:
@@ -400,7 +400,7 @@ def load_offsets(path: Path) -> dict[str, int]:
 
 
 def save_offsets(offsets: dict[str, int], path: Path) -> None:
-    """Write the offsets to a file, which has them all or is not there."""
+    """Write the offsets to a file atomically."""
     temporary = path.with_name(f"{path.name}.temp")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(dict(sorted(offsets.items())), file)

@@ -30,7 +30,7 @@ NONE = "<none>"
 """Text of a missing value in tables; ``gazctl`` uses it, too."""
 
 DEFAULT_COLUMNS = ("codec", "fragment_length", "stores", "primary", "labels")
-"""Shown if no column is asked for."""
+"""Columns of the table if no option names one."""
 
 max_txn_size_option = click.option(
     "--max-txn-size",
@@ -149,7 +149,7 @@ def label_values(labels: pb.LabelSet) -> dict[str, object]:
 
 
 def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
-    """Return a table's line: with words for missing values, and a column for each label."""
+    """Return a row of the table, with words for missing values and a column for each label."""
     suspended = spec.suspend.level != pb.JournalSpec.Suspend.NONE
     columns: dict[str, object] = {name: values_of(spec.labels, name) or NONE for name in labels}
     shown = {**row, "primary": f"{row['primary'] or NONE}{' <S>' if suspended else ''}"}
@@ -182,7 +182,7 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
 
 
 def read_specs(specs: TextIO) -> str:
-    """Return the YAML; say where it is waited for if somebody has to type it."""
+    """Return the YAML. At a terminal, say that the command waits for it."""
     say_reading(specs)
     return specs.read()
 
@@ -195,7 +195,7 @@ def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journ
 
 
 def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above
-    """Return the line of a change that would be applied, and brokers' reason to refuse it.
+    """Return the row of a change in a dry run, with the reason if brokers would refuse it.
 
     ``existing`` has the items that exist, by name.
     """

@@ -54,7 +54,7 @@ def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
 
 
 def say_reading(source: IO[Any]) -> None:
-    """Tell somebody at a terminal that the command waits for what they type."""
+    """At a terminal, say that the command waits for input."""
     if source.isatty():
         click.echo("reading stdin: end it with Ctrl-D", err=True)
 
@@ -134,7 +134,7 @@ def size_text(size: int) -> str:
 
 
 def time_text(unix_s: int) -> str:
-    """Return a time for people; "-" of what has none yet.
+    """Return a time for people; "-" for a missing one.
 
     >>> time_text(0), time_text(1_795_370_762)
     ('-', '2026-11-22T18:06:02Z')

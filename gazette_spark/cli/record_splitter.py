@@ -18,7 +18,7 @@ FRAME = struct.Struct("<4sI")
 MAGIC = b"\x66\x33\x93\x36"
 
 MAX_RECORD_BYTES = 1 << 28
-"""A header that promises more than 256 MiB is taken for noise."""
+"""Frames with a longer payload are refused: their header is most likely not a header."""
 
 ReadRecord = Callable[[BinaryIO], bytes | None]
 """Returns the next record, or None at the end."""

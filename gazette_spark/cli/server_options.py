@@ -1,4 +1,4 @@
-"""Shared options of the commands that serve, and how these end."""
+"""Options that server commands share, and the signals that end them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
 
 
 def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    """Return what the options say; None for plain text."""
+    """Return the TLS settings of the options; None for plain text."""
     from gazette_spark._server.tls import ServerTls
 
     if cert is None and key is None and client_ca is None:
@@ -57,8 +57,8 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
 
 
 def end_signals() -> SimpleQueue[int]:
-    """Return a queue that SIGINT and SIGTERM are put into from now on."""
-    # Not an Event: a handler that sets one waits for its lock, which the interrupted thread may hold.
+    """Return a queue that receives each SIGINT and SIGTERM from now on."""
+    # Not an Event: its set() takes a lock that the interrupted thread may hold, which would deadlock.
     ends: SimpleQueue[int] = SimpleQueue()
 
     def end(number: int, _frame: FrameType | None) -> None:

@@ -44,21 +44,21 @@ _SELECTOR_HELP = "Label selector, such as 'id=shard-000', 'id:prefix=orders-' or
 
 @dataclass(frozen=True, slots=True)
 class ShardConnect:
-    """Makes the clients of a command: of consumers, and of the brokers that their journals are on."""
+    """Makes the clients of a command: one of consumers, and one of the brokers of their journals."""
 
     endpoint: str
-    """Of a consumer."""
+    """URL of a consumer."""
     brokers: Connect
 
     def at(self, endpoint: str) -> ShardConnect:
-        """Return the same for brokers whose address was typed."""
+        """Return a copy for brokers whose address is on the command line."""
         return replace(self, brokers=self.brokers.at(endpoint))
 
     def __call__(self) -> ShardClient:
-        """Return a consumers' client as the environment and the group's options describe it."""
+        """Return a client of consumers, as the environment and the group's options describe it."""
         from gazette_spark.consumer.client import PREFIX, ShardClient
 
-        # A consumer that does not take a connection is more likely not there than busy.
+        # A consumer that accepts no connection is more likely down than busy.
         connect_s = min(CONNECT_S, self.brokers.timeout_s)
         return self.brokers.open(ShardClient, self.endpoint, PREFIX, connect_timeout_s=connect_s)
 
@@ -78,7 +78,7 @@ shard_selector_option = click.option("--selector", "-l", default="", help=f"{_SE
 target_shards_option = target_option(_SELECTOR_HELP, "shard", ID)
 
 DEFAULT_COLUMNS = ("primary", "sources", "labels")
-"""Shown if no column is asked for."""
+"""Columns of the table if no option names one."""
 
 
 @click.group()

@@ -23,7 +23,7 @@ from typing import Self
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 
 POLL_S = 0.02
-"""Time between two looks at a condition: a kill that follows one comes at most that late."""
+"""Time between two checks of a condition, and so the maximum delay of a kill that follows it."""
 
 GONE_WITHIN_S = 30.0
 """Time within which a killed session must have disappeared."""
@@ -73,7 +73,7 @@ class CrashChild:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill everything with SIGKILL and wait until it is gone; a driver that is dead stays so.
+        """Kill everything with SIGKILL and wait until it is gone. Killing a dead driver does nothing.
 
         Raises:
             TimeoutError: something survived.

@@ -1,8 +1,8 @@
-"""The columns of a DataFrame that give values and journals: found by names and types alone.
+"""Finds the columns of a DataFrame that give values and journals, by name and type alone.
 
 The columns are those of Spark's Kafka sink, by Gazette's names. ``value`` is the record; ``journal`` (Kafka's
-``topic``) or ``key`` gives the journal. Others do not matter. Kafka stores keys, journals have no place for
-them: here a key only chooses the journal, so a key that chooses nothing is an error.
+``topic``) or ``key`` gives the journal. Other columns are ignored. Kafka stores keys, but journals have no
+place for them: a key only chooses the journal, so a key that chooses nothing is an error.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class WriteColumns:
 
 
 def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> WriteColumns:
-    """Find the columns that count.
+    """Find the columns that matter.
 
     Args:
-        columns: name and Spark type of each; names match in any case, as they do in Spark.
-        options: say whether the rows' own column ``journal`` counts.
+        columns: name and Spark type of each column. Names are case-insensitive, as in Spark.
+        options: options of the write; they decide whether the column ``journal`` is used.
 
     Raises:
-        OptionError: a column is missing, there twice, of another type, or contradicts the options.
+        OptionError: a column is missing, occurs twice, has an unsupported type, or contradicts the options.
     """
     positions = {name: _position(name, columns) for name in TYPES}
     value, journal, key = positions["value"], positions["journal"], positions["key"]

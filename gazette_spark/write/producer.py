@@ -1,7 +1,7 @@
-"""The producer of one try of a task: stamps rows with UUIDs, and makes what commits or rolls back the rows.
+"""The producer of a task attempt: stamps rows with UUIDs, and makes what commits the rows or rolls them back.
 
-Each try of a task is a producer of its own, which no other knows. Its rows belong to a transaction that its
-acknowledgement (ACK) commits, in each journal. An ACK of a clock before the first row's rolls them back.
+Each attempt of a task has a new producer id. In each journal, its rows belong to a transaction that an
+acknowledgement (ACK) commits. An ACK with a clock before that of the first row rolls them back.
 
 Clocks ascend in each journal, as one thread stamps, and an append service keeps one writer's order.
 """
@@ -71,7 +71,7 @@ class _Touched:
 
 
 class TaskProducer:
-    """Stamps the rows of one try of a task. For one thread."""
+    """Stamps the rows of one task attempt. For one thread."""
 
     def __init__(self, uuid_path: str | None, now_ns: int) -> None:
         """Begin with a new producer id.
@@ -112,7 +112,7 @@ class TaskProducer:
             TaskIntent(
                 journal,
                 self._acknowledgement(touched, self._clock),
-                # What a reader that has seen the first row takes for the last one acknowledged before it.
+                # Readers take this clock for the last one before the first row, so they discard the rows.
                 self._acknowledgement(touched, Clock(touched.first - 1)),
             )
             for journal, touched in self._touched.items()
@@ -129,8 +129,8 @@ def with_uuids(
 ) -> pa.BinaryArray | RowRefusal:
     """Put UUIDs into rows; refuse the first row that has something else in the place.
 
-    Rows that plainly lack a UUID, and those that have one where this puts it, are done in whole columns, all
-    others one by one.
+    Rows that clearly lack a UUID, and rows that begin with one, are changed in whole columns; all other rows
+    are changed one by one.
     """
     plain, stamped = _groups(values, locator)
     if plain.all():
@@ -160,7 +160,7 @@ def with_uuids(
 
 
 def _set(record: bytes, text: str, locator: Locator) -> bytes:
-    locator.get(record)  # Something else than a UUID is not overwritten.
+    locator.get(record)  # Raises if the place holds anything but a UUID, which must not be overwritten.
     return locator.set(record, uuid.UUID(text))
 
 
@@ -173,7 +173,7 @@ def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:
         json.dumps(token)[1:-1] != token for token in locator.tokens
     ):
         return none, none
-    # Such an escape may spell a letter of a member's name.
+    # An escape can spell a letter of the member's name, which the search for the name would miss.
     odd = _contain(values, b"\\u00", r"\\u00[2-7]")
     first, last = (f'"{token}"'.encode() for token in (locator.tokens[0], locator.tokens[-1]))
     named = _contain(values, first)
@@ -181,7 +181,7 @@ def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:
     if not named.any():
         return plain, none
     begins = _flags(pc.match_substring_regex(values, f'^{re.escape(_opening(locator))}{_UUID}"'))
-    # Of a repeated name the last one counts.
+    # JSON parsers take the last of repeated names, so replace the first one only if it is the only one.
     once = _equal(pc.count_substring(values, first), 1) & _equal(pc.count_substring(values, last), 1)
     return plain, begins & once & ~odd
 
@@ -196,7 +196,7 @@ def _begin_with(values: pa.BinaryArray, first: bytes) -> Rows:
 def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) -> Rows:
     """Return which values have a word, or match a pattern that values without the word do not match."""
     bounds = value_bounds(values)
-    # Far faster than Arrow's search, and mostly all that is needed.
+    # Much faster than Arrow's search, and usually sufficient.
     if value_octets(values)[bounds[0] : bounds[-1]].tobytes().find(word) < 0:
         return np.zeros(len(values), np.bool_)
     if pattern is not None:

@@ -1,14 +1,15 @@
 """Spark's writers of the data source ``gazette``: rows as records of journals, batch and stream.
 
-This file translates only. A writer is made on the driver, in a Python process of Spark's, before anything is
-written: there schema and options are checked, and the journals they name are looked up. It is then pickled to
-the tasks, each of which opens a client. A task's commit message reports its appends; the driver logs it.
+This file only translates. Spark creates a writer in a Python process on the driver before anything is
+written. The constructor checks schema and options, and looks up the journals that they name. Spark then sends
+the writer to the tasks, each of which opens a client. A task's commit message reports its appends, and the
+driver logs them.
 
 Rows are written at least once: Spark may run a task, or a micro-batch, again; earlier appends stay.
 
 With ``deliveryGuarantee=exactly_once`` tasks write messages of transactions, and hand their intents to the
-driver, which commits them: :mod:`gazette_spark.write.transactions`. Spark tells a writer's driver neither the
-query nor the run; tasks see both, as their job's local properties, and hand them over as well.
+driver, which commits them: :mod:`gazette_spark.write.transactions`. On the driver, Spark gives a writer
+neither the query nor the run. Tasks see both as local properties of their job, and hand them over as well.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ log = logging.getLogger(__name__)
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
-"""Local properties of a stream's jobs: Spark names the job group after the run."""
+"""Local properties of a stream's jobs. The job group is the run's id."""
 
 ROWS_AT_ONCE = 10_000
-"""Rows of a record batch that is made of rows: as many as Spark takes by default."""
+"""Rows of each record batch that we build from rows: Spark's default."""
 
 ROLLBACK_TIMEOUT_S = 10.0
-"""Longest that a task which failed tries to roll its rows back."""
+"""Time limit for a failed task to roll its rows back."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class TaskJob:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's appends, by journal, and with exactly-once writes what commits them."""
+    """A task's appends by journal and, for exactly-once writes, the intents that commit them."""
 
     journals: Mapping[str, TaskAppends] = field(default_factory=dict)
     intents: Sequence[TaskIntent] = ()
@@ -83,7 +84,7 @@ class _Writer:
             expected = "append, with .mode('append') or .outputMode('append'): journals only grow"
             raise OptionError("mode", "overwrite, or complete", expected)
         columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        # Spark makes a writer for each batch: tasks get what the files hold now.
+        # Spark creates a writer for each batch, so tasks get the current content of token and key files.
         self._options = replace(options, security=security_for_tasks(options.security))
         self._columns = write_columns(columns, options)
         if options.target is not None or options.transaction_journal is not None:
@@ -129,17 +130,17 @@ class _Writer:
                 return done
             except Exception:
                 if producer:
-                    # First: what is under way could come after the rollback, and would be open.
+                    # Flush first: an append that arrives after the rollback would open the transaction again.
                     with suppress(GazetteError):
                         service.flush(ROLLBACK_TIMEOUT_S)
                     self._roll_back(client, producer.intents())
                 raise
             finally:
-                # Nothing waits any more, unless the task has failed: then nothing more is appended.
+                # After success no append is pending. After a failure, pending appends are dropped.
                 service.close(abort=True)
 
     def _roll_back(self, client: Client, intents: Sequence[TaskIntent]) -> None:
-        """Roll back rows that nothing will ever commit, if it can be done soon: readers keep them else."""
+        """Roll back rows that nobody will commit. This is best effort: without it, readers buffer them."""
         try:
             write_ack_intents(
                 client,
@@ -152,7 +153,7 @@ class _Writer:
     def _commit(
         self, messages: Sequence[WriterCommitMessage | None], query: str, batch: int | None, author: str
     ) -> None:
-        """Commit the rows of all tasks, or have those that are recorded stand for them."""
+        """Commit the rows of all tasks, or the rows of an earlier attempt that is recorded already."""
         options = self._options
         assert options.transaction_journal is not None
         written = [message for message in messages if isinstance(message, Written)]
@@ -170,7 +171,7 @@ class _Writer:
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Roll back the tasks of a job that failed before its commit began.
 
-        With a message of each task the commit may have begun, and the rows may be recorded: then they stay.
+        If every task has sent a message, the commit may have begun and recorded the rows, so they stay.
         """
         if not self._options.exactly_once or None not in messages:
             return
@@ -188,7 +189,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             raise OptionError("transactionFirstBatch", "a batch write", "to be used by a stream only")
         super().__init__(options, schema, overwrite=overwrite)
         self._transaction = options.transaction_id or uuid.uuid4().hex
-        """Made here: Spark hands this very writer to the tasks, and back for the commit."""
+        """Created here because Spark sends this same object to the tasks and uses it for the commit."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit exactly-once rows, and log what was written: other rows are in the journals already."""
@@ -219,7 +220,7 @@ class StreamWriter(_Writer, ArrowStreamWriter):
         _log(f"wrote batch_id={batchId}", messages)
 
     def _job_of(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> TaskJob:
-        """Return the one job that all tasks were of."""
+        """Return the job that all tasks belong to."""
         jobs = {message.job for message in messages if isinstance(message, Written)}
         job = jobs.pop() if len(jobs) == 1 else TaskJob()
         if not (job.query and job.run) or job.batch != str(batch_id):
@@ -239,7 +240,7 @@ class StreamWriter(_Writer, ArrowStreamWriter):
 
 @hide_internal_frames
 class RowStreamWriter(StreamWriter):
-    """Writes the micro-batches of Spark 4.0, which gives a stream's writer rows."""
+    """Writes the micro-batches of Spark 4.0, which passes rows, not record batches, to a stream's writer."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
@@ -251,8 +252,8 @@ class RowStreamWriter(StreamWriter):
 
 
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield rows as record batches, as Spark converts them where it does so itself."""
-    from pyspark.sql.conversion import LocalDataToArrowConversion  # Spark 4.0's alone.
+    """Yield rows as record batches, with the conversion that later releases of Spark do themselves."""
+    from pyspark.sql.conversion import LocalDataToArrowConversion  # Only Spark 4.0 has it.
 
     while chunk := list(islice(rows, ROWS_AT_ONCE)):
         table = LocalDataToArrowConversion.convert(chunk, schema, use_large_var_types=False)

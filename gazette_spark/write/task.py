@@ -1,8 +1,8 @@
 """The work of one task: rows to bytes, bytes to appends, and waiting until they are done.
 
-A record batch is checked as a whole before any row of it is appended. Appends have whole records, so other
-writers' records come between them, never into them. One task's appends to one journal stay in their order.
-The queue of appends is bounded: a task reads rows no faster than brokers accept their bytes.
+A record batch is checked completely before any of its rows is appended. Each append has whole records, so the
+records of other writers never split one. The appends of a task to a journal keep their order. The queue of
+appends is bounded: a task reads rows no faster than brokers accept their bytes.
 
 The appends of a failed task stay in the journals, and so do those of a task that Spark runs again: rows are
 written at least once. With a :class:`TaskProducer` they are written as messages of a transaction, and count
@@ -53,7 +53,7 @@ class TaskAppends:
 
 def open_service(client: Client, options: WriteOptions) -> AppendService:
     """Return the append service of one task. The caller closes it."""
-    # Room is never waited for there: a TaskWriter waits for its oldest append, which has its own deadline.
+    # The service never waits for room: a TaskWriter waits for its oldest append, which has its own deadline.
     pending = PENDING_BYTES + CHUNK_BYTES + 2 * options.max_record_bytes
     return AppendService(
         client, timeout_s=client.timeout_s, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES
@@ -64,7 +64,7 @@ class Targets:
     """The journals that rows go to, and the framing of each. For one thread."""
 
     def __init__(self, client: Client, options: WriteOptions) -> None:
-        """Look up the journals that the options name or select, if they do.
+        """Look up the journals that the options name or select, if any.
 
         Raises:
             JournalNotFoundError: a named journal does not exist.
@@ -86,18 +86,18 @@ class Targets:
 
     @property
     def journals(self) -> list[str]:
-        """Names of the journals known, in order."""
+        """Names of the journals that were looked up, sorted."""
         return sorted(self._framings)
 
     def framing(self, journal: str) -> str:
-        """Return the framing of a journal that was learned."""
+        """Return the framing of a journal that was looked up."""
         return self._framings[journal]
 
     def learn(self, journals: Iterable[str], who: str) -> None:
-        """Look up journals that are not known yet.
+        """Look up the journals that are new.
 
         Raises:
-            JournalNotFoundError: one does not exist.
+            JournalNotFoundError: a journal does not exist.
         """
         unknown = sorted(set(journals) - self._framings.keys())
         if not unknown:
@@ -142,7 +142,7 @@ class TaskWriter:
         rng: np.random.Generator,
         producer: TaskProducer | None = None,
     ) -> None:
-        """Make a writer; with a ``producer`` its rows are messages of a transaction."""
+        """Create a writer. With a ``producer``, its rows are messages of a transaction."""
         self._service = service
         self._targets = targets
         self._options = options
@@ -162,7 +162,7 @@ class TaskWriter:
         """Append rows in the background; may wait for room.
 
         Raises:
-            RowError: a row cannot be written; none of the record batch was.
+            RowError: a row cannot be written. No row of the record batch was.
             GazetteError: an append of this or an earlier record batch failed.
         """
         values = record_batch.column(self._columns.value)
@@ -191,7 +191,7 @@ class TaskWriter:
         }
 
     def _append(self, journal: str, piece: bytes) -> None:
-        if not piece:  # A value without bytes under framing none.
+        if not piece:  # An empty value under framing none.
             return
         while self._pending and self._pending_bytes + len(piece) > PENDING_BYTES:
             oldest, size = self._pending.popleft()
@@ -199,7 +199,7 @@ class TaskWriter:
             self._pending_bytes -= size
         appended = self._service.append(journal, piece)
         if appended.done():
-            appended.result()  # Raises if it has failed, or one before it.
+            appended.result()  # Raises if this append or an earlier one has failed.
         self._pending.append((appended, len(piece)))
         self._pending_bytes += len(piece)
         self._last[journal] = appended
