@@ -29,7 +29,7 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    return name in {"localhost", *(each.lower() for each in names)} or is_address(name)
+    return name in {"localhost", *(host.lower() for host in names)} or is_address(name)
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:

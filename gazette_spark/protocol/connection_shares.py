@@ -41,8 +41,8 @@ def client_of_peer(peer: str) -> str:
     >>> client_of_peer("ipv4:127.0.0.1:40122"), client_of_peer("ipv6:%5B2001:db8::1%5D:40122")
     ('127.0.0.1', '2001:db8::/64')
     """
-    found = re.fullmatch(r"ipv[46]:\[?([^\[\]]*)\]?:\d{1,9}", unquote(peer))
-    return client_of(found[1]) if found else peer
+    address = re.fullmatch(r"ipv[46]:\[?([^\[\]]*)\]?:\d{1,9}", unquote(peer))
+    return client_of(address[1]) if address else peer
 
 
 @dataclass(frozen=True, slots=True)

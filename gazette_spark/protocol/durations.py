@@ -43,12 +43,12 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
     """
     number = text.removeprefix("-" if text.startswith("-") else "+")
     at = total = 0
-    while found := _PART.match(number, at):
-        whole, decimals, unit = found[1].lstrip("0"), (found[2] or "")[:_MAX_DIGITS], _UNITS_NS[found[3]]
+    while part := _PART.match(number, at):
+        whole, decimals, unit = part[1].lstrip("0"), (part[2] or "")[:_MAX_DIGITS], _UNITS_NS[part[3]]
         if len(whole) > _MAX_DIGITS:
             raise ProtocolError(where, f"{text[:100]!r} is too long a duration")
         total += int(whole or "0") * unit + int(decimals or "0") * unit // 10 ** len(decimals)
-        at = found.end()
+        at = part.end()
     if not number or (at < len(number) and number != "0"):
         raise ProtocolError(where, f"{text[:100]!r} is no duration; examples are '90s' and '1h30m'")
     if text.startswith("-"):

@@ -144,20 +144,20 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
         ProtocolError: the path is not that of a fragment. Brokers skip such objects.
     """
     postfix, _, name = relpath.rpartition("/")
-    found = _NAME.fullmatch(name)
-    if not found or found[4].lower() not in _CODECS:
+    match = _NAME.fullmatch(name)
+    if not match or match[4].lower() not in _CODECS:
         raise ProtocolError("Fragment", f"{relpath!r} is not the path of a fragment")
     if relpath.startswith("/"):
         raise ProtocolError("Fragment", f"{relpath!r} is not relative to its journal")
-    begin, end = int(found[1], 16), int(found[2], 16)
+    begin, end = int(match[1], 16), int(match[2], 16)
     if max(begin, end) >= 1 << 63:
         raise ProtocolError("Fragment", f"{relpath[:100]!r} has an offset of more than 63 bits")
     return Fragment(
         journal=journal,
         begin=begin,
         end=end,
-        sum=bytes.fromhex(found[3]),
-        codec=_CODECS[found[4].lower()],
+        sum=bytes.fromhex(match[3]),
+        codec=_CODECS[match[4].lower()],
         mod_time=mod_time,
         path_postfix=postfix,
     )

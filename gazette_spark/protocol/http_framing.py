@@ -87,9 +87,9 @@ class RequestFraming:
         position = 0
         while position < len(data):
             if self._body_left:
-                taken = min(self._body_left, len(data) - position)
-                self._body_left -= taken
-                position += taken
+                consumed = min(self._body_left, len(data) - position)
+                self._body_left -= consumed
+                position += consumed
                 continue
             newline = data.find(b"\n", position)
             end = newline + 1 if newline >= 0 else len(data)
@@ -144,13 +144,13 @@ class RequestFraming:
         lengths, encodings = _values(head, b"content-length"), _values(head, b"transfer-encoding")
         if encodings and lengths:
             raise FramingError(400, "Transfer-Encoding and Content-Length exclude each other")
-        if len(lengths) > 1 or any(not _LENGTH.fullmatch(each) for each in lengths):
+        if len(lengths) > 1 or any(not _LENGTH.fullmatch(length) for length in lengths):
             raise FramingError(400, "Content-Length must be one number of at most 18 digits")
         if encodings and not self._allows_chunks:
             raise FramingError(411, "a body needs a Content-Length; chunked bodies are not served")
         if encodings and head[0].endswith(b"HTTP/1.0"):
             raise FramingError(400, "HTTP/1.0 has no Transfer-Encoding")
-        if encodings and [each.lower() for each in encodings] != [b"chunked"]:
+        if encodings and [encoding.lower() for encoding in encodings] != [b"chunked"]:
             raise FramingError(501, "the only Transfer-Encoding served is chunked")
         self._body_left = int(lengths[0]) if lengths else 0
         self._enter(_Section.CHUNK_SIZE if encodings else _Section.HEAD)
@@ -164,4 +164,4 @@ def _check_unfolded(line: bytes) -> None:
 def _values(head: list[bytes], name: bytes) -> list[bytes]:
     """Return the values of a header. A name that is only nearly this one is an error of h11's."""
     pairs = (line.partition(b":") for line in head[1:])
-    return [value.strip(b" \t") for found, _, value in pairs if found.strip().lower() == name]
+    return [value.strip(b" \t") for header, _, value in pairs if header.strip().lower() == name]

@@ -114,8 +114,8 @@ def journal_spec(
         ProtocolError: a value breaks a rule of specs.
     """
     if codec not in pb.CompressionCodec.keys():  # noqa: SIM118 - an enum wrapper is no container
-        known = ", ".join(sorted(set(pb.CompressionCodec.keys()) - {"INVALID"}))
-        raise ProtocolError("codec", f"{codec!r} is not one of {known}")
+        codecs = ", ".join(sorted(set(pb.CompressionCodec.keys()) - {"INVALID"}))
+        raise ProtocolError("codec", f"{codec!r} is not one of {codecs}")
     spec = pb.JournalSpec(
         name=name,
         replication=replication,

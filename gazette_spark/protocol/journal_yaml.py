@@ -110,8 +110,8 @@ def _changes_of(children: Sequence[Any], where: str, above: _Above) -> Iterator[
     if not children:
         raise ProtocolError(where, f"directory {sv.shown(above.name)} needs one or more")
     names = [
-        sv.read_text(each.get("name"), f"{where}[{at}].name") if isinstance(each, dict) else ""
-        for at, each in enumerate(children)
+        sv.read_text(child.get("name"), f"{where}[{at}].name") if isinstance(child, dict) else ""
+        for at, child in enumerate(children)
     ]
     for at, child in enumerate(children):
         if at and not names[at - 1] < names[at]:
@@ -179,7 +179,8 @@ def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
 def changes_of_journals(journals: Iterable[pb.ListResponse.Journal]) -> list[pb.ApplyRequest.Change]:
     """Return the changes that do not change listed journals: the initial text of an editor of specs."""
     return [
-        pb.ApplyRequest.Change(expect_mod_revision=each.mod_revision, upsert=each.spec) for each in journals
+        pb.ApplyRequest.Change(expect_mod_revision=journal.mod_revision, upsert=journal.spec)
+        for journal in journals
     ]
 
 

@@ -82,7 +82,7 @@ def label_set(values: Mapping[str, str | Iterable[str]]) -> pb.LabelSet:
     >>> [(label.name, label.value) for label in label_set({"tag": ["b", "a"], "app": "x"}).labels]
     [('app', 'x'), ('tag', 'a'), ('tag', 'b')]
     """
-    pairs = {(n, v) for n, given in values.items() for v in ([given] if isinstance(given, str) else given)}
+    pairs = {(n, v) for n, texts in values.items() for v in ([texts] if isinstance(texts, str) else texts)}
     labels = pb.LabelSet(labels=[pb.Label(name=name, value=value) for name, value in sorted(pairs)])
     validate_label_set(labels)
     return labels
@@ -245,10 +245,10 @@ def _parse_terms(text: str) -> Iterator[_Term]:
 def _parse_term(text: str, at: int) -> tuple[_Term, int]:
     """Parse the term at ``at``; return it and the start of the next one."""
     for pattern, excludes, listed in _TERMS:
-        if found := pattern.match(text, at):
+        if match := pattern.match(text, at):
             is_bare = pattern.groups == 1
-            values = ("",) if is_bare else tuple(_parse_list(found[2])) if listed else (found[2],)
-            return _Term(found[1], values, excludes, is_bare), found.end()
+            values = ("",) if is_bare else tuple(_parse_list(match[2])) if listed else (match[2],)
+            return _Term(match[1], values, excludes, is_bare), match.end()
     raise ProtocolError(
         "LabelSelector", f"cannot parse {text[at:]!r} of {text!r}; an example is {_EXAMPLE!r}"
     )
@@ -257,11 +257,11 @@ def _parse_term(text: str, at: int) -> tuple[_Term, int]:
 def _parse_list(text: str) -> Iterator[str]:
     at = 0
     while at < len(text):
-        found = _ELEMENT.match(text, at)
-        if not found:
+        match = _ELEMENT.match(text, at)
+        if not match:
             raise ProtocolError("LabelSelector", f"cannot parse {text[at:]!r} of the list ({text})")
-        yield found[1]
-        at = found.end()
+        yield match[1]
+        at = match.end()
 
 
 def format_selector(selector: pb.LabelSelector) -> str:

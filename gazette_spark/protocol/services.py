@@ -16,8 +16,8 @@ from google.protobuf.message_factory import GetMessageClass
 def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[Any, grpc.Server], None]]:
     """Return the stub, the base of servicers, and the function that adds a servicer to a server."""
     methods = [
-        (each.name, _arity(each), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
-        for each in service.methods
+        (method.name, _arity(method), GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+        for method in service.methods
     ]
 
     def dial(self: object, channel: grpc.Channel) -> None:

@@ -10,24 +10,24 @@ Spans = list[tuple[int, int]]
 
 def joined(spans: Iterable[tuple[int, int]]) -> Spans:
     """Return the union of spans, given in any order."""
-    found: Spans = []
+    result: Spans = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
         elif begin < end:
-            found.append((begin, end))
-    return found
+            result.append((begin, end))
+    return result
 
 
 def outside(spans: Sequence[tuple[int, int]], begin: int, end: int) -> Spans:
     """Return ``[begin, end)`` without some spans, which ascend by begin."""
-    found, at = [], begin
+    result, at = [], begin
     for low, high in spans:
         if low >= end:
             break
         if low > at:
-            found.append((at, low))
+            result.append((at, low))
         at = max(at, high)
     if at < end:
-        found.append((at, end))
-    return found
+        result.append((at, end))
+    return result

@@ -94,7 +94,7 @@ def read_bool(value: object, where: str) -> bool:
 
 def read_texts(value: object, where: str) -> tuple[str, ...]:
     """Return the texts of a list; null is an empty one."""
-    return tuple(read_text(each, f"{where}[{at}]") for at, each in enumerate(as_list(value, where)))
+    return tuple(read_text(item, f"{where}[{at}]") for at, item in enumerate(as_list(value, where)))
 
 
 def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
@@ -200,7 +200,7 @@ class SpecForm:
         for path, value in sorted(values.items()):
             *groups, key = path
             if groups == ["labels"]:
-                labels.labels.extend(pb.Label(name=key, value=each) for each in value)
+                labels.labels.extend(pb.Label(name=key, value=text) for text in value)
                 continue
             message = _inner(spec, groups)
             match getattr(message, key):
@@ -215,7 +215,7 @@ class SpecForm:
         """Return what ``values`` say as a mapping of YAML, in the order in which keys are written."""
         node: dict[str, Any] = {}
         labels = sorted(
-            (path[1], each) for path, group in values.items() if path[0] == "labels" for each in group
+            (path[1], label) for path, group in values.items() if path[0] == "labels" for label in group
         )
         for path, field in self.fields.items():
             if path in values:

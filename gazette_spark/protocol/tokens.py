@@ -211,7 +211,7 @@ def _labels_of(value: object) -> pb.LabelSet:
         raise TypeError("labels are not a list")
     return pb.LabelSet(
         labels=[
-            pb.Label(**{name: found for name in _LABEL_FIELDS if (found := _entry(label, name)) is not None})
+            pb.Label(**{name: value for name in _LABEL_FIELDS if (value := _entry(label, name)) is not None})
             for label in labels or []
         ]
     )

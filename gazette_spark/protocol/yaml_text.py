@@ -26,12 +26,12 @@ def load_yaml(text: str, where: str) -> object:
         ProtocolError: the text is not YAML, has a key twice, or stands for too much. Named by ``where``.
     """
     try:
-        found: object = yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
+        value: object = yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
     except yaml.YAMLError as error:
         raise ProtocolError(where, f"cannot be read as YAML: {error}") from None
-    if found is None or (isinstance(found, str) and not found.strip()):
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise ProtocolError(where, "the YAML is empty")
-    return found
+    return value
 
 
 def dump_yaml(document: object) -> str:
@@ -68,7 +68,7 @@ class _TextLoader(yaml.SafeLoader):
         inner: Iterable[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else ()
         if isinstance(node, yaml.MappingNode):
             inner = chain.from_iterable(node.value)
-        return 1 + sum(self._sizes[id(each)] for each in inner)
+        return 1 + sum(self._sizes[id(child)] for child in inner)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - overrides
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
