@@ -1,4 +1,4 @@
-"""A catalog of items, journals or others, and its revisions.
+"""A catalog of items - journals or shards - and its revisions.
 
 The catalog stands for Etcd: every change makes a new one with the next revision, or none at all.
 :class:`ItemKind` says how to handle the specs of one kind of item.
@@ -27,10 +27,10 @@ S = TypeVar("S", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class ItemKind(Generic[S]):
-    """What a catalog has to know of its items' specs."""
+    """How a catalog handles the specs of its items."""
 
     plural: str
-    """Of the kind, in the stored form."""
+    """Name of the list of items in the stored form."""
     new_spec: Callable[[], S]
     """Makes an empty spec."""
     name_of: Callable[[S], str]
@@ -38,12 +38,12 @@ class ItemKind(Generic[S]):
     labels_of: Callable[[S], pb.LabelSet]
     """Returns the labels that selectors match, the meta label of the name included."""
 
-    def changed(self, change: Change[S]) -> str:
+    def changed(self, change: CatalogChange[S]) -> str:
         """Return the name of the item that a change is about."""
         return self.name_of(change.upsert) if change.HasField("upsert") else change.delete
 
 
-class Change(Protocol[S]):
+class CatalogChange(Protocol[S]):
     """A change of one item, as the Apply requests of all services have it."""
 
     expect_mod_revision: int
@@ -62,19 +62,19 @@ class CatalogEntry(Generic[S]):
     create_revision: int
     mod_revision: int
     stored: str = field(compare=False, repr=False)
-    """Stored form, made once: a catalog of thousands is written at every change."""
+    """Stored form, made once, because every change writes the whole catalog, however large."""
 
     @classmethod
     def make(cls, spec: S, create_revision: int, mod_revision: int) -> CatalogEntry[S]:
-        """Hold a copy of the spec at its revisions."""
-        held = type(spec)()
-        held.CopyFrom(spec)
+        """Return an entry with a copy of the spec, which the caller may change afterwards."""
+        copy = type(spec)()
+        copy.CopyFrom(spec)
         value = {
             "create_revision": create_revision,
             "mod_revision": mod_revision,
-            "spec": json_format.MessageToDict(held, preserving_proto_field_name=True),
+            "spec": json_format.MessageToDict(copy, preserving_proto_field_name=True),
         }
-        return cls(held, create_revision, mod_revision, json.dumps(value, ensure_ascii=False))
+        return cls(copy, create_revision, mod_revision, json.dumps(value, ensure_ascii=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Catalog(Generic[S]):
         return [entry for _, entry in sorted(self.items.items()) if is_selected(entry.spec)]
 
 
-def check_transaction(kind: ItemKind[S], changes: Collection[Change[S]]) -> None:
+def check_transaction(kind: ItemKind[S], changes: Collection[CatalogChange[S]]) -> None:
     """Refuse, in Etcd's words, what Etcd would.
 
     Raises:
@@ -114,7 +114,7 @@ def check_transaction(kind: ItemKind[S], changes: Collection[Change[S]]) -> None
         raise ProtocolError("etcdserver", "duplicate key given in txn request")
 
 
-def apply_changes(catalog: Catalog[S], changes: Sequence[Change[S]]) -> Catalog[S] | None:
+def apply_changes(catalog: Catalog[S], changes: Sequence[CatalogChange[S]]) -> Catalog[S] | None:
     """Apply changes as one transaction.
 
     Returns:
@@ -123,8 +123,10 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[Change[S]]) -> Catalog[
     """
     if not changes:
         return catalog
-    if any(not _is_expected(catalog, change) for change in changes):
-        return None
+    for change in changes:
+        entry = catalog.items.get(catalog.kind.changed(change))
+        if change.expect_mod_revision not in (-1, entry.mod_revision if entry else 0):
+            return None
     revision = catalog.revision + 1
     items, retired = dict(catalog.items), set(catalog.retired)
     for change in changes:
@@ -136,8 +138,3 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[Change[S]]) -> Catalog[
         elif items.pop(name, None):
             retired.add(name)
     return replace(catalog, revision=revision, items=items, retired=frozenset(retired))
-
-
-def _is_expected(catalog: Catalog[S], change: Change[S]) -> bool:
-    entry = catalog.items.get(catalog.kind.changed(change))
-    return change.expect_mod_revision in (-1, entry.mod_revision if entry else 0)

@@ -324,7 +324,7 @@ def is_connected(connection: socket.socket) -> bool:
 
 
 class HttpPeer:
-    """The client of an HTTP request, as a :class:`~gazette_spark.broker.api.call.Call` needs it."""
+    """The client of an HTTP request, as a :class:`~gazette_spark.broker.api.call.ServedCall` needs it."""
 
     def __init__(self, connection: socket.socket, watch: CallWatch) -> None:
         self._connection = connection

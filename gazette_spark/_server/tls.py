@@ -44,8 +44,8 @@ class ServerTls:
             try:
                 context.load_verify_locations(self.client_ca_file)
             except (OSError, ValueError) as error:
-                found = f"{self.client_ca_file} ({_reason(error)})"
-                raise OptionError("tls", found, "PEM certificates of authorities") from None
+                value = f"{self.client_ca_file} ({_reason(error)})"
+                raise OptionError("tls", value, "PEM certificates of authorities") from None
         return context
 
     def credentials(self) -> grpc.ServerCredentials:

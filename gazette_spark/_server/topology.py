@@ -37,71 +37,72 @@ Slots = tuple[Member | None, ...]
 
 
 def assign(
-    wanted: Mapping[str, int],
+    replica_counts: Mapping[str, int],
     members: frozenset[Member],
-    held: Mapping[str, Slots],
+    current: Mapping[str, Slots],
     *,
     fill: bool = True,
     others: Iterable[Slots] = (),
 ) -> dict[str, Slots]:
-    """Give every journal the live members it wants, or all live members if there are fewer.
+    """Give every journal as many live members as it should have, or all of them if there are fewer.
 
     Args:
-        wanted: replicas of each journal. Other journals lose their slots.
+        replica_counts: replicas of each journal. Other journals lose their slots.
         members: the live members.
-        held: slots so far. Live members stay, in their order: the next one becomes primary if the
+        current: current slots. Live members stay, in their order: the next one becomes primary if the
             primary is gone.
         others: slots of further journals, which stay as they are and count as load.
         fill: False only removes dead members, as in Gazette before the allocator's turn.
     """
     if not fill:
-        return {name: _without_dead(held.get(name, ()), members) for name in wanted}
-    kept = {name: _kept(held.get(name, ()), members, count) for name, count in wanted.items()}
-    if all(len(kept[name]) >= min(count, len(members)) for name, count in wanted.items()):
-        return dict(kept)
-    taken = [*kept.values(), *others] if len(members) > 1 else []
-    load = Counter(member for slots in taken for member in slots if member is not None)
-    primaries = Counter(slots[0] for slots in taken if slots and slots[0] is not None)
-    made: dict[str, Slots] = {}
-    for name in sorted(wanted):
-        slots = list(kept[name])
-        while len(slots) < min(wanted[name], len(members)):
+        return {name: _without_dead(current.get(name, ()), members) for name in replica_counts}
+    live = {
+        name: tuple(m for m in current.get(name, ()) if m is not None and m in members)[:count]
+        for name, count in replica_counts.items()
+    }
+    if all(len(live[name]) >= min(count, len(members)) for name, count in replica_counts.items()):
+        return dict(live)  # Usual: most changes move no journal, and counting the load takes time.
+    loaded = [*live.values(), *others] if len(members) > 1 else []
+    load = Counter(member for slots in loaded for member in slots if member is not None)
+    primaries = Counter(slots[0] for slots in loaded if slots and slots[0] is not None)
+    assigned: dict[str, Slots] = {}
+    for name in sorted(replica_counts):
+        slots = list(live[name])
+        while len(slots) < min(replica_counts[name], len(members)):
             free = members.difference(slots)
             if slots:
+                # A zone may fail as a whole, so another zone matters more than an even load.
                 zones = {member.zone for member in slots}
-                chosen = min(free, key=lambda one: (one.zone in zones, load[one], one))
+                chosen = min(free, key=lambda member: (member.zone in zones, load[member], member))
             else:
-                chosen = min(free, key=lambda one: (primaries[one], load[one], one))
+                # The primary serves all appends, so primaries are spread before replicas are.
+                chosen = min(free, key=lambda member: (primaries[member], load[member], member))
                 primaries[chosen] += 1
             load[chosen] += 1
             slots.append(chosen)
-        made[name] = tuple(slots)
-    return made
-
-
-def _kept(slots: Slots, members: frozenset[Member], count: int) -> tuple[Member, ...]:
-    return tuple(one for one in slots if one is not None and one in members)[:count]
+        assigned[name] = tuple(slots)
+    return assigned
 
 
 def _without_dead(slots: Slots, members: frozenset[Member]) -> Slots:
     primary = slots[0] if slots and slots[0] in members else None
-    others = tuple(one for one in slots[1:] if one is not None and one in members)
+    others = tuple(member for member in slots[1:] if member is not None and member in members)
     return (primary, *others) if primary or others else ()
 
 
 def promote(slots: Slots, member: Member) -> Slots:
     """Move a member to slot 0; the others keep their order."""
-    return (member, *(one for one in slots if one not in (None, member)))
+    return (member, *(other for other in slots if other not in (None, member)))
 
 
 def make_route(slots: Slots) -> pb.Route:
     """Return the route of a journal: its members in order, each with its endpoint, and the primary."""
-    members = sorted(one for one in slots if one is not None)
+    members = sorted(member for member in slots if member is not None)
     primary = members.index(slots[0]) if slots and slots[0] is not None else NO_PRIMARY
     return pb.Route(
-        members=[one.process_id for one in members],
+        members=[member.process_id for member in members],
         primary=primary,
-        endpoints=[one.endpoint for one in members],
+        endpoints=[member.endpoint for member in members],
     )
 
 

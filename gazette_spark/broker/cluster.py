@@ -33,7 +33,7 @@ from typing import Any, Self
 
 from gazette_spark._server.topology import Member, Slots, assign
 from gazette_spark.broker.journal import LiveJournal
-from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
+from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replica_count
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.settings import Membership, StorageSettings
 from gazette_spark.broker.single import SingleBroker
@@ -207,7 +207,7 @@ class LocalCluster:
             OptionError: an option is invalid, or is not one of a cluster.
         """
         if "tls" in options:
-            raise OptionError("tls", "given", "none: the brokers of a cluster call each other in plain text")
+            raise OptionError("tls", "set", "none: the brokers of a cluster call each other in plain text")
         if options.get("port"):
             raise OptionError(
                 "port", str(options["port"]), "none: each broker of a cluster takes a free port"
@@ -245,10 +245,10 @@ class LocalCluster:
         if self._keyspace is not None:
             return self
 
-        def wanted(spec: pb.JournalSpec) -> int:
-            return replicas_wanted(spec, self._replication)
+        def desired_replicas(spec: pb.JournalSpec) -> int:
+            return replica_count(spec, self._replication)
 
-        self._keyspace = JournalKeyspace(self.root, JOURNALS, fsync=False, wanted=wanted)
+        self._keyspace = JournalKeyspace(self.root, JOURNALS, fsync=False, replica_count=desired_replicas)
         try:
             for broker in self.brokers:
                 broker.start()
@@ -362,13 +362,13 @@ class LocalCluster:
         """Give a broker's journals to others: they join, agree, and only then it leaves them."""
         keyspace = self.keyspace
         members = keyspace.state.members - {leaving.member}
-        held = keyspace.state.held_by(leaving.member)
+        journals = keyspace.state.items_of(leaving.member)
         catalog = keyspace.state.catalog.items
-        wanted = {name: keyspace.wanted(entry.spec) for name, entry in catalog.items()}
-        after = assign(wanted, members, keyspace.state.slots)
-        joint = {name: _joined(keyspace.state.slots[name], after[name]) for name in held}
+        replica_counts = {name: keyspace.replica_count(entry.spec) for name, entry in catalog.items()}
+        after = assign(replica_counts, members, keyspace.state.slots)
+        joint = {name: _joint_slots(keyspace.state.slots[name], after[name]) for name in journals}
         keyspace.put_slots({name: slots for name, slots in joint.items() if keyspace.was_synced(name)})
-        for name in held:
+        for name in journals:
             if keyspace.was_synced(name):
                 self._hand_over(name, leaving, after[name])
 
@@ -403,5 +403,5 @@ class LocalCluster:
         raise LookupError("the journal has no such member now")
 
 
-def _joined(held: Slots, after: Slots) -> Slots:
-    return (*held, *(member for member in after if member not in held))
+def _joint_slots(before: Slots, after: Slots) -> Slots:
+    return (*before, *(member for member in after if member not in before))

@@ -1,4 +1,4 @@
-"""A lock that is granted in order of arrival, and that a waiter may give up on."""
+"""A lock that is granted in order of arrival, and whose waiters may give up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FairLock:
         return f"FairLock(waiting={max(0, len(self._queue) - 1)})"
 
     @contextmanager
-    def turn(self, still_wanted: Callable[[], bool]) -> Iterator[bool]:
+    def turn(self, keep_waiting: Callable[[], bool]) -> Iterator[bool]:
         """Wait for the turn and hold it for the block.
 
         Args:
-            still_wanted: asked after every :meth:`wake`; False gives up.
+            keep_waiting: called after every :meth:`wake`; False ends the wait without a turn.
 
         Yields:
             Whether the block has the turn.
@@ -31,7 +31,7 @@ class FairLock:
         ticket = object()
         with self._changed:
             self._queue.append(ticket)
-            while self._queue[0] is not ticket and still_wanted():
+            while self._queue[0] is not ticket and keep_waiting():
                 self._changed.wait()
             granted = self._queue[0] is ticket
         try:
@@ -43,11 +43,11 @@ class FairLock:
 
     @contextmanager
     def turn_if_free(self) -> Iterator[bool]:
-        """Have the turn for the block if it is free; yield whether it does."""
+        """Take the turn for the block if it is free, without waiting; yield whether it was."""
         with self.turn(lambda: False) as granted:
             yield granted
 
     def wake(self) -> None:
-        """Have every waiter ask whether it still wants its turn."""
+        """Have every waiting thread check whether it should go on waiting."""
         with self._changed:
             self._changed.notify_all()

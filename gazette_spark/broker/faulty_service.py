@@ -17,12 +17,12 @@ TICK_S = 0.02
 """Time between two looks at the client of a call that is held."""
 
 
-def hold(faults: list[Fault], is_wanted: Callable[[], bool]) -> None:
-    """Wait as the faults of a call say, for as long as the call is wanted."""
+def hold(faults: list[Fault], is_awaited: Callable[[], bool]) -> None:
+    """Apply the delays and stalls of the faults, until the client no longer waits."""
     for fault in faults:
-        left = fault.delay_s
-        while (left > 0 or fault.stalls) and is_wanted() and not fault.released.wait(TICK_S):
-            left -= TICK_S
+        remaining_s = fault.delay_s
+        while (remaining_s > 0 or fault.stalls) and is_awaited() and not fault.released.wait(TICK_S):
+            remaining_s -= TICK_S
 
 
 def corrupt(content: bytes) -> bytes:
@@ -46,8 +46,8 @@ class FaultyService(pb_grpc.JournalServicer):
 
     def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
         """Serve List."""
-        taken = self._begin("List", "", context)
-        if (status := _status(taken)) is not None:
+        faults = self._begin("List", "", context)
+        if (status := _status(faults)) is not None:
             yield pb.ListResponse(status=_name(status), header=self._header(None))
             return
         yield from self._inner.List(request, context)
@@ -79,13 +79,13 @@ class FaultyService(pb_grpc.JournalServicer):
 
     def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
         """Serve Read."""
-        taken = self._begin("Read", request.journal, context)
-        if (status := _status(taken)) is not None:
+        faults = self._begin("Read", request.journal, context)
+        if (status := _status(faults)) is not None:
             yield pb.ReadResponse(status=_name(status), header=self._header(request.journal))
             return
-        request.offset += sum(fault.jump for fault in taken)
+        request.offset += sum(fault.jump for fault in faults)
         responses = self._inner.Read(request, context)
-        for fault in taken:
+        for fault in faults:
             responses = _spoil(responses, fault, context)
         yield from responses
 
@@ -96,16 +96,16 @@ class FaultyService(pb_grpc.JournalServicer):
         first = next(request_iterator, None)
         if first is None:
             return self._inner.Append(iter(()), context)
-        taken = self._begin("Append", first.journal, context)
-        if (status := _status(taken)) is not None:
+        faults = self._begin("Append", first.journal, context)
+        if (status := _status(faults)) is not None:
             return pb.AppendResponse(status=_name(status), header=self._header(first.journal))
         messages: Iterator[pb.AppendRequest] = chain([first], request_iterator)
         failing: Any = _FailsAs(context)
-        for fault in taken:
+        for fault in faults:
             if fault.code is not None and fault.after_bytes:
                 messages = _cut(messages, fault, failing)
         response = self._inner.Append(messages, failing)
-        _end(taken, context)
+        _end(faults, context)
         return response
 
     def _unary(
@@ -116,21 +116,21 @@ class FaultyService(pb_grpc.JournalServicer):
         context: grpc.ServicerContext,
         made: Callable[..., Any],
     ) -> Any:  # noqa: ANN401 - one for several messages
-        taken = self._begin(rpc, journal, context)
-        if (status := _status(taken)) is not None:
+        faults = self._begin(rpc, journal, context)
+        if (status := _status(faults)) is not None:
             return made(status=status, header=self._header(journal or None))
         response = getattr(self._inner, rpc)(request, context)
-        _end(taken, context)
+        _end(faults, context)
         return response
 
     def _begin(self, rpc: str, journal: str, context: grpc.ServicerContext) -> list[Fault]:
         """Return a call's faults, after applying those that come before the call is served."""
-        taken = self._faults.take(rpc, journal.partition(";")[0])
-        hold(taken, context.is_active)
-        for fault in taken:
+        faults = self._faults.take(rpc, journal.partition(";")[0])
+        hold(faults, context.is_active)
+        for fault in faults:
             if fault.code is not None and not (fault.after_bytes or fault.answer_is_lost):
                 context.abort(fault.code, fault.text)
-        return taken
+        return faults
 
 
 class _FailsAs:
@@ -163,17 +163,17 @@ def _cut(messages: Iterator[pb.AppendRequest], fault: Fault, failing: _FailsAs) 
 def _spoil(
     responses: Iterator[pb.ReadResponse], fault: Fault, context: grpc.ServicerContext
 ) -> Iterator[pb.ReadResponse]:
-    left, corrupts = fault.after_bytes, fault.corrupts
+    remaining_bytes, corrupts = fault.after_bytes, fault.corrupts
     stops = fault.ends or (fault.code is not None and fault.after_bytes > 0)
     for response in responses:
         if corrupts and response.content:
             response.content, corrupts = corrupt(response.content), False
-        if stops and len(response.content) >= left:
-            if left:
-                yield pb.ReadResponse(offset=response.offset, content=response.content[:left])
+        if stops and len(response.content) >= remaining_bytes:
+            if remaining_bytes:
+                yield pb.ReadResponse(offset=response.offset, content=response.content[:remaining_bytes])
             if response.content or fault.ends:
                 break
-        left -= len(response.content)
+        remaining_bytes -= len(response.content)
         yield response
     else:
         return
@@ -181,14 +181,14 @@ def _spoil(
         context.abort(fault.code, fault.text)
 
 
-def _end(taken: list[Fault], context: grpc.ServicerContext) -> None:
-    for fault in taken:
+def _end(faults: list[Fault], context: grpc.ServicerContext) -> None:
+    for fault in faults:
         if fault.answer_is_lost and fault.code is not None:
             context.abort(fault.code, fault.text)
 
 
-def _status(taken: list[Fault]) -> int | None:
-    return next((fault.status for fault in taken if fault.status is not None), None)
+def _status(faults: list[Fault]) -> int | None:
+    return next((fault.status for fault in faults if fault.status is not None), None)
 
 
 def _name(status: int) -> Any:  # noqa: ANN401 - what an enum's field takes

@@ -26,7 +26,7 @@ from gazette_spark.broker.replication.rules import Extent
 from gazette_spark.broker.storage.commit_log import Registers, SpoolHeader, label_set_of
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.broker.storage.fragment_store import FragmentStore, open_store
-from gazette_spark.broker.storage.index import IndexView, Resolution, resolve_read
+from gazette_spark.broker.storage.index import IndexView, ReadPosition, resolve_read
 from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.spool import Spool, SpoolData
 from gazette_spark.errors import GazetteError, ProtocolError
@@ -49,24 +49,23 @@ class OpenSpools:
         self._limit = limit
         self._lock = threading.Lock()
         self._used: dict[LiveJournal, None] = {}
-        """The one used last is the last."""
+        """Ordered by last use, the latest at the end."""
 
     def __repr__(self) -> str:
         return f"OpenSpools({len(self._used)} of {self._limit})"
 
     def use(self, journal: LiveJournal) -> None:
-        """Note a use, and close the files of the journals beyond the limit that were not used for longest."""
+        """Note a use, and close the files of the least recently used journals beyond the limit."""
         with self._lock:
             self._used.pop(journal, None)
             self._used[journal] = None
-            excess = (
-                [] if len(self._used) <= self._limit else list(self._used)[: len(self._used) - self._limit]
-            )
+            excess = list(self._used)[: max(0, len(self._used) - self._limit)]
             for idle in excess:
                 del self._used[idle]
         for idle in excess:
             if not idle.release_idle():
-                with self._lock:  # Its files are in use: it comes next, with the others that are.
+                # Its files are in use, so they stay open. At the front it is the first to be tried again.
+                with self._lock:
                     self._used = {idle: None, **self._used}
 
     def forget(self, journal: LiveJournal) -> None:
@@ -77,11 +76,11 @@ class OpenSpools:
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """Settings shared by all journals of a broker."""
+    """Settings that all journals of a broker share."""
 
     root: Path
     is_journal: Callable[[str], bool]
-    """Whether a name is another journal's, whose files must be left alone."""
+    """Whether a name is, or was, another journal's. A listing leaves such files out."""
     fsync: bool = False
     clock: Callable[[], float] = time.time
     on_sealed: Callable[[LiveJournal], None] = lambda _journal: None
@@ -91,10 +90,10 @@ class JournalSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The answer to a read at an offset: where it continues, and the source of its bytes."""
+class ReadSource:
+    """Where a read continues, and the spool or store that has its bytes."""
 
-    resolution: Resolution
+    position: ReadPosition
     version: int
     """Number of the index state this comes from; wait for a change of it."""
     spool: SpoolData | None = None
@@ -116,21 +115,21 @@ class LiveJournal:
         self.fair_lock = FairLock()
         self.changed = threading.Condition()
         self.closed = False
-        """No read or append may begin or go on waiting."""
+        """No read or append may begin or wait any longer."""
         self.abandoned = False
-        """No append may be committed either."""
+        """In addition, no append may be committed."""
         self.max_rate = MaxRate.start(0, 0.0)
         """Balance of the maximum rate of appends; for the append whose turn it is."""
         self.directory = directory
         self.pipeline: Pipeline | None = None
-        """The primary's streams to the other replicas; who has the turn may use and replace it."""
+        """The primary's streams to the other replicas. Only the thread with the turn uses or replaces it."""
         self._watchers: dict[object, Callable[[], object]] = {}
         self._settings = settings
         self._upload_lock = threading.Lock()
         self._listing_lock = threading.Lock()
-        """Not the uploads' lock: a new spec lists its stores, and an upload takes its time."""
+        """Not the uploads' lock: a new spec lists its stores, and must not wait for an upload."""
         self._uploaded: list[Fragment] = []
-        """Fragments stored since the last listing began, which must not undo them."""
+        """Fragments stored since the last listing began, which may have missed them."""
         self._stores: dict[str, FragmentStore] = {}
         self._stored = CoverSet()
         self._version = 0
@@ -168,7 +167,7 @@ class LiveJournal:
         return AppendTxn(self)
 
     def roll(self, begin: int | None = None) -> None:
-        """Close the current spool, if it holds anything, and begin the next one: at every replica."""
+        """Close the current spool, if it holds anything, and begin the next one, at every replica."""
         offset = self._spool.end if begin is None else begin
         codec = self.spec.fragment.compression_codec
         if self.pipeline is not None:
@@ -181,10 +180,13 @@ class LiveJournal:
         old = self._spool
         header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
+        # The header preserves write head and registers across a restart while the spool is empty. A journal
+        # that never had any needs no file.
         if header.begin or header.registers:
             spool.write_header()
             spool.release()
-        old.release()  # Once it is in the list, an upload may end and delete it at any time.
+        # Close its files before it enters the list: from then on an upload may end and delete it at any time.
+        old.release()
         with self.changed:
             if old.length:
                 self._sealed.append(old)
@@ -195,15 +197,15 @@ class LiveJournal:
         else:
             old.delete()
 
-    def held(self) -> tuple[Extent, Registers]:
-        """Return extent and registers of the current spool."""
-        one = self._spool.fragment
-        return Extent(one.begin, one.end, one.codec, one.sum), self._spool.registers
+    def committed(self) -> tuple[Extent, Registers]:
+        """Return the committed extent and the registers of the current spool."""
+        spool = self._spool.fragment
+        return Extent(spool.begin, spool.end, spool.codec, spool.sum), self._spool.registers
 
     def staged(self) -> Extent:
         """Return the extent the current spool would have if the staged content were committed."""
-        one = self._spool.staged_fragment
-        return Extent(one.begin, one.end, one.codec, one.sum)
+        staged = self._spool.staged_fragment
+        return Extent(staged.begin, staged.end, staged.codec, staged.sum)
 
     def stage(self, content: bytes) -> None:
         """Write content behind the committed and staged bytes. Readers do not see it."""
@@ -220,15 +222,18 @@ class LiveJournal:
             JournalClosedError: the broker lost the journal meanwhile; nothing was committed.
             OSError: the disk failed.
         """
+        # The broker may have lost the journal while the content came. A journal that is created again must
+        # not contain this append, and the cluster has replaced a broker that it takes for dead.
         if self.abandoned:
             raise JournalClosedError
+        # Durable before readable: a reader must not see bytes that a power cut takes back.
         self._spool.commit_append(registers, self._settings.clock())
         with self.changed:
             self._update_view(same_closed=True)
         self._settings.open_spools.use(self)
 
     def pulse(self) -> None:
-        """Act like an empty append: roll if it is time."""
+        """Roll the spool if an empty append would."""
         offset = self.due_roll()
         if offset is not None:
             self.roll(offset)
@@ -242,7 +247,7 @@ class LiveJournal:
 
     @contextmanager
     def watch_route(self, act: Callable[[], object]) -> Iterator[None]:
-        """Have ``act``, which must not wait, called if the route changes or the journal closes meanwhile."""
+        """Call ``act`` if the route changes or the journal closes inside the block. It must not wait."""
         key = object()
         with self.changed:
             self._watchers[key] = act
@@ -253,7 +258,7 @@ class LiveJournal:
                 self._watchers.pop(key, None)
 
     def route_changed(self) -> None:
-        """Cancel streams that were agreed on under the old route."""
+        """Cancel the streams that were opened under the old route."""
         with self.changed:
             watchers = list(self._watchers.values())
             pipeline = self.pipeline
@@ -267,33 +272,36 @@ class LiveJournal:
 
     @property
     def view(self) -> IndexView:
-        """The index as it is now."""
+        """The current index."""
         return self._view
 
-    def serve(self, offset: int, begin_mod_time: int) -> Served:
-        """Find the source for a read at the offset, and keep its bytes available."""
+    def serve(self, offset: int, begin_mod_time: int) -> ReadSource:
+        """Find the bytes for a read at the offset, and keep them available while they are read."""
         with self.changed:
             if self.closed:
                 raise JournalClosedError
             now = self._settings.clock()
-            resolution = resolve_read(self._view, offset, begin_mod_time, now)
-            fragment = resolution.fragment
+            position = resolve_read(self._view, offset, begin_mod_time, now)
+            fragment = position.fragment
             if fragment is None:
-                return Served(resolution, self._version)
+                return ReadSource(position, self._version)
             if fragment.mod_time:
-                return Served(resolution, self._version, store=self.store_of(fragment))
-            served = Served(resolution, self._version, spool=self._spool_of(fragment).data())
+                return ReadSource(position, self._version, store=self.store_of(fragment))
+            # Opened under the lock: an upload may delete the spool at any time after it.
+            spools = (self._spool, *reversed(self._sealed))
+            spool = next(spool for spool in spools if spool.begin == fragment.begin)
+            source = ReadSource(position, self._version, spool=spool.data())
         self._settings.open_spools.use(self)
-        return served
+        return source
 
-    def wait_for_change(self, version: int, still_wanted: Callable[[], bool]) -> None:
+    def wait_for_change(self, version: int, keep_waiting: Callable[[], bool]) -> None:
         """Wait until the index is no longer at ``version``, the journal closes, or the wait is cancelled."""
         with self.changed:
-            while self._version == version and not self.closed and still_wanted():
+            while self._version == version and not self.closed and keep_waiting():
                 self.changed.wait()
 
     def wake(self) -> None:
-        """Have every waiting thread ask whether it is still wanted."""
+        """Have every waiting thread check whether it should go on waiting."""
         with self.changed:
             self.changed.notify_all()
         self.fair_lock.wake()
@@ -301,9 +309,6 @@ class LiveJournal:
     def store_of(self, fragment: Fragment) -> FragmentStore:
         """Return the store that holds a stored fragment."""
         return self._stores[fragment.backing_store]
-
-    def _spool_of(self, fragment: Fragment) -> Spool:
-        return next(one for one in (self._spool, *reversed(self._sealed)) if one.begin == fragment.begin)
 
     # -- Stores and spec. Any thread.
 
@@ -325,26 +330,27 @@ class LiveJournal:
     def refresh(self) -> None:
         """List the stores and index their current fragments."""
         with self._listing_lock:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        listed: list[Fragment] = []
-        with self.changed:
-            self._uploaded = []
-        for url in self.spec.fragment.stores:
-            try:
-                listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
-            except (OSError, ProtocolError) as error:
-                _log.warning("store_listing_failed journal=%s store=%s error=%s", self.name, url, error)
-                return
-        # In order each one goes to the end of the set, and of equal ends the widest comes first.
-        stored = CoverSet.of(sorted(listed, key=lambda one: (one.begin, -one.end)))
-        with self.changed:
-            for uploaded in self._uploaded:
-                stored.add(uploaded)
-            self._stored = stored
-            self._drop_covered()
-            self._update_view()
+            with self.changed:
+                self._uploaded = []
+            listed: list[Fragment] = []
+            for url in self.spec.fragment.stores:
+                try:
+                    listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
+                except (OSError, ProtocolError) as error:
+                    # Keep the old index. Half a listing would hide fragments, and readers would skip their
+                    # bytes.
+                    _log.warning("store_listing_failed journal=%s store=%s error=%s", self.name, url, error)
+                    return
+            # In this order each fragment goes to the end of the set, and the widest of those with one begin
+            # comes first.
+            stored = CoverSet.of(sorted(listed, key=lambda fragment: (fragment.begin, -fragment.end)))
+            with self.changed:
+                # The listing may have missed fragments that were stored while it ran.
+                for uploaded in self._uploaded:
+                    stored.add(uploaded)
+                self._stored = stored
+                self._drop_covered()
+                self._update_view()
 
     def sealed(self) -> list[Spool]:
         """Return the closed spools that are not stored yet, oldest first."""
@@ -352,41 +358,45 @@ class LiveJournal:
             return list(self._sealed)
 
     def persist(self) -> None:
-        """Write every closed spool to the first store.
+        """Write every closed spool to the first store, oldest first.
 
         Raises:
             OSError: the store refused one; it and later ones stay where they are.
         """
         with self._upload_lock:
             store = self.first_store
-            for spool in self.sealed() if store is not None else []:
-                assert store is not None
-                self._persist(spool, store)
-
-    def _persist(self, spool: Spool, store: FragmentStore) -> None:
-        with self.changed:
-            if spool not in self._sealed:
-                return  # A listing found its bytes stored, and dropped it.
-            content = spool.blocks()
-        postfix = render_postfix(self.spec.fragment.path_postfix_template, spool.first_append_time)
-        fragment = replace(spool.fragment, path_postfix=postfix)
-        try:
-            stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
-        finally:
-            with self.changed:
-                spool.release()  # A store that refuses must not keep the files of all that wait for it open.
-        with self.changed:
-            self._stored.add(stored)
-            self._uploaded.append(stored)
-            self._drop_covered()
-            self._update_view()
+            if store is None:
+                return
+            for spool in self.sealed():
+                with self.changed:
+                    if spool not in self._sealed:
+                        continue  # A listing found its bytes in a store and dropped it.
+                    content = spool.blocks()
+                template = self.spec.fragment.path_postfix_template
+                fragment = replace(
+                    spool.fragment, path_postfix=render_postfix(template, spool.first_append_time)
+                )
+                try:
+                    # Without the lock: an upload takes long, and reads and appends go on meanwhile.
+                    stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
+                finally:
+                    # Also after a failure: otherwise every spool that waits for a broken store keeps its
+                    # files open.
+                    with self.changed:
+                        spool.release()
+                with self.changed:
+                    # The view changes once, from the spool to the stored fragment: no reader finds a hole.
+                    self._stored.add(stored)
+                    self._uploaded.append(stored)
+                    self._drop_covered()
+                    self._update_view()
 
     def close(self) -> None:
-        """End reads, and appends that wait; one that has the turn may be committed."""
+        """End reads and waiting appends; the append that has the turn may still be committed."""
         self._end(abandon=False)
 
     def abandon(self) -> None:
-        """End reads and appends, and commit none; the spools stay on disk."""
+        """End reads and appends, and commit nothing more; the spools stay on disk."""
         self._end(abandon=True)
 
     def delete(self) -> None:
@@ -403,7 +413,7 @@ class LiveJournal:
         self.route_changed()
 
     def release_idle(self) -> bool:
-        """Close the files until they are needed again; False if somebody has the turn, and may be writing."""
+        """Close the files until they are needed; False if another thread has the turn and may be writing."""
         with self.fair_lock.turn_if_free() as granted:
             if granted:
                 with self.changed:
@@ -412,7 +422,7 @@ class LiveJournal:
         return granted
 
     def release(self) -> None:
-        """Close the files and streams. No append may begin any more."""
+        """Close the files and streams. The caller ensures that no append begins any more."""
         self._settings.open_spools.forget(self)
         if self.pipeline is not None:
             self.pipeline.cancel()
@@ -422,10 +432,10 @@ class LiveJournal:
     # -- With the condition held.
 
     def _update_view(self, *, same_closed: bool = False) -> None:
-        if same_closed:  # Commits are many, and the closed fragments may be, too.
+        if same_closed:  # A commit must not cost time for each of thousands of closed fragments.
             closed = self._view.closed
         else:
-            # The stored one of an equal span stays: it comes later.
+            # Of a spool and a stored fragment with the same span, the set keeps the one that comes later.
             local = (spool.fragment for spool in self._sealed)
             closed = tuple(CoverSet.of((*local, *self._stored)) if self._sealed else self._stored)
         current = self._spool.fragment if self._spool.length else None
@@ -434,7 +444,7 @@ class LiveJournal:
         self.changed.notify_all()
 
     def _drop_covered(self) -> None:
-        for spool in [one for one in self._sealed if self._stored.is_covered(one.begin, one.end)]:
+        for spool in [spool for spool in self._sealed if self._stored.is_covered(spool.begin, spool.end)]:
             self._sealed.remove(spool)
             spool.delete()
 
@@ -442,8 +452,8 @@ class LiveJournal:
 
     def _recover(self) -> tuple[list[Spool], Spool]:
         stems = sorted({path.with_suffix("") for path in self.directory.glob("*.log")})
-        found = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
-        spools = [spool for spool in found if spool is not None]
+        recovered = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
+        spools = [spool for spool in recovered if spool is not None]
         self._serial = int(stems[-1].name) if stems else 0
         if not spools:
             codec = self.spec.fragment.compression_codec

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from gazette_spark._server.catalog import Catalog, Change, ItemKind, apply_changes
+from gazette_spark._server.catalog import Catalog, CatalogChange, ItemKind, apply_changes
 from gazette_spark._server.topology import Member, Slots, assign, make_route, promote
 from gazette_spark.broker.storage.state import StateDirectory
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -41,7 +41,7 @@ class KeyspaceState(Generic[S]):
         """Return an item's route; without members if it has none."""
         return make_route(self.slots.get(item, ()))
 
-    def held_by(self, member: Member) -> list[str]:
+    def items_of(self, member: Member) -> list[str]:
         """Return the items a member has."""
         return [name for name, slots in self.slots.items() if member in slots]
 
@@ -59,19 +59,21 @@ class Observer(Protocol[S]):
 class Keyspace(Generic[S]):
     """The shared state of a cluster. Any thread may call anything; ``close`` when all members left."""
 
-    def __init__(self, root: Path, kind: ItemKind[S], *, fsync: bool, wanted: Callable[[S], int]) -> None:
+    def __init__(
+        self, root: Path, kind: ItemKind[S], *, fsync: bool, replica_count: Callable[[S], int]
+    ) -> None:
         """Open the state under a root.
 
         Args:
-            root: directory of the cluster; held until :meth:`close`.
+            root: directory of the cluster; locked until :meth:`close`.
             kind: what the items are.
             fsync: force each change to the disk.
-            wanted: members that an item wants, from its spec.
+            replica_count: returns how many members an item should have, from its spec.
 
         Raises:
             BrokerRootError: another keyspace has the root, or its state cannot be read.
         """
-        self.wanted = wanted
+        self.replica_count = replica_count
         self.changed = threading.Condition()
         self.fills_slots = True
         """False delays assignments: dead members lose theirs, no member gets new ones."""
@@ -116,7 +118,7 @@ class Keyspace(Generic[S]):
 
     def apply(
         self,
-        changes: Sequence[Change[S]],
+        changes: Sequence[CatalogChange[S]],
         check: Callable[[Catalog[S]], None] = lambda _catalog: None,
     ) -> int | None:
         """Apply valid changes, all or none.
@@ -138,11 +140,11 @@ class Keyspace(Generic[S]):
                 self._reassign(replace(self.state, catalog=catalog), names)
             return catalog.revision
 
-    def wait_for(self, is_reached: Callable[[Catalog[S]], bool], still_wanted: Callable[[], bool]) -> bool:
+    def wait_for(self, is_reached: Callable[[Catalog[S]], bool], keep_waiting: Callable[[], bool]) -> bool:
         """Wait until the catalog satisfies the caller; False if it gave up: :meth:`wake` has it asked."""
         with self.changed:
             while not is_reached(self.state.catalog):
-                if not still_wanted():
+                if not keep_waiting():
                     return False
                 self.changed.wait()
             return True
@@ -184,7 +186,7 @@ class Keyspace(Generic[S]):
         return name in self._synced
 
     def wake(self) -> None:
-        """Have every waiter ask whether it is still wanted."""
+        """Have every waiting thread check whether it should go on waiting."""
         with self.changed:
             self.changed.notify_all()
 
@@ -196,16 +198,16 @@ class Keyspace(Generic[S]):
         """Take up a state whose named items, or all, are assigned again."""
         before, items = self.state.catalog.items, state.catalog.items
         chosen = items.keys() | state.slots.keys() if names is None else names
-        wanted = {name: self.wanted(items[name].spec) for name in chosen if name in items}
-        held = {
+        replica_counts = {name: self.replica_count(items[name].spec) for name in chosen if name in items}
+        current = {
             name: state.slots.get(name, ())
-            for name in wanted
+            for name in replica_counts
             # A name created again has nothing of the old item's.
             if name in before and before[name].create_revision == items[name].create_revision
         }
-        slots = {name: one for name, one in state.slots.items() if name not in chosen}
+        slots = {name: members for name, members in state.slots.items() if name not in chosen}
         fill = self.fills_slots
-        slots |= assign(wanted, state.members, held, fill=fill, others=list(slots.values()))
+        slots |= assign(replica_counts, state.members, current, fill=fill, others=list(slots.values()))
         self._take_up(replace(state, slots=slots), chosen)
 
     def _take_up(self, after: KeyspaceState[S], names: Collection[str]) -> None:

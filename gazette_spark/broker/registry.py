@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gazette_spark._server.catalog import Catalog, CatalogEntry, ItemKind
-from gazette_spark._server.topology import Member, Slots
+from gazette_spark._server.topology import Member
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY, open_store
@@ -44,8 +44,8 @@ JournalState = KeyspaceState[pb.JournalSpec]
 _Suspend = pb.JournalSpec.Suspend
 
 
-def replicas_wanted(spec: pb.JournalSpec, replication: int | None = None) -> int:
-    """Return how many replicas a journal wants: none if suspended, one if partially so."""
+def replica_count(spec: pb.JournalSpec, replication: int | None = None) -> int:
+    """Return how many replicas a journal should have: none if suspended, one if partially suspended."""
     if spec.suspend.level == _Suspend.FULL:
         return 0
     if spec.suspend.level == _Suspend.PARTIAL:
@@ -86,7 +86,9 @@ class JournalRegistry:
         self.stopped = False
         self.is_alone = keyspace is None
         """Whether this is the broker of a cluster of one, and always will be."""
-        self.keyspace = keyspace or Keyspace(root, JOURNALS, fsync=settings.fsync, wanted=lambda _spec: 1)
+        self.keyspace = keyspace or Keyspace(
+            root, JOURNALS, fsync=settings.fsync, replica_count=lambda _spec: 1
+        )
         self._spools = spools or root / STATE_DIRECTORY / "spools"
         self._settings = replace(settings, is_journal=self._is_journal)
         self._live: dict[str, LiveJournal] = {}
@@ -145,7 +147,7 @@ class JournalRegistry:
         return self.keyspace.apply(changes, check)
 
     def set_suspension(self, name: str, level: int, offset: int) -> None:
-        """Change a journal's suspension, as its next revision; a journal that is gone stays so."""
+        """Change a journal's suspension, as its next revision. A journal that was deleted stays deleted."""
         while (entry := self.catalog.items.get(name)) is not None:
             change = pb.ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=entry.spec)
             change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
@@ -154,17 +156,17 @@ class JournalRegistry:
                 return
 
     def wait_for(
-        self, is_reached: Callable[[JournalCatalog], bool], still_wanted: Callable[[], bool]
+        self, is_reached: Callable[[JournalCatalog], bool], keep_waiting: Callable[[], bool]
     ) -> bool:
-        """Wait until the catalog satisfies the caller; False if it gave up or the broker stops."""
+        """Wait until the catalog satisfies the caller; False if the caller gave up or the broker stops."""
 
         def goes_on() -> bool:
-            return not self.stopped and still_wanted()
+            return not self.stopped and keep_waiting()
 
         return self.keyspace.wait_for(is_reached, goes_on) and not self.stopped
 
     def wake(self) -> None:
-        """Have every waiter ask whether it is still wanted."""
+        """Have every waiting thread check whether it should go on waiting."""
         self.keyspace.wake()
 
     def stop(self) -> None:
@@ -175,7 +177,7 @@ class JournalRegistry:
             journal.close()
 
     def abandon(self) -> None:
-        """End everything as :meth:`stop` does, and commit nothing more: the process is as good as dead."""
+        """End everything as :meth:`stop` does, and commit nothing more, as if the process had been killed."""
         self.stopped = True
         self.keyspace.forget(self.member)
         self.wake()
@@ -201,16 +203,16 @@ class JournalRegistry:
                 continue
             entry = after.catalog.items[name]
             old = before.catalog.items.get(name)
-            known = live.get(name)
-            if known is not None and old is not None and old.create_revision != entry.create_revision:
+            replica = live.get(name)
+            if replica is not None and old is not None and old.create_revision != entry.create_revision:
                 live.pop(name).delete()
-                known = None
-            if known is None:
+                replica = None
+            if replica is None:
                 live[name] = self._open(entry, after.catalog.revision)
         self._live = live
 
     def settle(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
-        """Close the journals taken away, and tell the others of their new specs and routes."""
+        """Close the journals that this broker lost, and pass new specs and routes to the others."""
         live = dict(self._live)
         is_expelled = self.member not in after.members
         for name in names:
@@ -230,15 +232,15 @@ class JournalRegistry:
             entry, old = after.catalog.items[name], before.catalog.items.get(name)
             if old is not None and entry is not old and old.create_revision == entry.create_revision:
                 journal.use_spec(entry.spec)
-            if _changed(before.slots.get(name, ()), after.slots.get(name, ())):
+            if before.slots.get(name, ()) != after.slots.get(name, ()):
                 journal.route_changed()
 
     def _is_journal(self, name: str) -> bool:
         return self._names.ever_had(name)
 
     def _check(self, spec: pb.JournalSpec) -> None:
-        # Everything that decides where a fragment goes is tried out: an append must not be acknowledged and
-        # then never be stored.
+        # Try everything that decides where a fragment is stored. Otherwise an append could be acknowledged
+        # that no store can ever take.
         postfix = render_postfix(spec.fragment.path_postfix_template, time.time())
         codec = spec.fragment.compression_codec
         trial = Fragment(spec.name, 0, 1, NO_SUM, codec=codec, path_postfix=postfix)
@@ -246,22 +248,17 @@ class JournalRegistry:
             open_store(self.root, url).check(trial)
 
     def _open(self, entry: CatalogEntry[pb.JournalSpec], revision: int) -> LiveJournal:
-        # A lone broker takes up its spools again. A replica that is assigned again is a new one.
+        # The directory's name is a digest, because a journal's name may be longer than a file's. The revision
+        # keeps a journal that is created again from finding the spools of its predecessor. A lone broker
+        # finds its own spools after a restart; a replica that is assigned again must start empty, because the
+        # journal went on without it.
         serial = entry.create_revision if self.is_alone else revision
-        return LiveJournal(entry.spec, self._spool_directory(entry, serial), self._settings)
-
-    def _spool_directory(self, entry: CatalogEntry[pb.JournalSpec], serial: int) -> Path:
-        # A name may hold more than a file name can; a name created again must not find the old spools.
         digest = hashlib.sha256(entry.spec.name.encode()).hexdigest()[:32]
-        return self._spools / f"{digest}-{serial}"
+        return LiveJournal(entry.spec, self._spools / f"{digest}-{serial}", self._settings)
 
     def _remove_orphans(self) -> None:
-        wanted = {journal.directory for journal in self._live.values()}
+        directories = {journal.directory for journal in self._live.values()}
         for path in self._spools.glob("*"):
-            if path not in wanted:
+            if path not in directories:
                 _log.warning("orphaned_spools_removed path=%s", path)
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _changed(before: Slots, after: Slots) -> bool:
-    return before is not after and before != after

@@ -102,10 +102,10 @@ class SingleBroker:
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
         self._options = _Options(storage, serving, gateway, keys, tls, faults, membership)
         self._lock = threading.Lock()
-        self._running: Running | None = None
+        self._runtime: BrokerRuntime | None = None
 
     def __repr__(self) -> str:
-        state = self.endpoint if self._running is not None else "stopped"
+        state = self.endpoint if self._runtime is not None else "stopped"
         return f"{type(self).__name__}({str(self.root)!r}, {state})"
 
     def __enter__(self) -> Self:
@@ -124,33 +124,33 @@ class SingleBroker:
     @property
     def gateway_endpoint(self) -> str | None:
         """Address of the running broker's HTTP gateway, if it has one."""
-        gateway = None if self._running is None else self._running.gateway
+        gateway = None if self._runtime is None else self._runtime.gateway
         return None if gateway is None else gateway.endpoint
 
     def stop(self) -> None:
         """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
         with self._lock:
-            running, self._running = self._running, None
+            running, self._runtime = self._runtime, None
         if running is not None:
             running.stop()
 
     def kill(self) -> None:
         """End every call and commit nothing more, as SIGKILL does; what was acknowledged stays on disk."""
         with self._lock:
-            running, self._running = self._running, None
+            running, self._runtime = self._runtime, None
         if running is not None:
             running.kill()
 
     @property
-    def parts(self) -> Running:
+    def parts(self) -> BrokerRuntime:
         """The parts of the running broker.
 
         Raises:
             RuntimeError: the broker is not running.
         """
-        if self._running is None:
+        if self._runtime is None:
             raise RuntimeError("the broker is not running")
-        return self._running
+        return self._runtime
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Close every spool and wait until the stores hold them.
@@ -164,11 +164,11 @@ class SingleBroker:
     def run(self) -> None:
         """Run it, if it does not run yet."""
         with self._lock:
-            if self._running is None:
-                self._running = Running(self, self._options)
+            if self._runtime is None:
+                self._runtime = BrokerRuntime(self, self._options)
 
 
-class Running:
+class BrokerRuntime:
     """Everything a running broker owns. For the modules beside this one."""
 
     def __init__(self, broker: SingleBroker, options: _Options) -> None:

@@ -304,7 +304,7 @@ def test_replicas_are_identical(cluster: EmbeddedCluster) -> None:
     author = labels(("author", "me"))
     for number in range(5):
         append(cluster.brokers[number % 3], b"%d," % number * 1000, union_registers=author)
-        extents = [one.replica(NAME).held() for one in members(cluster)]  # type: ignore[union-attr]
+        extents = [one.replica(NAME).committed() for one in members(cluster)]  # type: ignore[union-attr]
         assert extents == [extents[0]] * 2
         assert extents[0][1] == (("author", "me"),)
         contents = [content_at(one) for one in members(cluster)]

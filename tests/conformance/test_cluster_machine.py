@@ -130,7 +130,7 @@ class ClusterMachine(RuleBasedStateMachine):
         slots = self.cluster.slots(NAME)
         if self.committed and slots:
             held = [
-                replica.held()
+                replica.committed()
                 for broker in self.cluster.brokers
                 if broker.member in slots and (replica := broker.replica(NAME)) is not None
             ]

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gazette_spark.broker.api.read import ReadStream
+from gazette_spark.broker.api.read import ReadHandler
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -110,7 +110,7 @@ class JournalMachine(RuleBasedStateMachine):
         reader = self.readers[which % len(self.readers)]
         if reader.stream is None:
             request = pb.ReadRequest(journal=NAME, offset=reader.offset)
-            reader.stream = ReadStream(request, self.journal, chunk_bytes, lambda: True).responses()
+            reader.stream = ReadHandler(request, self.journal, chunk_bytes, lambda: True).responses()
         for _ in range(messages):
             message = next(reader.stream, None)
             if message is None:
@@ -131,7 +131,7 @@ class JournalMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "journal"):
             request = pb.ReadRequest(journal=NAME)
-            messages = list(ReadStream(request, self.journal, 1 << 16, lambda: True).responses())
+            messages = list(ReadHandler(request, self.journal, 1 << 16, lambda: True).responses())
             assert b"".join(message.content for message in messages) == self.committed
             self.journal.release()
         self.readers.clear()

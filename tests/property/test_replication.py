@@ -47,10 +47,10 @@ class MemorySpool:
     content: bytes = b""
     waiting: bytes = b""
     registers: Registers = ()
-    committed: dict[int, int] = field(default_factory=dict)
+    committed_bytes: dict[int, int] = field(default_factory=dict)
     """Byte by offset."""
 
-    def held(self) -> tuple[Extent, Registers]:
+    def committed(self) -> tuple[Extent, Registers]:
         end = self.begin + len(self.content)
         return Extent(self.begin, end, CODEC, checksum(self.content)), self.registers
 
@@ -67,7 +67,7 @@ class MemorySpool:
     def commit_staged(self, registers: Registers) -> None:
         self.content, self.waiting = self.content + self.waiting, b""
         self.registers = registers
-        self.committed |= dict(enumerate(self.content, self.begin))
+        self.committed_bytes |= dict(enumerate(self.content, self.begin))
 
     def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
         assert not self.waiting
@@ -194,8 +194,8 @@ class ReplicationMachine(RuleBasedStateMachine):
         try:
             pipeline = self.ready(broken)
             if rolls:
-                pipeline.roll(primary.held()[0].end, CODEC)
-            begin, registers = primary.held()[0].end, primary.registers
+                pipeline.roll(primary.committed()[0].end, CODEC)
+            begin, registers = primary.committed()[0].end, primary.registers
             assert begin >= self.head
             for chunk in chunks:
                 pipeline.write(chunk)
@@ -216,7 +216,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             self.acknowledged[offset] = (byte, holders)
         self.head = begin + sum(map(len, chunks))
         for spool in self.alive.values():
-            assert spool.held() == primary.held()
+            assert spool.committed() == primary.committed()
             assert spool.registers == after
 
     @precondition(lambda self: len(self.alive) > 1)
@@ -245,7 +245,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         living = {id(spool) for spool in self.alive.values()}
         readable = dict(self.store)
         for spool in self.alive.values():
-            readable |= spool.committed
+            readable |= spool.committed_bytes
         for offset, (byte, holders) in self.acknowledged.items():
             if holders & living:
                 assert readable.get(offset) == byte
@@ -255,8 +255,8 @@ class ReplicationMachine(RuleBasedStateMachine):
         spools = list(self.alive.values())
         for at, one in enumerate(spools):
             for other in spools[at + 1 :]:
-                both = one.committed.keys() & other.committed.keys()
-                assert all(one.committed[offset] == other.committed[offset] for offset in both)
+                both = one.committed_bytes.keys() & other.committed_bytes.keys()
+                assert all(one.committed_bytes[offset] == other.committed_bytes[offset] for offset in both)
 
 
 TestReplication = ReplicationMachine.TestCase
@@ -291,9 +291,9 @@ def test_a_replica_that_agrees_holds_the_proposal(
     request = pb.ReplicateRequest(proposal=proposal.to_pb(NAME), acknowledge=True)
     answer = apply_request(spool, request)
     if answer.status == pb.OK:
-        assert spool.held() == (proposal, ())
+        assert spool.committed() == (proposal, ())
         assert not spool.waiting
     else:
-        extent, registers = spool.held()
+        extent, registers = spool.committed()
         assert (answer.fragment.begin, answer.fragment.end) == (extent.begin, extent.end)
         assert [(label.name, label.value) for label in answer.registers.labels] == list(registers)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from gazette_spark.broker.api import append_fsm
 from gazette_spark.broker.api.append_fsm import StreamEvent, StreamState, SuspendStep
-from gazette_spark.broker.api.append_txn import AppendTxn, Committed
-from gazette_spark.broker.api.call import Call, Resolved, ServiceContext, await_request, resolve
+from gazette_spark.broker.api.append_txn import AppendTxn, CommittedAppend
+from gazette_spark.broker.api.call import Resolved, ServedCall, ServiceContext, await_request, resolve
 from gazette_spark.broker.api.flow_control import TICK_S, MinRate, effective_max_rate
 from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
-from gazette_spark.broker.replication.pipeline import Pipeline
 from gazette_spark.broker.replication.proxy import proxy_append
 from gazette_spark.errors import NotAllowedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -21,40 +20,45 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.requests import validate_append_request
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
-"""A client that opens an append and says nothing holds a thread for this long."""
+"""Time that a client may occupy a thread between opening an append and sending its first message."""
 
 COMMIT_PATIENCE_S = 5.0
-"""Time that replicas have to acknowledge a commit whose client is gone."""
+"""Time that replicas have to acknowledge a commit after its client has gone."""
 
 _Suspend = pb.JournalSpec.Suspend
 
 
 @dataclass(eq=False)
 class AppendAbortedError(ProtocolError):
-    """The append's stream broke a rule, and was rolled back. Its text is Gazette's own."""
+    """The append's stream broke a rule and was rolled back. The text is the one Gazette's broker sends."""
 
     def __str__(self) -> str:
         return self.problem
 
 
 def append(
-    context: ServiceContext, messages: MessageSource[pb.AppendRequest], call: Call
+    context: ServiceContext, messages: MessageSource[pb.AppendRequest], call: ServedCall
 ) -> pb.AppendResponse:
     """Serve one append, and close its messages.
 
     Raises:
         ProtocolError: the request or its stream breaks a rule; nothing was appended.
         JournalClosedError: the broker stops; nothing was appended.
-        ReplicationError: a replica was lost; the content may come to be appended, or not.
-        PeerError: the primary, to which the append was passed on, failed.
-        OSError: the disk refused; nothing was appended.
+        ReplicationError: a replica was lost; the content may or may not be appended.
+        PeerError: the append was passed on to the primary, which failed.
+        OSError: the disk failed; nothing was appended.
     """
     try:
-        request = _first_message(messages)
+        request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
+        if isinstance(request, NoMessage):
+            raise _aborted(append_fsm.UNEXPECTED_EOF)
+        validate_append_request(request, first=True)
         if not await_request(context, request, call):
             raise JournalClosedError
+        # The journal's members may change while the append waits. Until content is taken off the wire nothing
+        # is lost by starting over, so the client does not hear of it.
         while (response := _attempt(context, request, messages, call)) is None:
-            if not call.is_wanted():
+            if not call.is_awaited():
                 raise JournalClosedError
         return response
     finally:
@@ -62,9 +66,12 @@ def append(
 
 
 def _attempt(
-    context: ServiceContext, request: pb.AppendRequest, messages: MessageSource[pb.AppendRequest], call: Call
+    context: ServiceContext,
+    request: pb.AppendRequest,
+    messages: MessageSource[pb.AppendRequest],
+    call: ServedCall,
 ) -> pb.AppendResponse | None:
-    """Serve the append by the journal's members of now; None if they changed before its content was taken."""
+    """Serve the append with the journal's current members; None if they changed before content was taken."""
     may_proxy = not request.do_not_proxy
     resolved = resolve(context, request.journal, call.claims, need_primary=True, may_proxy=may_proxy)
     if resolved.status == pb.SUSPENDED and request.suspend == pb.AppendRequest.SUSPEND_RESUME:
@@ -74,26 +81,22 @@ def _attempt(
     if resolved.status != pb.OK:
         return _refusal(context, request.journal, resolved.status)
     assert resolved.spec is not None
-    if sum(member is not None for member in resolved.slots) < context.registry.keyspace.wanted(resolved.spec):
+    # With fewer replicas than the spec asks for, an acknowledged append could be lost with a single broker.
+    if sum(member is not None for member in resolved.slots) < context.registry.keyspace.replica_count(
+        resolved.spec
+    ):
         return _refusal(context, request.journal, pb.INSUFFICIENT_JOURNAL_BROKERS)
     journal = resolved.journal
     if journal is None:
         return proxy_append(context, request, resolved, messages, call)
     call.wake_when_over(journal.wake)
-    with journal.fair_lock.turn(lambda: call.is_wanted() and not journal.closed) as granted:
-        if context.registry.stopped or not call.is_wanted():
+    with journal.fair_lock.turn(lambda: call.is_awaited() and not journal.closed) as granted:
+        if context.registry.stopped or not call.is_awaited():
             raise JournalClosedError
+        # The journal may have moved to other brokers while this append waited for its turn.
         if not granted or not resolved.is_current(context):
             return None
         return _AppendTurn(context, request, resolved, journal, call).run(messages)
-
-
-def _first_message(messages: MessageSource[pb.AppendRequest]) -> pb.AppendRequest:
-    request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
-    if isinstance(request, NoMessage):
-        raise _aborted(append_fsm.UNEXPECTED_EOF)
-    validate_append_request(request, first=True)
-    return request
 
 
 def _refusal(context: ServiceContext, journal: str, status: int, problem: str = "") -> pb.AppendResponse:
@@ -106,7 +109,7 @@ def _aborted(text: str) -> AppendAbortedError:
 
 
 class _AppendTurn:
-    """One append that has its journal's turn."""
+    """One append while it has its journal's turn."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class _AppendTurn:
         request: pb.AppendRequest,
         resolved: Resolved,
         journal: LiveJournal,
-        call: Call,
+        call: ServedCall,
     ) -> None:
         self._context = context
         self._request = request
@@ -127,106 +130,122 @@ class _AppendTurn:
         self._is_committing = False
         self._patience: threading.Timer | None = None
 
-    def run(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:
+    def run(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:  # noqa: PLR0911
         """Check the preconditions, stage the content, commit.
 
         Returns:
             The answer, or None if the journal's members changed before any content was taken.
         """
+        journal, request = self._journal, self._request
         self._call.wake_when_over(self._give_up)
         try:
-            if not self._context.replicator.prepare(self._journal, self._resolved.slots):
+            # The replicas agree first. One of them may hold a commit of an earlier primary; agreeing on it
+            # moves the write head and the registers, against which the preconditions are checked.
+            if not self._context.replicator.prepare(journal, self._resolved.slots):
                 return None
-            return self._append(messages)
+
+            # Bytes that no store accepts stay on this broker's disk, so an unhealthy store has to stop
+            # appends before they fill it.
+            if (store := journal.first_store) is not None:
+                problem = store.problem() or self._context.persister.lasting_problem(journal)
+                if problem:
+                    return _refusal(self._context, journal.name, pb.FRAGMENT_STORE_UNHEALTHY, problem)
+
+            plan = journal.plan(request)
+            if plan.status != pb.OK:
+                response = _refusal(self._context, journal.name, plan.status)
+                if plan.status == pb.REGISTER_MISMATCH:
+                    response.registers.CopyFrom(journal.head().registers)
+                    response.registers.SetInParent()  # Gazette's client refuses an answer without registers.
+                return response
+
+            # Suspension comes after the preconditions, because an append that they refuse must not resume the
+            # journal.
+            begin = journal.head().spool_end if plan.roll_to is None else plan.roll_to
+            if self._is_suspended(begin):
+                return _refusal(self._context, journal.name, pb.SUSPENDED)
+            # A resumed journal is assigned more replicas, and the append has to reach those, too.
+            if not self._resolved.is_current(self._context):
+                return None
+
+            # From here content is taken off the wire and cannot be read a second time: the append commits or
+            # fails.
+            txn = journal.start_append(plan)
+            committed: CommittedAppend | None = None
+            try:
+                self._stage(txn, messages)
+                committed = self._commit(txn)
+            except NotAllowedError:
+                return _refusal(self._context, journal.name, pb.NOT_ALLOWED)
+            finally:
+                # Staged bytes that stayed behind would become part of the next append.
+                if committed is None:
+                    txn.roll_back()
         finally:
             self._is_over = True
             if self._patience is not None:
                 self._patience.cancel()
 
-    def _give_up(self) -> None:
-        """Drop a replica that does not answer, when the client no longer waits for it.
+        extent = (committed.begin, committed.end, committed.sum, committed.codec)
+        response = pb.AppendResponse(
+            status=pb.OK,
+            header=self._context.header(journal.name),
+            commit=Fragment(journal.name, *extent).to_pb(),
+            registers=committed.registers,
+            total_chunks=self._chunks,
+            delayed_chunks=self._delayed,
+        )
+        response.registers.SetInParent()  # Gazette's client refuses an answer without registers.
+        return response
 
-        A commit under way is better ended: where some replicas have it and others do not, the journal has a
+    def _give_up(self) -> None:
+        """Drop a replica that does not answer, once the client no longer waits for it.
+
+        A commit in progress gets more time. If some replicas commit it and others do not, the journal has a
         hole at the others until the bytes are stored.
         """
         pipeline = self._journal.pipeline
         if self._is_over or pipeline is None:
             return
-        if self._is_committing:
-            self._patience = threading.Timer(COMMIT_PATIENCE_S, self._lose_patience, [pipeline])
-            self._patience.daemon = True
-            self._patience.start()
-        else:
+        if not self._is_committing:
             pipeline.cancel()
+            return
 
-    def _lose_patience(self, pipeline: Pipeline) -> None:
-        if not self._is_over:
-            pipeline.cancel()
+        def cancel_unless_over() -> None:
+            if not self._is_over:
+                pipeline.cancel()
 
-    def _append(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:
-        journal, request = self._journal, self._request
-        if (store := journal.first_store) is not None:
-            # What cannot be stored stays on the broker's disk, so it must not become ever more.
-            problem = store.problem() or self._context.persister.lasting_problem(journal)
-            if problem:
-                return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
-        plan = journal.plan(request)
-        if plan.status != pb.OK:
-            return self._precondition_failed(plan.status)
-        # Last: an append that is refused must not resume the journal.
-        if self._is_suspended(journal.head().spool_end if plan.roll_to is None else plan.roll_to):
-            return self._refuse(pb.SUSPENDED)
-        if not self._resolved.is_current(self._context):
-            return None  # It is resumed, and has more members now.
-        txn = journal.start_append(plan)
-        committed: Committed | None = None
-        try:
-            self._stage(txn, messages)
-            committed = self._commit(txn)
-        except NotAllowedError:
-            return self._refuse(pb.NOT_ALLOWED)
-        finally:
-            if committed is None:
-                txn.roll_back()
-        return self._answer(committed)
-
-    def _refuse(self, status: int, problem: str = "") -> pb.AppendResponse:
-        return _refusal(self._context, self._journal.name, status, problem)
+        self._patience = threading.Timer(COMMIT_PATIENCE_S, cancel_unless_over)
+        self._patience.daemon = True
+        self._patience.start()
 
     def _is_suspended(self, begin: int) -> bool:
-        """Act on the request's suspend field; whether the append, which would begin there, ends here."""
+        """Act on the request's suspend field.
+
+        Returns:
+            Whether the journal is suspended now, which ends the append. It would have begun at ``begin``.
+        """
         journal = self._journal
         step = append_fsm.suspend_step(journal.spec.suspend.level, self._request)
         if step is SuspendStep.RESUME:
             self._context.registry.set_suspension(journal.name, _Suspend.NONE, begin)
-        if step is SuspendStep.TRY:
-            return self._try_suspend(begin)
-        return step is SuspendStep.REFUSE
-
-    def _try_suspend(self, begin: int) -> bool:
-        journal = self._journal
+        if step is not SuspendStep.TRY:
+            return step is SuspendStep.REFUSE
         ignore_age = self._request.suspend == pb.AppendRequest.SUSPEND_NOW
         head = journal.head()
+        # Only stored fragments outlive the replicas that a suspended journal gives up.
         if ignore_age and head.spool_end > head.spool_begin:
             journal.roll()
             journal.persist()
-        present = journal.spec.suspend.level
-        held = [(fragment.end, fragment.mod_time) for fragment in journal.view.fragments()]
-        reachable = append_fsm.suspend_level(held, journal.spec, ignore_age=ignore_age, now=time.time())
-        level = max(present, reachable)
-        if level != present:
-            self._context.registry.set_suspension(journal.name, level, begin)
-        return level != _Suspend.NONE
-
-    def _precondition_failed(self, status: int) -> pb.AppendResponse:
-        response = self._refuse(status)
-        if status == pb.REGISTER_MISMATCH:
-            response.registers.CopyFrom(self._journal.head().registers)
-            response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
-        return response
+        fragments = [(fragment.end, fragment.mod_time) for fragment in journal.view.fragments()]
+        reachable = append_fsm.suspend_level(fragments, journal.spec, ignore_age=ignore_age, now=time.time())
+        level = journal.spec.suspend.level
+        if reachable > level:  # A journal that is suspended further already stays so.
+            self._context.registry.set_suspension(journal.name, reachable, begin)
+        return max(level, reachable) != _Suspend.NONE
 
     def _stage(self, txn: AppendTxn, messages: MessageSource[pb.AppendRequest]) -> None:
-        """Take the stream to its end; raise unless it ends in a commit."""
+        """Stage the stream's content; raise unless the client means to commit it."""
         state = StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
@@ -235,11 +254,12 @@ class _AppendTurn:
             rate = rate.at_time(time.monotonic()).delivered(len(content))
             if message is NoMessage.BROKEN:
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
-            # Whatever came: a client that drips holds the journal as one that is silent does.
+            # The rate counts even when a message has arrived: a client that sends a few bytes at a time
+            # blocks the journal as long as a silent one does.
             if rate.underflow and message is not NoMessage.END:
                 raise _aborted(append_fsm.UNDERFLOW)
             if message is NoMessage.NOT_YET:
-                txn.flush()
+                txn.flush()  # Use the pause: staged bytes are on their way to the replicas.
                 continue
             if isinstance(message, NoMessage):
                 event = StreamEvent.HALF_CLOSE
@@ -254,23 +274,25 @@ class _AppendTurn:
                     raise NotAllowedError(self._journal.name)
                 self._hold_back(len(content))
                 txn.write(content)
-                rate = rate.resumed(time.monotonic())  # Nor is the time of disk and replicas the client's.
+                # The client does not pay for time that disk, replicas or the maximum rate took.
+                rate = rate.resumed(time.monotonic())
 
     def _hold_back(self, size: int) -> None:
-        """Wait until the journal's maximum rate has room for a chunk; that time is not the client's."""
+        """Wait until the journal's maximum rate has room for a chunk."""
         journal, now = self._journal, time.monotonic()
         rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
         journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
         self._delayed += bool(seconds)
-        while (left := now + seconds - time.monotonic()) > 0:
-            if journal.closed or not self._call.is_wanted():
+        while (remaining_s := now + seconds - time.monotonic()) > 0:
+            if journal.closed or not self._call.is_awaited():
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
-            time.sleep(min(left, TICK_S))
+            time.sleep(min(remaining_s, TICK_S))
 
-    def _commit(self, txn: AppendTxn) -> Committed:
-        # First: a client that leaves after this is checked must not break the commit.
+    def _commit(self, txn: AppendTxn) -> CommittedAppend:
+        # Set the flag before looking at the client. In the other order, a client that leaves in between would
+        # have its replicas cut off in the middle of the commit.
         self._is_committing = True
-        if not self._call.is_wanted():
+        if not self._call.is_awaited():
             raise _aborted(append_fsm.UNEXPECTED_EOF)
         if self._journal.abandoned:
             raise _aborted(f"journal {self._journal.name} was deleted during the append")
@@ -279,22 +301,3 @@ class _AppendTurn:
         if not txn.size:
             raise _aborted(append_fsm.REGISTERS_NEED_CONTENT)
         return txn.commit_append(append_fsm.next_registers(txn.registers, self._request))
-
-    def _answer(self, committed: Committed) -> pb.AppendResponse:
-        fragment = Fragment(
-            journal=self._journal.name,
-            begin=committed.begin,
-            end=committed.end,
-            sum=committed.sum,
-            codec=committed.codec,
-        )
-        response = pb.AppendResponse(
-            status=pb.OK,
-            header=self._context.header(self._journal.name),
-            commit=fragment.to_pb(),
-            registers=committed.registers,
-            total_chunks=self._chunks,
-            delayed_chunks=self._delayed,
-        )
-        response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
-        return response

@@ -1,4 +1,4 @@
-"""One append's bytes between its preconditions and its answer."""
+"""One append's bytes, from the check of its preconditions to its commit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gazette_spark.broker.replication.rules import Extent
 from gazette_spark.broker.storage.commit_log import Registers, label_set_of, registers_of
 from gazette_spark.protocol import protocol_pb2 as pb
 
-HOLD_BYTES = 1 << 18
-"""Content that is gathered and staged at once: clients send it in pieces of 32 KiB, and each write costs."""
+GATHER_BYTES = 1 << 18
+"""Content gathered before it is staged: clients send pieces of 32 KiB, and a write for each would be slow."""
 
 
 class StagingJournal(Protocol):
@@ -20,7 +20,7 @@ class StagingJournal(Protocol):
 
     pipeline: Pipeline | None
 
-    def held(self) -> tuple[Extent, Registers]:
+    def committed(self) -> tuple[Extent, Registers]:
         """Return extent and registers of the current spool."""
 
     def stage(self, content: bytes) -> None:
@@ -34,7 +34,7 @@ class StagingJournal(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedAppend:
     """Place of an append's bytes."""
 
     begin: int
@@ -46,18 +46,18 @@ class Committed:
 
 
 class AppendTxn:
-    """An append in progress. The thread that has the journal's turn owns it, and ends it either way."""
+    """An append in progress. The thread that has the journal's turn owns it, and commits or rolls back."""
 
     def __init__(self, journal: StagingJournal) -> None:
-        extent, self._registers = journal.held()
+        extent, self._registers = journal.committed()
         self.begin = extent.end
         self.size = 0
         self._codec = extent.codec
         self._journal = journal
         self._pipeline = journal.pipeline
         self._sum = hashlib.sha1(usedforsecurity=False)
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
 
     def __repr__(self) -> str:
         return f"AppendTxn(begin={self.begin}, size={self.size})"
@@ -74,37 +74,39 @@ class AppendTxn:
             ReplicationError: a replica is lost; roll back.
             OSError: the disk refused; roll back.
         """
-        if self._held_bytes + len(content) > HOLD_BYTES:
+        if self._gathered_bytes + len(content) > GATHER_BYTES:
             self.flush()
-        self._held.append(content)
-        self._held_bytes += len(content)
+        self._gathered.append(content)
+        self._gathered_bytes += len(content)
         self.size += len(content)
 
     def flush(self) -> None:
         """Stage the gathered bytes."""
-        held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        self._held, self._held_bytes = [], 0
-        if held:
-            (self._pipeline.write if self._pipeline is not None else self._journal.stage)(held)
-            self._sum.update(held)
+        content = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        if content:
+            (self._pipeline.write if self._pipeline is not None else self._journal.stage)(content)
+            self._sum.update(content)
 
-    def commit_append(self, registers: pb.LabelSet) -> Committed:
+    def commit_append(self, registers: pb.LabelSet) -> CommittedAppend:
         """Make the content durable, then readable, at every replica. Without content nothing changes.
 
         Raises:
-            ReplicationError: a replica is lost, and may have committed or not; roll back.
+            ReplicationError: a replica is lost, and may or may not have committed; roll back.
             OSError: the disk refused; roll back.
         """
         self.flush()
         after = self._registers
         if self.size:
             after = registers_of(registers)
+            # With other replicas, the pipeline commits at them before it commits in this broker's spool.
             log = self._pipeline
             (log.commit_append if log is not None else self._journal.commit_staged)(after)
         elif self._pipeline is not None:
+            # An empty append is a barrier: its answer promises that all replicas hold everything before it.
             self._pipeline.barrier()
         end = self.begin + self.size
-        return Committed(self.begin, end, self._sum.digest(), self._codec, label_set_of(after))
+        return CommittedAppend(self.begin, end, self._sum.digest(), self._codec, label_set_of(after))
 
     def roll_back(self) -> None:
         """Forget the content, at every replica."""

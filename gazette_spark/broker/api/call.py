@@ -1,4 +1,4 @@
-"""The shared state of one broker's handlers, and the state of one gRPC call."""
+"""What the handlers of all RPCs share: the parts of the broker, one call, and the broker that serves it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Protocol
 from gazette_spark._server.authorizer import Authorizer, covers
 from gazette_spark._server.call_watch import CallWatch
 from gazette_spark._server.identity import BrokerIdentity
-from gazette_spark._server.topology import Member, Slots
-from gazette_spark.broker.api.resolver import resolve_route
+from gazette_spark._server.topology import Member, Slots, make_route
 from gazette_spark.broker.http.signed_urls import UrlOf, file_url
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.registry import JournalRegistry
@@ -49,7 +48,7 @@ class ServiceContext:
         return not self.registry.is_alone
 
     def header(self, journal: str | None = None) -> pb.Header:
-        """Return a header of now, with the route of a journal if one is meant."""
+        """Return a header at the current revision, with the route of the journal if there is one."""
         state = self.registry.keyspace.state
         route = None if journal is None else state.route(bare_name(journal))
         return self.identity.header(state.catalog.revision, route)
@@ -67,10 +66,10 @@ class Peer(Protocol):
         """Whether it still waits for an answer."""
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Have ``callback`` called when the call ends; False if it has ended."""
+        """Call ``callback`` when the call ends; return False if it has already ended."""
 
 
-class Call:
+class ServedCall:
     """One call, and its caller's claims."""
 
     def __init__(self, peer: Peer, claims: Claims, watch: CallWatch) -> None:
@@ -80,15 +79,15 @@ class Call:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the caller's token has ended, and the call with it."""
+        """Whether the caller's token has expired, which ends the call."""
         return time.time() >= self.claims.expires_at
 
-    def is_wanted(self) -> bool:
-        """Whether the client still waits for an answer, and may have one."""
+    def is_awaited(self) -> bool:
+        """Whether the client still waits for an answer, and its token is still valid."""
         return bool(self._peer.is_active()) and not self.is_expired
 
     def wake_when_over(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called when the call ends, so that no wait outlives it."""
+        """Call ``wake`` when the call ends, so that no wait outlives it."""
         if self.claims.expires_at < inf:
             self._when_ended(self._watch.watch(lambda: self.is_expired, wake))
         self._when_ended(wake)
@@ -96,6 +95,50 @@ class Call:
     def _when_ended(self, callback: Callable[[], None]) -> None:
         if not self._peer.add_callback(callback):
             callback()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDecision:
+    """The broker that serves a call, or the status of a refusal."""
+
+    status: int
+    route: pb.Route
+    target: Member | None
+    """The member that serves it: this broker, or the one to proxy to; None if the status is not OK."""
+
+
+def resolve_route(
+    spec: pb.JournalSpec | None, slots: Slots, local: Member, *, need_primary: bool, may_proxy: bool
+) -> RouteDecision:
+    """Find the broker that serves a call, with Gazette's order of refusals.
+
+    Args:
+        spec: the journal's; None if there is no such journal, or the caller may not know of it.
+        slots: the journal's members.
+        local: this broker.
+        need_primary: whether only the primary can serve it.
+        may_proxy: whether this broker may ask another one on the caller's behalf.
+    """
+    if spec is None:
+        return RouteDecision(pb.JOURNAL_NOT_FOUND, make_route(()), None)
+    route = make_route(slots)
+    primary = slots[0] if slots else None
+    members = [member for member in slots if member is not None]
+    if spec.suspend.level == pb.JournalSpec.Suspend.FULL:
+        return RouteDecision(pb.SUSPENDED, route, None)
+    if need_primary and primary is None:
+        return RouteDecision(pb.NO_JOURNAL_PRIMARY_BROKER, route, None)
+    if not members:
+        return RouteDecision(pb.INSUFFICIENT_JOURNAL_BROKERS, route, None)
+    target = primary
+    if not need_primary:
+        # Prefer this broker, then one of its zone. Among equals take the last slot: slot 0 has the appends to
+        # serve.
+        target = min(reversed(members), key=lambda member: (member != local, member.zone != local.zone))
+    if target != local and not may_proxy:
+        status = pb.NOT_JOURNAL_PRIMARY_BROKER if need_primary else pb.NOT_JOURNAL_BROKER
+        return RouteDecision(status, route, None)
+    return RouteDecision(pb.OK, route, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +157,7 @@ class Resolved:
     """The broker to proxy to, if another one does."""
 
     def is_current(self, context: ServiceContext) -> bool:
-        """Whether the journal still has the members found, and this broker the replica."""
+        """Whether the journal still has these members, and this broker still has this replica."""
         if self.spec is None:
             return False
         name = self.spec.name
@@ -132,10 +175,10 @@ def resolve(
 ) -> Resolved:
     """Find the broker that serves a call; the name may carry a ``;meta`` suffix.
 
-    A journal the claims are not about is not found.
+    A journal that the claims do not cover is answered as if it did not exist.
 
     Raises:
-        JournalClosedError: this broker would, but it stops.
+        JournalClosedError: this broker should serve the call, but is stopping.
     """
     registry, bare = context.registry, bare_name(name)
     state = registry.keyspace.state
@@ -143,26 +186,28 @@ def resolve(
     spec = entry.spec if entry is not None and covers(claims, entry.spec) else None
     slots = state.slots.get(bare, ()) if spec is not None else ()
     local = registry.member
-    found = resolve_route(spec, slots, local, need_primary=need_primary, may_proxy=may_proxy)
-    header = context.identity.header(state.catalog.revision, found.route)
-    if found.target is not None and found.target != local:
-        return Resolved(found.status, header, slots, spec, target=found.target)
-    journal = registry.get(bare) if found.target is not None else None
-    if found.target is not None and journal is None:
+    decision = resolve_route(spec, slots, local, need_primary=need_primary, may_proxy=may_proxy)
+    header = context.identity.header(state.catalog.revision, decision.route)
+    if decision.target is not None and decision.target != local:
+        return Resolved(decision.status, header, slots, spec, target=decision.target)
+    journal = registry.get(bare) if decision.target is not None else None
+    if decision.target is not None and journal is None:
         raise JournalClosedError
-    return Resolved(found.status, header, slots, spec, journal)
+    return Resolved(decision.status, header, slots, spec, journal)
 
 
-def await_revision(context: ServiceContext, revision: int, call: Call) -> bool:
-    """Wait until the broker knows the revision, as a request may ask; False if the client gave up."""
+def await_revision(context: ServiceContext, revision: int, call: ServedCall) -> bool:
+    """Wait until the broker has reached a revision; False if the client gave up first."""
     registry = context.registry
     if registry.catalog.revision >= revision:
         return True
     call.wake_when_over(registry.wake)
-    return registry.wait_for(lambda catalog: catalog.revision >= revision, call.is_wanted)
+    return registry.wait_for(lambda catalog: catalog.revision >= revision, call.is_awaited)
 
 
-def await_request(context: ServiceContext, request: pb.ReadRequest | pb.AppendRequest, call: Call) -> bool:
+def await_request(
+    context: ServiceContext, request: pb.ReadRequest | pb.AppendRequest, call: ServedCall
+) -> bool:
     """Check a proxied request's header, and wait for the revision the request asks for.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import grpc
 
 from gazette_spark.broker.api.append_fsm import is_readable
-from gazette_spark.broker.api.call import Call, ServiceContext, await_revision, resolve
+from gazette_spark.broker.api.call import ServedCall, ServiceContext, await_revision, resolve
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.replication.proxy import proxy_fragments
 from gazette_spark.broker.storage.fragment_store import open_store
@@ -25,7 +25,9 @@ DEFAULT_PAGE = 1000
 """Fragments a page holds when the request does not say."""
 
 
-def list_fragments(context: ServiceContext, request: pb.FragmentsRequest, call: Call) -> pb.FragmentsResponse:
+def list_fragments(
+    context: ServiceContext, request: pb.FragmentsRequest, call: ServedCall
+) -> pb.FragmentsResponse:
     """Serve one page of a journal's fragments."""
     validate_fragments_request(request)
     if request.HasField("header"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from gazette_spark._server.authorizer import UnauthenticatedError, check_change, covers, is_confined
 from gazette_spark._server.catalog import CatalogEntry, check_transaction
 from gazette_spark._server.topology import Slots, make_route
-from gazette_spark.broker.api.call import Call, ServiceContext
+from gazette_spark.broker.api.call import ServedCall, ServiceContext
 from gazette_spark.broker.registry import JOURNALS, JournalCatalog, JournalState
 from gazette_spark.broker.storage.fragment_store import open_store
 from gazette_spark.errors import ProtocolError
@@ -23,11 +23,13 @@ JOURNALS_PER_MESSAGE = 25
 """Gazette's own page; more would be allowed."""
 
 
-def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
+def list_journals(
+    context: ServiceContext, request: pb.ListRequest, call: ServedCall
+) -> Iterator[pb.ListResponse]:
     """Serve a snapshot, or with ``watch`` one after each change until the client or the broker ends it."""
     validate_list_request(request)
     # Journals have to match both the request and the caller's claims.
-    selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
+    selectors = [labels.expand_prefix(selector) for selector in (request.selector, call.claims.selector)]
     if not request.watch:
         state = context.registry.keyspace.state
         yield from _snapshot(context, state, state.catalog.select(*selectors))
@@ -36,15 +38,15 @@ def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) 
 
 
 def _watch(
-    context: ServiceContext, request: pb.ListRequest, selectors: list[pb.LabelSelector], call: Call
+    context: ServiceContext, request: pb.ListRequest, selectors: list[pb.LabelSelector], call: ServedCall
 ) -> Iterator[pb.ListResponse]:
     registry = context.registry
     call.wake_when_over(registry.wake)
     resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
-    if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_wanted):
+    if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_awaited):
         return
     sent: tuple[int, int] | None = None
-    while call.is_wanted():
+    while call.is_awaited():
         state = registry.keyspace.state
         entries = state.catalog.select(*selectors)
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
@@ -53,7 +55,7 @@ def _watch(
             yield from _snapshot(context, state, entries)
             yield pb.ListResponse()  # Ends the snapshot.
         seen = state.catalog.revision
-        if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_wanted):  # type: ignore[misc]
+        if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_awaited):  # type: ignore[misc]
             return
 
 
@@ -86,7 +88,7 @@ def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
     return known[slots]
 
 
-def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
+def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: ServedCall) -> pb.ApplyResponse:
     """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
 
@@ -117,16 +119,16 @@ def _check_stores(
         UnauthenticatedError: with the journal's name and the store.
     """
     store_of = cache(lambda url: open_store(root, url))
-    taken: dict[str, str] = {}
+    journal_of_directory: dict[str, str] = {}
     for entry in catalog.items.values():
         if not covers(claims, entry.spec):
             for url in entry.spec.fragment.stores:
                 with suppress(ProtocolError):  # Of a spec from before stores were checked: nothing is there.
-                    taken[store_of(url).directory(entry.spec.name)] = entry.spec.name
+                    journal_of_directory[store_of(url).directory(entry.spec.name)] = entry.spec.name
     for change in changes:
         for url in change.upsert.fragment.stores:
             name, directory = change.upsert.name, store_of(url).directory(change.upsert.name)
-            for other_directory, other in taken.items():
+            for other_directory, other in journal_of_directory.items():
                 # One name below the other is fine in the same place: listings leave out other journals.
                 is_nested = _is_nested_alike((name, directory), (other, other_directory))
                 if _overlap(directory, other_directory) and not is_nested:

@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gazette_spark.broker.api.append_fsm import is_readable
-from gazette_spark.broker.api.call import Call, ServiceContext, await_request, resolve
+from gazette_spark.broker.api.call import ServedCall, ServiceContext, await_request, resolve
 from gazette_spark.broker.http.signed_urls import READ_TTL_S, UrlOf, file_url
-from gazette_spark.broker.journal import JournalClosedError, LiveJournal, Served
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal, ReadSource
 from gazette_spark.broker.replication.proxy import proxy_read
 from gazette_spark.broker.storage.fragment_content import spool_content, stored_content
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.requests import validate_read_request
 
 
-def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterator[pb.ReadResponse]:
+def read(context: ServiceContext, request: pb.ReadRequest, call: ServedCall) -> Iterator[pb.ReadResponse]:
     """Serve one read. The stream ends cleanly when the journal is deleted or the broker stops.
 
     Raises:
@@ -38,7 +37,9 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
         yield pb.ReadResponse(status=pb.Status.Name(status), header=header)
         return
     call.wake_when_over(journal.wake)
-    responses = ReadStream(request, journal, context.chunk_bytes, call.is_wanted, context.url_of).responses()
+    responses = ReadHandler(
+        request, journal, context.chunk_bytes, call.is_awaited, context.url_of
+    ).responses()
     for first in responses:
         first.header.CopyFrom(header)
         yield first
@@ -46,68 +47,59 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
 
 
 @dataclass(slots=True)
-class ReadStream:
+class ReadHandler:
     """The messages of one read of a journal."""
 
     request: pb.ReadRequest
     journal: LiveJournal
     chunk_bytes: int
-    is_wanted: Callable[[], bool]
-    """Whether the client still reads, and still may; asked at each fragment, and while waiting for one."""
+    is_awaited: Callable[[], bool]
+    """Whether the client still reads and may do so; called for each fragment, and while waiting for one."""
     url_of: UrlOf = file_url
 
     def responses(self) -> Iterator[pb.ReadResponse]:
         """Yield metadata and chunks, without header."""
-        request = self.request
-        offset = request.offset
-        while self.is_wanted() and (served := self._next_fragment(offset)) is not None:
-            offset, fragment = served.resolution.offset, served.resolution.fragment
-            yield self._metadata(served)
-            if fragment is None or self._stops_after_metadata(served):
+        request, offset = self.request, self.request.offset
+        while self.is_awaited() and (source := self._next_fragment(offset)) is not None:
+            offset, fragment = source.position.offset, source.position.fragment
+            metadata = pb.ReadResponse(offset=offset, write_head=source.position.write_head)
+            if fragment is None:
+                metadata.status = pb.OFFSET_NOT_YET_AVAILABLE
+                yield metadata
                 return
+            metadata.fragment.CopyFrom(fragment.to_pb())
+            if source.store is not None:
+                metadata.fragment_url = self.url_of(source.store, fragment, READ_TTL_S)
+            yield metadata
+            if request.metadata_only or 0 != request.end_offset <= offset:
+                return
+            if request.do_not_proxy and source.store is not None:
+                return  # The client reads the stored fragment by its URL.
+
             end = min(fragment.end, request.end_offset) if request.end_offset else fragment.end
-            for content in self._content(served, fragment, end):
+            if source.spool is not None:
+                chunks = spool_content(source.spool, fragment, offset, end, self.chunk_bytes)
+            else:
+                assert source.store is not None
+                path = source.store.path(fragment)
+                chunks = stored_content(path, fragment, offset, end, self.chunk_bytes)
+            for content in chunks:
                 yield pb.ReadResponse(offset=offset, content=content)
                 offset += len(content)
             if offset == request.end_offset:
                 return
 
-    def _next_fragment(self, offset: int) -> Served | None:
+    def _next_fragment(self, offset: int) -> ReadSource | None:
         """Find the next fragment, waiting for it if requested; None ends the stream."""
         try:
-            served = self.journal.serve(offset, self.request.begin_mod_time)
-            while self.request.block and served.resolution.fragment is None:
-                self.journal.wait_for_change(served.version, self.is_wanted)
-                if not self.is_wanted():
+            source = self.journal.serve(offset, self.request.begin_mod_time)
+            while self.request.block and source.position.fragment is None:
+                self.journal.wait_for_change(source.version, self.is_awaited)
+                if not self.is_awaited():
                     return None
-                # From where it resolved to: the write head asked for as -1 must not move with appends.
-                served = self.journal.serve(served.resolution.offset, self.request.begin_mod_time)
+                # Continue at the resolved offset. A request for -1 means the write head at the time of the
+                # request; resolving it again would skip what was appended meanwhile.
+                source = self.journal.serve(source.position.offset, self.request.begin_mod_time)
         except JournalClosedError:
             return None
-        return served
-
-    def _metadata(self, served: Served) -> pb.ReadResponse:
-        resolution = served.resolution
-        response = pb.ReadResponse(offset=resolution.offset, write_head=resolution.write_head)
-        if resolution.fragment is None:
-            response.status = pb.OFFSET_NOT_YET_AVAILABLE
-            return response
-        response.fragment.CopyFrom(resolution.fragment.to_pb())
-        if served.store is not None:
-            response.fragment_url = self.url_of(served.store, resolution.fragment, READ_TTL_S)
-        return response
-
-    def _stops_after_metadata(self, served: Served) -> bool:
-        request = self.request
-        return (
-            request.metadata_only
-            or (request.do_not_proxy and served.store is not None)
-            or 0 != request.end_offset <= served.resolution.offset
-        )
-
-    def _content(self, served: Served, fragment: Fragment, end: int) -> Iterator[bytes]:
-        begin, chunk_bytes = served.resolution.offset, self.chunk_bytes
-        if served.spool is not None:
-            return spool_content(served.spool, fragment, begin, end, chunk_bytes)
-        assert served.store is not None
-        return stored_content(served.store.path(fragment), fragment, begin, end, chunk_bytes)
+        return source

@@ -16,7 +16,7 @@ import grpc
 from gazette_spark._server.authorizer import UnauthenticatedError
 from gazette_spark._server.serving import CallPlaces, authorization_header
 from gazette_spark.broker.api.append import append
-from gazette_spark.broker.api.call import Call, ServiceContext
+from gazette_spark.broker.api.call import ServedCall, ServiceContext
 from gazette_spark.broker.api.fragments import list_fragments, store_health
 from gazette_spark.broker.api.list_apply import apply_changes, list_journals
 from gazette_spark.broker.api.message_pump import MessagePump
@@ -98,11 +98,11 @@ class JournalService(pb_grpc.JournalServicer):
             return store_health(self._service, request, context)
 
     @contextmanager
-    def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:
+    def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[ServedCall]:
         """Check the caller's token and share, and turn errors of the block into gRPC statuses."""
         try:
             claims = self._service.authorizer.authorize(authorization_header(context), needed)
-            call = Call(context, claims, self._service.watch)
+            call = ServedCall(context, claims, self._service.watch)
             # Another broker replicates each journal by a call that lasts, so it has no limit.
             place = nullcontext() if needed is Capability.REPLICATE else self._calls.hold(context)
             with place, _errors(context, call):
@@ -112,7 +112,7 @@ class JournalService(pb_grpc.JournalServicer):
 
 
 @contextmanager
-def _errors(context: grpc.ServicerContext, call: Call) -> Iterator[None]:
+def _errors(context: grpc.ServicerContext, call: ServedCall) -> Iterator[None]:
     """Turn errors into gRPC statuses."""
     try:
         yield

@@ -29,11 +29,10 @@ def find_file(root: Path, path: str) -> Path | None:
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STATE_DIRECTORY:
         return None
-    found = Path(os.path.realpath(root / path))
-    inside = found.is_relative_to(os.path.realpath(root))
-    return (
-        found if inside and STATE_DIRECTORY not in found.relative_to(os.path.realpath(root)).parts else None
-    )
+    real_root, file = os.path.realpath(root), Path(os.path.realpath(root / path))
+    if not file.is_relative_to(real_root) or STATE_DIRECTORY in file.relative_to(real_root).parts:
+        return None
+    return file
 
 
 def takes_gzip(accept_encoding: str) -> bool:
@@ -73,9 +72,9 @@ class FragmentServer:
         except (SignatureError, ValueError) as error:
             exchange.answer(HTTPStatus.FORBIDDEN, str(error))
             return
-        found = find_file(self._root, path)
+        file_path = find_file(self._root, path)
         try:
-            file = open_regular(str(found)) if found is not None else None
+            file = open_regular(str(file_path)) if file_path is not None else None
         except DirectReadError:
             file = None
         if file is None:

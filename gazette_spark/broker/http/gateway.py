@@ -32,7 +32,7 @@ from google.protobuf.message import Message
 from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark._server.http_server import IDLE_TIMEOUT_S, Exchange, HttpPeer, RequestError
 from gazette_spark.broker.api.append import append
-from gazette_spark.broker.api.call import Call, ServiceContext
+from gazette_spark.broker.api.call import ServedCall, ServiceContext
 from gazette_spark.broker.api.list_apply import list_journals
 from gazette_spark.broker.api.message_pump import NoMessage
 from gazette_spark.broker.api.read import read
@@ -271,10 +271,10 @@ class Gateway:
         return f"{self._base_url()}/{quote(journal)}"
 
     @contextmanager
-    def _call(self, exchange: Exchange, claims: Claims) -> Iterator[Call]:
+    def _call(self, exchange: Exchange, claims: Claims) -> Iterator[ServedCall]:
         peer = HttpPeer(exchange.connection, self._service.watch)
         try:
-            yield Call(peer, claims, self._service.watch)
+            yield ServedCall(peer, claims, self._service.watch)
         finally:
             peer.end()
 

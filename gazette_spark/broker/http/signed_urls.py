@@ -22,7 +22,7 @@ READ_TTL_S = 60.0
 """Seconds that the URL in a read's answer is valid, as in Gazette."""
 
 UrlOf = Callable[[FragmentStore, Fragment, float], str]
-"""Makes the URL of a stored fragment, valid for the given seconds."""
+"""Makes the URL of a stored fragment, valid for a number of seconds."""
 
 
 class SignatureError(GazetteError):
@@ -51,8 +51,8 @@ class UrlSigner:
 
     def check(self, path: str, query: str) -> None:
         """Raise SignatureError unless the query opens the path now."""
-        given = parse_qs(query, max_num_fields=8)
-        expires, signature = (given.get(name, [""])[0] for name in ("expires", "signature"))
+        parameters = parse_qs(query, max_num_fields=8)
+        expires, signature = (parameters.get(name, [""])[0] for name in ("expires", "signature"))
         if not (expires.isascii() and expires.isdigit() and len(expires) < 20):
             raise SignatureError("the URL is not signed")
         if not hmac.compare_digest(signature.encode(), self._signature(path, int(expires)).encode()):

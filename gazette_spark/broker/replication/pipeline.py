@@ -13,7 +13,8 @@ append failed, appends again: appends are at-least-once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,12 +32,12 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 SYNC_ROUNDS = 4
-"""Proposals a sync makes before it gives up; one or two are usual, three with a replica that lags."""
+"""Proposals that a sync makes before it gives up. One or two are usual, three if a replica lags."""
 
 
 @dataclass(eq=False)
 class ReplicationError(GazetteError):
-    """A replica is lost or disagrees. The append failed; another try makes a new pipeline."""
+    """A replica is lost or disagrees. The append failed; the next one opens a new pipeline."""
 
     journal: str
     problem: str
@@ -105,24 +106,29 @@ class Pipeline:
 
         Raises:
             StaleRouteError: a replica knows a newer route.
-            ReplicationError: a replica is lost, or cannot be agreed with.
+            ReplicationError: a replica is lost, or the replicas cannot agree.
         """
         spool = self._spool
+        # What an earlier append staged here is on no other replica's spool: they rolled it back with their
+        # stream.
         spool.roll_back()
-        extent, registers = spool.held()
+        extent, registers = spool.committed()
         for _ in range(SYNC_ROUNDS):
             answers = self._propose(extent, registers)
             decision = decide_sync(extent.end, self.header, answers)
             match decision.step:
                 case SyncStep.AGREED:
-                    self._moved(PipelineEvent.AGREED)
+                    self._transition(PipelineEvent.AGREED)
                     return
                 case SyncStep.READ_THROUGH:
-                    self._moved(PipelineEvent.LOST)
+                    self._transition(PipelineEvent.LOST)
                     raise StaleRouteError(decision.revision)
                 case SyncStep.FAILED:
                     raise self._lost(decision.problem)
-            self._moved(PipelineEvent.DISAGREED)
+            # Some replica is ahead, or cannot follow in the middle of an extent. An empty extent at the
+            # largest end is one that all can begin. Commits that only some have stay readable there, and
+            # reach a store from there.
+            self._transition(PipelineEvent.DISAGREED)
             registers = registers if decision.registers is None else decision.registers
             extent = Extent.empty(decision.offset, extent.codec)
             spool.begin_at(extent.end, extent.codec, registers)
@@ -134,8 +140,9 @@ class Pipeline:
         Raises:
             ReplicationError: a replica is lost.
         """
-        registers = self._spool.held()[1]
+        registers = self._spool.committed()[1]
         extent = Extent.empty(offset, codec)
+        # The others first: if one is lost, this spool is unchanged and the next sync starts from it.
         self._agree(extent, registers)
         self._spool.begin_at(offset, codec, registers)
 
@@ -146,11 +153,13 @@ class Pipeline:
             ReplicationError: a replica is lost.
             OSError: the primary's disk refused.
         """
+        # Sent before it is written here, so that the replicas' disks work at the same time. The delta lets a
+        # replica detect a lost or repeated message.
         if self._peers:
-            delta = self._spool.staged().end - self._spool.held()[0].end
+            delta = self._spool.staged().end - self._spool.committed()[0].end
             self._send(pb.ReplicateRequest(content=content, content_delta=delta))
         self._spool.stage(content)
-        self._moved(PipelineEvent.CONTENT)
+        self._transition(PipelineEvent.CONTENT)
 
     def commit_append(self, registers: Registers) -> None:
         """Commit the staged bytes: at every other replica, then here.
@@ -159,10 +168,12 @@ class Pipeline:
             ReplicationError: not every replica acknowledged. Some may have committed.
             OSError: the primary's disk failed.
         """
+        # Readers of this broker see the bytes once its own spool has them. If they did before every replica
+        # had acknowledged, a reader could have seen bytes that are lost with this broker.
         if self._peers:
             self._agree(self._spool.staged(), registers)
         else:
-            self._moved(PipelineEvent.AGREED)
+            self._transition(PipelineEvent.AGREED)
         self._spool.commit_staged(registers)
 
     def barrier(self) -> None:
@@ -172,7 +183,7 @@ class Pipeline:
             ReplicationError: a replica is lost.
         """
         if self._peers:
-            self._agree(*self._spool.held())
+            self._agree(*self._spool.committed())
 
     def roll_back(self) -> None:
         """Drop the staged bytes at all replicas.
@@ -181,12 +192,14 @@ class Pipeline:
         """
         self._spool.roll_back()
         if self.state is PipelineState.STREAMING and self._peers:
-            extent, registers = self._spool.held()
+            extent, registers = self._spool.committed()
+            # Proposing the committed extent makes a replica drop what it staged. Nobody waits for the answer:
+            # a replica that does not follow breaks its stream, which the next append notices.
             try:
                 self._send(self._proposal(extent, registers, acknowledge=False))
             except ReplicationError:
                 return
-        self._moved(PipelineEvent.WITHDRAWN)
+        self._transition(PipelineEvent.WITHDRAWN)
 
     def close(self) -> None:
         """End the streams; replicas keep their committed bytes."""
@@ -194,7 +207,7 @@ class Pipeline:
             peer.close()
 
     def cancel(self) -> None:
-        """Break the pipeline, because its route is over or its client is gone. Any thread."""
+        """Break the pipeline, because its route has ended or its client has gone. Any thread."""
         self.is_cancelled = True
         for peer in self._peers:
             peer.cancel()
@@ -204,11 +217,15 @@ class Pipeline:
         for answer in answers:
             if answer.status != pb.OK:
                 raise self._lost(f"unexpected {pb.Status.Name(answer.status)}")
-        self._moved(PipelineEvent.AGREED)
+        self._transition(PipelineEvent.AGREED)
 
     def _propose(self, extent: Extent, registers: Registers) -> list[pb.ReplicateResponse]:
         self._send(self._proposal(extent, registers, acknowledge=True))
-        return [self._attempt(peer, peer.receive) for peer in self._peers]
+        answers = []
+        for peer in self._peers:
+            with self._reaching(peer):
+                answers.append(peer.receive())
+        return answers
 
     def _proposal(self, extent: Extent, registers: Registers, *, acknowledge: bool) -> pb.ReplicateRequest:
         return pb.ReplicateRequest(
@@ -219,27 +236,29 @@ class Pipeline:
 
     def _send(self, request: pb.ReplicateRequest) -> None:
         for peer in self._peers:
+            message = request
             if not self._is_greeted:
-                request.header.CopyFrom(self.header)
-                request.header.process_id.CopyFrom(peer.member)
-                request.deprecated_journal = self._spool.name
-                greeting = pb.ReplicateRequest()
-                greeting.CopyFrom(request)
-                self._attempt(peer, lambda peer=peer, greeting=greeting: peer.send(greeting))  # type: ignore[misc]
-            else:
-                self._attempt(peer, lambda peer=peer: peer.send(request))  # type: ignore[misc]
+                # A stream's first message names the route it is for, and the replica it is meant for.
+                message = pb.ReplicateRequest()
+                message.CopyFrom(request)
+                message.header.CopyFrom(self.header)
+                message.header.process_id.CopyFrom(peer.member)
+                message.deprecated_journal = self._spool.name
+            with self._reaching(peer):
+                peer.send(message)
         self._is_greeted = True
 
-    def _attempt(self, peer: PeerStream, act: Callable[[], pb.ReplicateResponse]) -> pb.ReplicateResponse:
+    @contextmanager
+    def _reaching(self, peer: PeerStream) -> Iterator[None]:
         try:
-            return act()
+            yield
         except PeerLostError as error:
             raise self._lost(f"{peer.member.zone}/{peer.member.suffix}: {error}") from error
 
     def _lost(self, problem: str) -> ReplicationError:
-        self._moved(PipelineEvent.LOST)
+        self._transition(PipelineEvent.LOST)
         self.cancel()
         return ReplicationError(self._spool.name, problem)
 
-    def _moved(self, event: PipelineEvent) -> None:
+    def _transition(self, event: PipelineEvent) -> None:
         self.state = PIPELINE_TRANSITIONS[self.state, event]

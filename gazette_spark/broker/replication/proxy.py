@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from gazette_spark.broker.api.call import Call, Resolved, ServiceContext
+from gazette_spark.broker.api.call import Resolved, ServedCall, ServiceContext
 from gazette_spark.broker.api.flow_control import TICK_S
 from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.replication.peers import PeerError
@@ -19,7 +19,7 @@ _Request = TypeVar("_Request", pb.ReadRequest, pb.AppendRequest, pb.FragmentsReq
 
 
 def proxy_read(
-    context: ServiceContext, request: pb.ReadRequest, resolved: Resolved, call: Call
+    context: ServiceContext, request: pb.ReadRequest, resolved: Resolved, call: ServedCall
 ) -> Iterator[pb.ReadResponse]:
     """Pass on a read and its answers. It ends cleanly when this broker stops.
 
@@ -34,7 +34,7 @@ def proxy_read(
     try:
         yield from answers
     except grpc.RpcError as error:
-        if call.is_wanted() and not context.registry.stopped:
+        if call.is_awaited() and not context.registry.stopped:
             raise PeerError.of(error) from None
     finally:
         cancel(answers)
@@ -45,7 +45,7 @@ def proxy_append(
     request: pb.AppendRequest,
     resolved: Resolved,
     messages: MessageSource[pb.AppendRequest],
-    call: Call,
+    call: ServedCall,
 ) -> pb.AppendResponse:
     """Pass on an append and its answer.
 
@@ -67,7 +67,7 @@ def proxy_append(
 
 
 def proxy_fragments(
-    context: ServiceContext, request: pb.FragmentsRequest, resolved: Resolved, call: Call
+    context: ServiceContext, request: pb.FragmentsRequest, resolved: Resolved, call: ServedCall
 ) -> pb.FragmentsResponse:
     """Pass on a listing of fragments.
 

@@ -1,4 +1,4 @@
-"""Keeps the pipelines of the journals a broker is primary of.
+"""Keeps the pipelines of the journals that a broker is primary of.
 
 A pipeline is opened when an append needs it and kept for the next one. Each occupies a thread at every other
 replica, so their number is limited; the least recently used one is closed first.
@@ -21,7 +21,7 @@ MAX_PIPELINES = 16
 
 
 class Replicator:
-    """Opens and closes pipelines. Any thread may call anything; of a journal, the one with its turn."""
+    """Opens and closes pipelines. Except for ``slots``, the caller has the turn of the journal it passes."""
 
     def __init__(self, registry: JournalRegistry, identity: BrokerIdentity, peers: Peers) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class Replicator:
         return f"Replicator({len(self._open)} pipelines)"
 
     def slots(self, journal: LiveJournal) -> Slots:
-        """Return the journal's members of now."""
+        """Return the journal's current members."""
         return self._registry.keyspace.state.slots.get(journal.name, ())
 
     def prepare(self, journal: LiveJournal, slots: Slots) -> bool:
@@ -43,12 +43,12 @@ class Replicator:
         The caller has the turn. A journal without other replicas has no pipeline.
 
         Returns:
-            Whether ``slots`` are still the journal's members. If not, resolve again.
+            Whether ``slots`` are still the journal's members. If not, the caller has to resolve again.
 
         Raises:
             ReplicationError: a replica is lost.
         """
-        others = [member for member in slots if member not in (None, self._registry.member)]
+        others = [member for member in slots if member is not None and member != self._registry.member]
         if not others:
             self._close(journal)
             if not self._registry.is_alone:
@@ -58,7 +58,7 @@ class Replicator:
         pipeline = journal.pipeline
         if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
             self._close(journal)
-            if not self._sync(journal, slots, [one for one in others if one is not None]):
+            if not self._sync(journal, slots, others):
                 return False
         self._keep(journal)
         return self._is_current(journal, slots)
@@ -90,42 +90,48 @@ class Replicator:
         return self.slots(journal) == slots and self._registry.get(journal.name) is journal
 
     def _sync(self, journal: LiveJournal, slots: Slots, others: list[Member]) -> bool:
-        revision = self._registry.catalog.revision
-        header = self._identity.header(revision, make_route(slots))
+        """Open a pipeline to the other members and have all agree; False if ``slots`` are out of date."""
+        header = self._identity.header(self._registry.catalog.revision, make_route(slots))
         streams: list[ReplicateStream] = []
         try:
             for member in others:
                 streams.append(ReplicateStream(member, self._peers, journal.name))  # noqa: PERF401 - may fail
             journal.pipeline = pipeline = Pipeline(journal, streams, header)
+            # A change of the route cancels the pipeline that the journal has. One that came before this
+            # pipeline was the journal's did not cancel it, so look again.
             if not self._is_current(journal, slots):
-                return self._give_up(journal)
+                self._discard(journal)
+                return False
             pipeline.sync()
-        except PeerLostError as error:
+        except PeerLostError as error:  # Raised while a stream opened: the journal has no pipeline yet.
             for stream in streams:
                 stream.cancel()
             if not self._is_current(journal, slots):
-                return self._give_up(journal)
+                return False
             raise ReplicationError(journal.name, str(error)) from error
         except Exception:
-            current = self._is_current(journal, slots)
-            self._give_up(journal)
-            if not current:
+            # A pipeline that fails because the route changed is no error: the append goes on under the new
+            # route.
+            is_current = self._is_current(journal, slots)
+            self._discard(journal)
+            if not is_current:
                 return False
             raise
         self._registry.keyspace.note_synced(journal.name, slots)
         return True
 
-    def _give_up(self, journal: LiveJournal) -> bool:
+    def _discard(self, journal: LiveJournal) -> None:
         pipeline, journal.pipeline = journal.pipeline, None
         if pipeline is not None:
             pipeline.cancel()
-        return False
 
     def _keep(self, journal: LiveJournal) -> None:
         with self._lock:
             self._open[journal] = None
             self._open.move_to_end(journal)
             surplus = list(self._open)[:-MAX_PIPELINES]
+        # A journal whose turn is taken is using its pipeline. Waiting for it here could deadlock with an
+        # append that holds that turn and waits for this one.
         for other in surplus:
             with other.fair_lock.turn_if_free() as granted:
                 if granted:

@@ -10,7 +10,7 @@ it would have if the content staged since were committed::
     its staged extent       it commits
     anything else           it disagrees, and returns its extent
 
-That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide alike. The primary answers
+That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide the same way. The primary answers
 disagreement by :func:`decide_sync`: it rolls to the largest end of any replica, and adopts that one's
 registers. Or it rolls at its own end, so that a replica without the extent's beginning can follow. Replicas
 that disagree with what they agreed on a moment ago end the append.
@@ -72,7 +72,7 @@ class ReplicaSpool(Protocol):
 
     name: str
 
-    def held(self) -> tuple[Extent, Registers]:
+    def committed(self) -> tuple[Extent, Registers]:
         """Return the committed extent and its registers."""
 
     def staged(self) -> Extent:
@@ -133,13 +133,13 @@ REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
 
 
 def relate(
-    held: tuple[Extent, Registers], staged: Extent, proposal: Extent, registers: Registers
+    committed: tuple[Extent, Registers], staged: Extent, proposal: Extent, registers: Registers
 ) -> Relation:
     """Return the relation of a proposal to a replica's spool."""
-    extent, own_registers = held
+    extent, own_registers = committed
     if proposal.end > staged.end:
         return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
-    if (proposal, registers) == held:
+    if (proposal, registers) == committed:
         return Relation.SAME
     if proposal.is_empty and proposal.end == extent.end:
         return Relation.ROLL if registers == own_registers else Relation.ROLL_OTHER_REGISTERS
@@ -156,26 +156,14 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
         OSError: the disk failed.
     """
     if not request.HasField("proposal"):
-        extent, staged = spool.held()[0], spool.staged()
+        extent, staged = spool.committed()[0], spool.staged()
         if request.content_delta != staged.end - extent.end:
             problem = f"invalid ContentDelta ({request.content_delta}; expected {staged.end - extent.end})"
             raise ProtocolError("ReplicateRequest", problem)
         spool.stage(request.content)
         return pb.ReplicateResponse()
     proposal, registers = Extent.from_pb(request.proposal), registers_of(request.registers)
-    action, status = REPLICA_TRANSITIONS[relate(spool.held(), spool.staged(), proposal, registers)]
-    _act(spool, action, proposal, registers)
-    if status == pb.OK:
-        return pb.ReplicateResponse()
-    extent, own_registers = spool.held()
-    return pb.ReplicateResponse(
-        status=pb.PROPOSAL_MISMATCH,
-        fragment=extent.to_pb(spool.name),
-        registers=label_set_of(own_registers),
-    )
-
-
-def _act(spool: ReplicaSpool, action: Action, proposal: Extent, registers: Registers) -> None:
+    action, status = REPLICA_TRANSITIONS[relate(spool.committed(), spool.staged(), proposal, registers)]
     match action:
         case Action.COMMIT:
             spool.commit_staged(registers)
@@ -183,8 +171,16 @@ def _act(spool: ReplicaSpool, action: Action, proposal: Extent, registers: Regis
             spool.roll_back()
         case Action.BEGIN_THERE | Action.BEGIN_HERE:
             spool.roll_back()
-            kept = registers if action is Action.BEGIN_THERE else spool.held()[1]
-            spool.begin_at(proposal.end, proposal.codec, kept)
+            adopted = registers if action is Action.BEGIN_THERE else spool.committed()[1]
+            spool.begin_at(proposal.end, proposal.codec, adopted)
+    if status == pb.OK:
+        return pb.ReplicateResponse()
+    extent, own_registers = spool.committed()
+    return pb.ReplicateResponse(
+        status=pb.PROPOSAL_MISMATCH,
+        fragment=extent.to_pb(spool.name),
+        registers=label_set_of(own_registers),
+    )
 
 
 class SyncStep(Enum):
@@ -223,25 +219,29 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
     for answer in answers:
         if answer.status == pb.OK:
             continue
-        if answer.status == pb.WRONG_ROUTE and _is_newer(answer.header, header):
-            revision = max(revision, answer.header.etcd.revision)
+        newer = answer.header.etcd.revision
+        if (
+            answer.status == pb.WRONG_ROUTE
+            and newer > header.etcd.revision
+            and not same_route(answer.header.route, header.route)
+        ):
+            revision = max(revision, newer)
             continue
-        found = answer.fragment
-        follows = found.end > end or (found.end == end and found.begin == found.end)
+        theirs = answer.fragment
+        # Only an extent that ends later, or is empty at this end, can be rolled to. Anything else means that
+        # the replica's bytes differ from the primary's, and no proposal can repair that.
+        follows = theirs.end > end or (theirs.end == end and theirs.begin == theirs.end)
         if answer.status != pb.PROPOSAL_MISMATCH or not follows:
             name = pb.Status.Name(answer.status)
-            text = f"unexpected {name}: [{found.begin}, {found.end}) against an end of {end}"
+            text = f"unexpected {name}: [{theirs.begin}, {theirs.end}) against an end of {end}"
             return SyncDecision(SyncStep.FAILED, problem=text)
-        if roll is None or found.end > roll.offset:
-            taken = registers_of(answer.registers) if found.end > end else None
-            roll = SyncDecision(SyncStep.ROLL, found.end, taken)
+        if roll is None or theirs.end > roll.offset:
+            # The replica that is ahead has the latest commit, and so the latest registers.
+            adopted = registers_of(answer.registers) if theirs.end > end else None
+            roll = SyncDecision(SyncStep.ROLL, theirs.end, adopted)
     if revision:
         return SyncDecision(SyncStep.READ_THROUGH, revision=revision)
     return roll or SyncDecision(SyncStep.AGREED)
-
-
-def _is_newer(theirs: pb.Header, ours: pb.Header) -> bool:
-    return theirs.etcd.revision > ours.etcd.revision and not same_route(theirs.route, ours.route)
 
 
 class PipelineState(Enum):

@@ -125,8 +125,8 @@ def _parse_line(line: bytes) -> dict[str, Any]:
 
 
 def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:
-    if (found := value.get("format_version")) != FORMAT_VERSION:
-        problem = f"the commit log has format_version {found}, this code reads {FORMAT_VERSION}"
+    if (version := value.get("format_version")) != FORMAT_VERSION:
+        problem = f"the commit log has format_version {version}, this code reads {FORMAT_VERSION}"
         raise BrokerRootError(path, problem)
     match value:
         case {
@@ -151,6 +151,6 @@ def _parse_commit(value: dict[str, Any]) -> CommitRecord:
 
 def _pairs(value: list[list[str]]) -> Registers:
     pairs = tuple((name, text) for name, text in value)
-    if not all(isinstance(each, str) for pair in pairs for each in pair):
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise TypeError("registers are not texts")
     return pairs

@@ -67,11 +67,11 @@ def _clip(
 ) -> Iterator[memoryview]:
     """Cut bytes past ``end``; raise if content is missing or left at the fragment's end."""
     for piece in pieces:
-        wanted = memoryview(piece)[: end - begin]
-        begin += len(wanted)
-        if begin == end == fragment.end and (len(wanted) < len(piece) or next(pieces, b"")):
+        clipped = memoryview(piece)[: end - begin]
+        begin += len(clipped)
+        if begin == end == fragment.end and (len(clipped) < len(piece) or next(pieces, b"")):
             raise _corrupt(fragment, "it holds more bytes than its name says", path)
-        yield wanted
+        yield clipped
         if begin == end:
             return
     raise _corrupt(fragment, f"it ends at offset {begin}", path)

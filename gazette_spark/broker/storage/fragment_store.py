@@ -100,7 +100,7 @@ class FragmentStore:
         """Return the path of the journal's fragments below the root.
 
         Raises:
-            ProtocolError: it is not a path of this store's.
+            ProtocolError: the path leaves the broker's root, or leads into its state.
         """
         return self._object(journal)
 
@@ -108,7 +108,7 @@ class FragmentStore:
         """Return the path of the fragment's file.
 
         Raises:
-            ProtocolError: it is not a path of this store's.
+            ProtocolError: the path leaves the broker's root, or leads into its state.
         """
         return self._locate(self.object_path(fragment))
 
@@ -116,7 +116,7 @@ class FragmentStore:
         """Return the fragment's path below the root.
 
         Raises:
-            ProtocolError: it is not a path of this store's.
+            ProtocolError: the path leaves the broker's root, or leads into its state.
         """
         return self._object(fragment.content_path)
 
@@ -125,7 +125,7 @@ class FragmentStore:
         return f"file:///{self.object_path(fragment)}"
 
     def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:
-        """Yield the journal's fragments, in no order.
+        """Yield the journal's fragments, in no particular order.
 
         Directories of another journal, by ``is_journal`` of the name, are not listed.
 
@@ -150,15 +150,15 @@ class FragmentStore:
                 _write(partial, blocks, fsync=fsync)
                 partial.rename(path)
                 if fsync:
-                    sync_directory(path.parent)  # The spool is deleted next.
+                    sync_directory(path.parent)  # The spool, the only other copy, is deleted next.
             finally:
                 partial.unlink(missing_ok=True)
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(
                 errno.EEXIST, "not a regular file, so the fragment cannot be stored here", str(path)
             )
-        return replace(fragment, backing_store=self.url, mod_time=_mod_time(found))
+        return replace(fragment, backing_store=self.url, mod_time=_mod_time(status))
 
     def _object(self, path: str) -> str:
         """Return the final path of an object, below the root. Its parts decide, not those of the URL."""
@@ -204,13 +204,13 @@ class FragmentStore:
 
     def _parse(self, journal: str, inner: str, entry: os.DirEntry[str]) -> Iterator[Fragment]:
         try:
-            found = parse_content_path(journal, inner)
+            fragment = parse_content_path(journal, inner)
         except ProtocolError as error:
             _log.warning("fragment_skipped path=%s problem=%s", entry.path, error.problem)
             return
         with contextlib.suppress(FileNotFoundError):  # Pruned since the directory was read.
             mod_time = _mod_time(entry.stat(follow_symlinks=False))
-            yield replace(found, backing_store=self.url, mod_time=mod_time)
+            yield replace(fragment, backing_store=self.url, mod_time=mod_time)
 
 
 def open_store(root: Path, url: str) -> FragmentStore:

@@ -59,22 +59,22 @@ class IndexView:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class ReadPosition:
     """Next offset of a read, and its fragment."""
 
     offset: int
-    """Effective offset; past the wanted one after a jump."""
+    """Effective offset; larger than the requested one after a jump over a hole."""
     fragment: Fragment | None
     """The fragment that covers it; None if nothing can be read there yet."""
     write_head: int
 
 
-def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) -> Resolution:
+def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) -> ReadPosition:
     """Resolve a read at an offset.
 
     Args:
         view: the index.
-        offset: wanted offset; -1 is the write head.
+        offset: requested offset; -1 is the write head.
         begin_mod_time: stored fragments older than this Unix second are skipped.
         now: Unix seconds; decides whether a hole is old enough to be skipped.
     """
@@ -87,7 +87,7 @@ def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) 
         elif fragment is None and following is not None and _may_jump(view, following, now):
             offset = following.begin
         else:
-            return Resolution(offset, fragment, view.end)
+            return ReadPosition(offset, fragment, view.end)
 
 
 def _may_jump(view: IndexView, following: Fragment, now: float) -> bool:

@@ -162,8 +162,8 @@ class Persister:
             for journal in live:
                 self._look_after(journal, now)
             self._retry(set(live), now)
-            known = {id(journal) for journal in live}
-            self._due = {key: due for key, due in self._due.items() if key in known}
+            live_ids = {id(journal) for journal in live}
+            self._due = {key: due for key, due in self._due.items() if key in live_ids}
 
     def _retry(self, live: set[LiveJournal], now: float) -> None:
         with self._changed:

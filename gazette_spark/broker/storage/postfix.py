@@ -1,7 +1,7 @@
 """Path postfix templates: the part of Gazette's that names fragments by date, Hive style.
 
-Gazette takes any Go text/template. The one form seen in practice formats the time of the fragment's
-first append, and that is the one form known here::
+Gazette accepts any Go text/template. This broker supports the one form seen in practice, which formats the
+time of the fragment's first append::
 
     date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}/hour={{ .Spool.FirstAppendTime.Format "15" }}
 """
@@ -27,7 +27,7 @@ def render_postfix(template: str, first_append_time: float) -> str:
     """Return the path postfix of a spool first appended to at this Unix time, in UTC.
 
     Raises:
-        ProtocolError: the template is not of the known form, or gives no clean path.
+        ProtocolError: the template is not of the supported form, or gives no clean path.
 
     >>> render_postfix('date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}', 1795240680.0)
     'date=2026-11-21'
@@ -42,8 +42,8 @@ def render_postfix(template: str, first_append_time: float) -> str:
 
 
 def _render_action(action: str, moment: datetime) -> str:
-    found = _TIME_FORMAT.fullmatch(action)
-    if found is None:
-        known = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
-        raise ProtocolError(WHERE, f"this broker knows {known} only, got {action!r}")
-    return _LAYOUT_TOKEN.sub(lambda token: moment.strftime(_STRFTIME[token[0]]), found[1])
+    time_format = _TIME_FORMAT.fullmatch(action)
+    if time_format is None:
+        example = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
+        raise ProtocolError(WHERE, f"this broker supports only {example}, got {action!r}")
+    return _LAYOUT_TOKEN.sub(lambda token: moment.strftime(_STRFTIME[token[0]]), time_format[1])

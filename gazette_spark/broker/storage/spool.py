@@ -37,7 +37,7 @@ _NO_SUM = bytes(20)
 
 
 class _OpenFile:
-    """An open file, closed when nobody holds it any more: no thread meets another file under its number."""
+    """An open file, closed with its last reference, so that no thread reads another file under its number."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.fd = open_regular_fd(path, flags)
@@ -63,7 +63,7 @@ class SpoolData(_OpenFile):
 
 
 class Spool:
-    """One spool. Its journal sees to it that one thread at a time changes it."""
+    """One spool. Its journal ensures that one thread at a time changes it."""
 
     def __init__(self, stem: Path, header: SpoolHeader, *, fsync: bool) -> None:
         self.stem = stem
@@ -126,6 +126,9 @@ class Spool:
         """Make the staged bytes part of the spool, durably before it returns."""
         changed = None if registers == self.registers else registers
         record = CommitRecord(self._staged_end, self._staged_sum.digest(), now, changed)
+        # The record goes to the disk last, after everything it refers to: recovery takes a record as proof
+        # that the append is complete. The state in memory follows the record, so a failed write leaves the
+        # old end.
         self.write_header()
         if self._fsync:
             os.fdatasync(self.data().fd)
@@ -187,7 +190,7 @@ class Spool:
     def delete(self) -> None:
         """Remove the files. A reader that holds the data keeps it."""
         self.release()
-        for suffix in (".log", ".data"):  # The log first: data without a log is nothing.
+        for suffix in (".log", ".data"):  # The log first: recovery ignores data without a log.
             self.stem.with_suffix(suffix).unlink(missing_ok=True)
 
     def _append_to_log(self, line: bytes) -> None:
@@ -199,7 +202,8 @@ class Spool:
             if self._fsync:
                 os.fdatasync(fd)
         except OSError:
-            os.ftruncate(fd, self._log_bytes)  # Half a record must not precede the next one.
+            # Half a record would run into the next one, and a broker with a damaged log does not start.
+            os.ftruncate(fd, self._log_bytes)
             raise
         self._log_bytes += len(line)
 

@@ -44,8 +44,8 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
     try:
         value = parse_json(text)
         if value["format_version"] != FORMAT_VERSION:
-            found = value["format_version"]
-            problem = f"its state has format_version {found}, this code reads {FORMAT_VERSION}"
+            version = value["format_version"]
+            problem = f"its state has format_version {version}, this code reads {FORMAT_VERSION}"
             raise BrokerRootError(root, problem)
         items = dict(_entries(kind, value[kind.plural]))
         return Catalog(kind, value["cluster_id"], value["revision"], items, frozenset(value["retired"]))

@@ -42,7 +42,7 @@ class Consumer:
         names: Collection[str],
     ) -> None:
         """Note what it has from now on."""
-        self.told.append(("prepare", sorted(after.held_by(self.member))))
+        self.told.append(("prepare", sorted(after.items_of(self.member))))
 
     def settle(
         self,
@@ -51,12 +51,12 @@ class Consumer:
         names: Collection[str],
     ) -> None:
         """Note what it had until now."""
-        self.told.append(("settle", sorted(before.held_by(self.member))))
+        self.told.append(("settle", sorted(before.items_of(self.member))))
 
 
 def open_keyspace(root: Path) -> Keyspace[pc.ShardSpec]:
     """Open a keyspace of shards, each with as many hot standbys as it asks for."""
-    return Keyspace(root, SHARDS, fsync=False, wanted=lambda spec: 1 + spec.hot_standbys)
+    return Keyspace(root, SHARDS, fsync=False, replica_count=lambda spec: 1 + spec.hot_standbys)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_catalog_of_shards_survives(tmp_path: Path) -> None:
     assert again.state.catalog == first.state.catalog
     again.close()
     with pytest.raises(BrokerRootError, match="journals"):
-        Keyspace(tmp_path, JOURNALS, fsync=False, wanted=lambda _spec: 1)
+        Keyspace(tmp_path, JOURNALS, fsync=False, replica_count=lambda _spec: 1)
 
 
 def test_a_revision_is_waited_for(keyspace: Keyspace[pc.ShardSpec]) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark._server.topology import Member, Slots, assign, make_route, promote, same_route
-from gazette_spark.broker.api.resolver import resolve_route
-from gazette_spark.broker.registry import replicas_wanted
+from gazette_spark.broker.api.call import resolve_route
+from gazette_spark.broker.registry import replica_count
 from gazette_spark.protocol import protocol_pb2 as pb
 
 ONE, TWO, THREE = (Member(zone, f"broker-{n}", f"http://b{n}:80") for n, zone in enumerate("abc", 1))
@@ -84,7 +84,7 @@ def test_route_is_in_order() -> None:
 def test_suspended_journals_want_fewer_replicas(level: pb.JournalSpec.Suspend.Level, wanted: int) -> None:
     """A suspended journal has one replica or none."""
     spec = pb.JournalSpec(replication=2, suspend=pb.JournalSpec.Suspend(level=level))
-    assert replicas_wanted(spec) == wanted
+    assert replica_count(spec) == wanted
 
 
 FULL = pb.JournalSpec(name="a/journal", suspend=pb.JournalSpec.Suspend(level=pb.JournalSpec.Suspend.FULL))
