@@ -259,7 +259,7 @@ def _parse_list(text: str) -> Iterator[str]:
     while at < len(text):
         match = _ELEMENT.match(text, at)
         if not match:
-            raise ProtocolError("LabelSelector", f"cannot parse {text[at:]!r} of the list ({text})")
+            raise ProtocolError("LabelSelector", f"cannot parse {text[at:]!r} of the list {text!r}")
         yield match[1]
         at = match.end()
 

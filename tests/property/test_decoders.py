@@ -313,9 +313,12 @@ def _escape(decode: Callable[[str], object], text: str) -> str | None:
     try:
         decode(text)
     except GazetteError as error:
-        str(error).encode()
+        try:
+            str(error).encode()
+        except UnicodeEncodeError:  # Neither a log nor a terminal could show it.
+            return ascii(f"{error} for {text[:120]}")
     except Exception as error:  # noqa: BLE001 - whatever it is, the test names it
-        return f"{type(error).__name__}: {str(error)[:80]} for {text[:120]!r}"
+        return ascii(f"{type(error).__name__}: {str(error)[:80]} for {text[:120]}")
     return None
 
 
