@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-LOG_TAIL_LINES = 30
+LOG_TAIL_LINES = 40
 """Lines of the log that a failure shows."""
 
 
