@@ -15,7 +15,6 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
 from gazette_spark.lag.feeds import DeltaLog, masked_url
-from gazette_spark.ledger.delta_reader import directory_history
 from gazette_spark.ledger.entry import LedgerState
 from gazette_spark.ledger.history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.locations import local_path
@@ -98,10 +97,8 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
 
 def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     """Show the ledger in a table's history."""
-    history = DeltaLog(table).rows(None) if "://" in table else list(directory_history(Path(table)))
+    history = DeltaLog(table).rows(None)
     table = masked_url(table)
-    if not history:
-        raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
     states: dict[str, LedgerState] = {}
     for name in [app_id] if app_id else app_ids(history):
         state = read_state(lambda limit: history[:limit], name, table=table, entries=1)

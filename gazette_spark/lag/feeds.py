@@ -228,7 +228,8 @@ class DeltaLog:
         except (OSError, ValueError) as error:
             raise InputError(f"table {self._location} cannot be read: {error}") from error
         if not rows:
-            raise InputError(f"table {self._location} cannot be read: there is no commit in its _delta_log")
+            problem = "there is no commit in its _delta_log"
+            raise InputError(f"{self._location} is no Delta table: {problem}")
         return rows
 
 

@@ -50,7 +50,8 @@ def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterat
     """Yield the commits left in the log of a table in an object store, newest first.
 
     ``deltalake`` 1.6.6 gives an empty history of a table whose location contains ``#`` or ``?``, although it
-    reads the files of its log. So these are read here, one request each.
+    reads the files of its log. So these are read here, one request each. Other tables are left to
+    ``deltalake``, which reads many files at a time.
     """
     if not {"#", "?"} & set(location):
         yield from map(history_row, table.history(limit))
