@@ -80,7 +80,11 @@ class JournalIdentities:
 
         A ledger's fingerprints are to be taken first: the sink compares by their ranges.
         """
-        new = {journal: each for journal, each in recorded.items() if journal not in self._fingerprints}
+        new = {
+            journal: fingerprint
+            for journal, fingerprint in recorded.items()
+            if journal not in self._fingerprints
+        }
         self._fingerprints |= new
         self._unverified |= new.keys()
 
@@ -201,13 +205,13 @@ class JournalIdentities:
             last = self._fingerprints.get(journal)
             if last is not None and last.end == reached[journal]:
                 recorded[journal] = last
-        recorded |= {journal: each for journal, each in self._renewed.items() if journal in reached}
+        recorded |= {journal: renewed for journal, renewed in self._renewed.items() if journal in reached}
         self._planned_ends, self._renewed = {}, {}
         return recorded
 
     def has_all(self, fingerprints: Mapping[str, Fingerprint]) -> bool:
         """Say whether these are the last fingerprints of their journals."""
-        return all(self._fingerprints.get(journal) == each for journal, each in fingerprints.items())
+        return fingerprints.items() <= self._fingerprints.items()
 
     def pinned(self, offsets: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
         """Return the fingerprints of journals whose first offset is pinned.

@@ -23,7 +23,6 @@ HEADER = pb.Header(
 FRAGMENT = Fragment("a/journal", 10, 20, bytes(range(20)), pb.SNAPPY).to_pb()
 REGISTERS = pb.LabelSet(labels=[pb.Label(name="author", value="x")])
 BAD_LABELS = pb.LabelSet(labels=[pb.Label(name="x")])
-BAD_SELECTOR = pb.LabelSelector(include=BAD_LABELS)
 BAD_HEADER = pb.Header()
 
 Case = tuple[Callable[..., None], Any, str]
