@@ -1,10 +1,11 @@
-"""What ``gazctl journals suspend`` and ``reset-head`` do, by a client's calls."""
+"""What operators do to journals, by a client's calls: suspend, delete, create again, reset the head."""
 
 from __future__ import annotations
 
 from gazette_spark import Client
 from gazette_spark.errors import SuspendedError, WrongAppendOffsetError
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.waiting import wait_until
 
 
 def suspend_journal(client: Client, journal: str) -> bool:
@@ -24,3 +25,15 @@ def reset_head(client: Client, journal: str) -> int | None:
     except WrongAppendOffsetError:
         return None
     return head
+
+
+def delete_journal(client: Client, journal: str) -> None:
+    """Delete a journal; its stored fragments stay."""
+    client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
+
+
+def create_over_fragments(client: Client, spec: pb.JournalSpec, end: int) -> None:
+    """Create a journal whose stored fragments end at an offset, and have it take appends there."""
+    client.apply([pb.ApplyRequest.Change(upsert=spec)])
+    wait_until("the stored fragments to be listed", lambda: client.write_head(spec.name) == end)
+    wait_until("the head to be reset", lambda: reset_head(client, spec.name) == end)

@@ -24,7 +24,7 @@ from gazette_spark.client import journal_spec
 from gazette_spark.errors import JournalRecreatedError, TableRefusedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
-from tests.rig.upkeep import reset_head
+from tests.rig.upkeep import create_over_fragments, delete_journal
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
@@ -79,16 +79,14 @@ class Orders:
         """Delete the journal and create it again, over its stored fragments, to an end, or over nothing."""
         client = self.journals.client
         end = client.write_head(self.name) if end is None else end
-        client.apply([pb.ApplyRequest.Change(delete=self.name, expect_mod_revision=-1)])
+        delete_journal(client, self.name)
         stored = self.journals.broker.file_root / self.name
         if emptied and stored.exists():
             shutil.rmtree(stored)
         if emptied:
             self.journals.create("a", **SPEC)
         else:
-            client.apply([pb.ApplyRequest.Change(upsert=journal_spec(self.name, **SPEC))])
-            wait_until("the store to be listed", lambda: client.write_head(self.name) == end)
-            wait_until("the head to be reset", lambda: reset_head(client, self.name) == end)
+            create_over_fragments(client, journal_spec(self.name, **SPEC), end)
 
     def sink(self, **given: str) -> DeltaSink:
         return DeltaSink("orders", path=str(self.root / "table"), **given)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +20,7 @@ from gazette_spark._planning.states import StateFiles
 from gazette_spark.client import journal_spec
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.upkeep import reset_head, suspend_journal
-from tests.waiting import wait_until
+from tests.rig.upkeep import create_over_fragments, delete_journal, suspend_journal
 
 RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING, _ack_offset BIGINT"
 """Columns of committed messages."""
@@ -140,7 +140,7 @@ class MessageJournals(FileJournalSet):
         with Client(self._endpoint, timeout_s=30) as client:
             for name in self.names():
                 suspend_journal(client, self.full_name(name))  # Stores what the broker holds.
-                self._delete(client, name)
+                delete_journal(client, self.full_name(name))
                 original = self._store / self.full_name(name)
                 if original.exists():
                     original.rename(self._set_aside(name))
@@ -150,27 +150,15 @@ class MessageJournals(FileJournalSet):
                 client.append(self.full_name(name), content + b"".join(lines[-3:]))
             yield
             for name in self.names():
-                self._delete(client, name)
-                replacement = self._store / self.full_name(name)
-                if replacement.exists():
-                    replacement.rename(self._set_aside(name).with_suffix(f".{uuid.uuid4().hex[:8]}"))
+                delete_journal(client, self.full_name(name))
+                shutil.rmtree(self._store / self.full_name(name), ignore_errors=True)
                 if (original := self._set_aside(name)).exists():
                     original.rename(self._store / self.full_name(name))
-                client.apply([pb.ApplyRequest.Change(upsert=self._spec(name))])
-                self._reach_end(client, name)
+                create_over_fragments(client, self._spec(name), (self._files / name).stat().st_size)
 
     def _set_aside(self, name: str) -> Path:
         assert self._store is not None
         return (self._store / self.full_name(name)).with_name(f"{name}-original")
-
-    def _delete(self, client: Client, name: str) -> None:
-        client.apply([pb.ApplyRequest.Change(delete=self.full_name(name), expect_mod_revision=-1)])
-
-    def _reach_end(self, client: Client, name: str) -> None:
-        """Wait until a journal over stored fragments takes appends at their end."""
-        journal, end = self.full_name(name), (self._files / name).stat().st_size
-        wait_until("the stored fragments", lambda: client.write_head(journal) == end)
-        wait_until("the head to be reset", lambda: reset_head(client, journal) == end)
 
     def full_name(self, name: str) -> str:
         """Return the journal's name."""
