@@ -77,6 +77,8 @@ logger = logging.getLogger(__name__)
 DRAIN_S = 5.0
 """Seconds that a shard which is told to stop waits for a commit and acknowledgements under way."""
 
+FIRST_DEFERRED = "the application deferred the first message of a transaction, which would be empty"
+
 SKIPPED = DROPPED | {Outcome.ACK_ROLLBACK}
 """Outcomes after which a message is read through, and never delivered."""
 
@@ -212,8 +214,7 @@ class Transactions:
             TransactionOrderError: it is the first one.
         """
         if self.consumed_messages == 0:
-            problem = "the application deferred the first message of a transaction, which would be empty"
-            raise TransactionOrderError(problem)
+            raise TransactionOrderError(FIRST_DEFERRED)
         self.reads = False
 
     def tick(self, now_s: float) -> None:
@@ -290,18 +291,17 @@ class ApplicationCalls:
 
     def consume(self, envelope: Envelope) -> bool:
         """Have the application consume a message; False: it defers the message to the next transaction."""
-        step = f"consume_message of journal {envelope.journal!r}, offset {envelope.begin}"
+        # Called for each message, so the text of an error is made only where there is one.
         try:
-            self._call(
-                step,
-                lambda: self._app.consume_message(self._shard, self._store, envelope, self._publisher),
-            )
-        except DeferToNextTransaction as error:
+            self._app.consume_message(self._shard, self._store, envelope, self._publisher)
+        except Exception as error:
+            step = f"consume_message of journal {envelope.journal!r}, offset {envelope.begin}"
+            if not isinstance(error, DeferToNextTransaction):
+                raise failed(self._shard.spec.id, step, error) from error
             if self._consumed_messages:
                 return False
             # The next transaction would begin with the same message, and so would all that follow.
-            problem = "the application deferred the first message of a transaction, which would be empty"
-            raise failed(self._shard.spec.id, step, TransactionOrderError(problem)) from error
+            raise failed(self._shard.spec.id, step, TransactionOrderError(FIRST_DEFERRED)) from error
         self._consumed_messages += 1
         return True
 
@@ -326,8 +326,6 @@ class ApplicationCalls:
     def _call(self, step: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except DeferToNextTransaction:
-            raise
         except Exception as error:
             raise failed(self._shard.spec.id, step, error) from error
 
