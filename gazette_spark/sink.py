@@ -456,7 +456,7 @@ class DeltaSink:
                 "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
             )
             raise QueryCheckpointError("?", problem)
-        mode = self._output_mode or (query and str(query.outputMode()))
+        mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java says "Update".
         if mode:
             check_output_mode(mode, self._upsert)
         exists = self._checked or self._check_table(df, root) is not None
@@ -464,7 +464,7 @@ class DeltaSink:
         if not mode and batch.stateful:
             # Without state, update gives the rows of append, and Spark refuses complete.
             raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
-        batch = replace(batch, output_mode=(mode or "append").lower())
+        batch = replace(batch, output_mode=mode or "append")
         self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
         self._seen = table.attempt
         if not exists:

@@ -51,7 +51,7 @@ JOB_TIMEOUT_S = 480
 ROTATING_S = 10.0
 """Seconds a token of the stream that idles is valid: its batches have to end within them."""
 
-OUR_ERROR = re.compile(r"gazette_spark\.errors\.\w+\.(\w+Error: .*)")
+OUR_ERROR = re.compile(r"gazette_spark\.errors\.(\w+Error: .*)")
 """The line of a traceback that is ours, without the module."""
 
 CONF = {
