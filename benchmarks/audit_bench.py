@@ -20,7 +20,7 @@ from harness import MEGABYTE, REPORT, machine, parse_size, write_section
 from pyspark.sql import SparkSession
 
 from gazette_spark import DeltaSink, backfill, local_spark, register
-from gazette_spark.ledger.row_digest import AuditedRows
+from gazette_spark._ledger.row_digest import AuditedRows
 from tests.rig.row_digest import digest_of
 
 KINDS = ("raw", "json")

@@ -31,7 +31,7 @@ from harness import REPORT, machine, write_section
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, local_spark
-from gazette_spark.ledger.entry import parse_whole_entry
+from gazette_spark._ledger.entry import parse_whole_entry
 
 APP_ID = "bench"
 ROWS = 1000

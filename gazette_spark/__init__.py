@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
     from gazette_spark._backfill import Backfilled as Backfilled
     from gazette_spark._backfill import backfill as backfill
+    from gazette_spark._delta.new_table import NewTable as NewTable
+    from gazette_spark._delta.upsert import Upsert as Upsert
     from gazette_spark._ingest import ingest as ingest
     from gazette_spark._ingest import ingest_batch as ingest_batch
-    from gazette_spark.audit.verify import Report as Report
-    from gazette_spark.audit.verify import verify_table as verify_table
+    from gazette_spark._ledger.dead_letters import DeadLetters as DeadLetters
+    from gazette_spark._ledger.entry import LedgerEntry as LedgerEntry
+    from gazette_spark._verify.verify import Report as Report
+    from gazette_spark._verify.verify import verify_table as verify_table
     from gazette_spark.broker import EmbeddedBroker as EmbeddedBroker
     from gazette_spark.client import Client as Client
     from gazette_spark.errors import *  # noqa: F403 - all error classes
-    from gazette_spark.ledger.dead_letters import DeadLetters as DeadLetters
-    from gazette_spark.ledger.entry import LedgerEntry as LedgerEntry
     from gazette_spark.listener import LagListener as LagListener
     from gazette_spark.listener import count_malformed as count_malformed
     from gazette_spark.offsets import JournalOffsets as JournalOffsets
     from gazette_spark.session import local_spark as local_spark
     from gazette_spark.sink import DeltaSink as DeltaSink
-    from gazette_spark.table.new_table import NewTable as NewTable
-    from gazette_spark.table.upsert import Upsert as Upsert
 
 # PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
 # child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
@@ -52,17 +52,17 @@ __version__ = VERSION
 _MODULES = {
     "_backfill": ("Backfilled", "backfill"),
     "_ingest": ("ingest", "ingest_batch"),
-    "audit.verify": ("Report", "verify_table"),
+    "_verify.verify": ("Report", "verify_table"),
     "broker": ("EmbeddedBroker",),
     "client": ("Client",),
-    "ledger.dead_letters": ("DeadLetters",),
-    "ledger.entry": ("LedgerEntry",),
+    "_ledger.dead_letters": ("DeadLetters",),
+    "_ledger.entry": ("LedgerEntry",),
     "listener": ("LagListener", "count_malformed"),
     "offsets": ("JournalOffsets",),
     "session": ("local_spark",),
     "sink": ("DeltaSink",),
-    "table.new_table": ("NewTable",),
-    "table.upsert": ("Upsert",),
+    "_delta.new_table": ("NewTable",),
+    "_delta.upsert": ("Upsert",),
 }
 """Names that are loaded when they are first used, by module; beside them are all classes of errors."""
 

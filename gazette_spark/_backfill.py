@@ -27,17 +27,17 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from gazette_spark._delta.preflight import check_workers
+from gazette_spark._delta.session import session_or_active
+from gazette_spark._options.query_range import LATEST
+from gazette_spark._options.source import RANGE_OPTIONS, SourceOptions, parse_options
 from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import OptionError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
-from gazette_spark.options.query_range import LATEST
-from gazette_spark.options.source import RANGE_OPTIONS, SourceOptions, parse_options
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.sink import DeltaSink
-from gazette_spark.table.preflight import check_workers
-from gazette_spark.table.session import session_or_active
 
 log = logging.getLogger(__name__)
 

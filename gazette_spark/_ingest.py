@@ -30,19 +30,19 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark._backfill import Backfilled, backfill
-from gazette_spark.data_files.target import (
+from gazette_spark._data_files.target import (
     DEFAULT_FILE_BYTES,
     DEFAULT_INDEXED_LEAVES,
     FILES_SCHEMA,
     FileTarget,
 )
+from gazette_spark._delta.file_commits import OTHER_WAY, FileCommits
+from gazette_spark._delta.preflight import check_delta
+from gazette_spark._delta.schema_fit import Unfit, bare, fit
+from gazette_spark._delta.session import session_or_active
+from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
-from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.sink import DeltaSink
-from gazette_spark.table.file_commits import OTHER_WAY, FileCommits
-from gazette_spark.table.preflight import check_delta
-from gazette_spark.table.schema_fit import Unfit, bare, fit
-from gazette_spark.table.session import session_or_active
 
 PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """Types of partition columns: each value has exactly one text, so equal values share a partition."""

@@ -7,7 +7,7 @@ Why a row is neither lost nor doubled:
 - **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
   it with the offsets that Spark wrote into the query checkpoint for this batch. It writes only rows that
   continue the table, byte by byte. It skips a batch that the table has, and refuses anything else
-  (:mod:`gazette_spark.ledger.decision`). The source gives the same rows for the same offsets, always.
+  (:mod:`gazette_spark._ledger.decision`). The source gives the same rows for the same offsets, always.
 - **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
   entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
 - **A commit that raises no error may still have been skipped.** Delta silently skips a transaction number it
@@ -24,7 +24,7 @@ query checkpoint copied, second writer    an entry of another: one of the two is
 ========================================  ================================================
 
 :meth:`DeltaSink._commit` tells how one batch gets into the table, from top to bottom. Rows that do not fit
-can go to a second table (:mod:`gazette_spark.ledger.dead_letters`): its commit comes first, and the table
+can go to a second table (:mod:`gazette_spark._ledger.dead_letters`): its commit comes first, and the table
 stays the authority.
 
 The source's first batch is empty and pins the start of the query. It makes the table and its first entry. On
@@ -48,14 +48,52 @@ from tempfile import gettempdir
 from typing import Any
 
 # First of all, because it says which package is missing.
-from gazette_spark.table.writers import AppendWriter, FileWriter, MergeWriter  # isort: skip
+from gazette_spark._delta.writers import AppendWriter, FileWriter, MergeWriter  # isort: skip
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from gazette_spark._delta.adopt import adopt, adopt_recreated
+from gazette_spark._delta.batch_digest import audit_rows
+from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, close_letters
+from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
+from gazette_spark._delta.file_commits import FileCommits
+from gazette_spark._delta.files import clear_unfinished, has_files, is_classic, without_space
+from gazette_spark._delta.heartbeat import Heartbeat
+from gazette_spark._delta.java_errors import short_java_error
+from gazette_spark._delta.new_table import NewTable
+from gazette_spark._delta.preflight import check_delta, check_workers, gazette_options
+from gazette_spark._delta.query_batches import QueryBatches, keep_state
+from gazette_spark._delta.row_steps import TableLayout, fit_columns
+from gazette_spark._delta.schema_fit import Unfit
+from gazette_spark._delta.session import session_or_active
+from gazette_spark._delta.small_files import compact, compaction_due
+from gazette_spark._delta.start_checks import (
+    check_alone,
+    check_key_types,
+    check_places,
+    warn_of_other_writers,
+)
+from gazette_spark._delta.trim import trim
+from gazette_spark._delta.upsert import Upsert
+from gazette_spark._delta.violations import named_rows
 from gazette_spark._frames import without_internal_frames
+from gazette_spark._ledger.dead_letters import DeadLetters
+from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
+from gazette_spark._ledger.entry import (
+    Batch,
+    LedgerEntry,
+    Mode,
+    SkippedGap,
+    entry_without_rows,
+    least_offsets,
+    ranges_text,
+    unknown_journals,
+)
+from gazette_spark._ledger.positions import GroupCommit, table_commits
+from gazette_spark._ledger.query_checkpoint import offsets_directory
 from gazette_spark.errors import (
     GazetteError,
     NoSpaceError,
@@ -66,41 +104,8 @@ from gazette_spark.errors import (
     TableRefusedError,
 )
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger.dead_letters import DeadLetters
-from gazette_spark.ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
-from gazette_spark.ledger.entry import (
-    Batch,
-    LedgerEntry,
-    Mode,
-    SkippedGap,
-    entry_without_rows,
-    least_offsets,
-    ranges_text,
-    unknown_journals,
-)
-from gazette_spark.ledger.positions import GroupCommit, table_commits
-from gazette_spark.ledger.query_checkpoint import offsets_directory
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.spark_versions import ADMISSION_CONTROL
-from gazette_spark.table.adopt import adopt, adopt_recreated
-from gazette_spark.table.batch_digest import audit_rows
-from gazette_spark.table.dead_letter_table import DeadLetterTable, SplitBatch, close_letters
-from gazette_spark.table.delta_table import DeltaTable, TableDetail, TableSnapshot
-from gazette_spark.table.file_commits import FileCommits
-from gazette_spark.table.files import clear_unfinished, has_files, is_classic, without_space
-from gazette_spark.table.heartbeat import Heartbeat
-from gazette_spark.table.java_errors import short_java_error
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.preflight import check_delta, check_workers, gazette_options
-from gazette_spark.table.query_batches import QueryBatches, keep_state
-from gazette_spark.table.row_steps import TableLayout, fit_columns
-from gazette_spark.table.schema_fit import Unfit
-from gazette_spark.table.session import session_or_active
-from gazette_spark.table.small_files import compact, compaction_due
-from gazette_spark.table.start_checks import check_alone, check_key_types, check_places, warn_of_other_writers
-from gazette_spark.table.trim import trim
-from gazette_spark.table.upsert import Upsert
-from gazette_spark.table.violations import named_rows
 
 log = logging.getLogger(__name__)
 

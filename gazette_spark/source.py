@@ -33,19 +33,19 @@ except ModuleNotFoundError as missing:
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._options.security import OPEN, Security
+from gazette_spark._options.source import SourceOptions, parse_options
+from gazette_spark._options.table import TARGET_OPTION
+from gazette_spark._options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark._planning.access import TaskCredentials, open_journals, opened_pieces
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.columns import RAW_DDL
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.task import RowReader
 from gazette_spark._planning.tracked_position import TrackedPosition
-from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
-from gazette_spark.options.security import OPEN, Security
-from gazette_spark.options.source import SourceOptions, parse_options
-from gazette_spark.options.table import TARGET_OPTION
-from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.spark_versions import (
     ADMISSION_CONTROL,
     ARROW_STREAM_WRITES,
@@ -60,15 +60,15 @@ if TYPE_CHECKING:
     # planner, nor what writes.
     from gazette_spark._planning.gaps import GapsReader
     from gazette_spark._planning.plan import Planner
+    from gazette_spark._write.spark_writer import BatchWriter, StreamWriter
     from gazette_spark.client import Client
-    from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
 
 
 @hide_internal_frames
 class GazetteDataSource(DataSource):
-    """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.source.OPTIONS`."""
+    """Journals of a Gazette cluster; the options are in :data:`gazette_spark._options.source.OPTIONS`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Spark asks not to override this, but it is the first call, whatever the purpose of the source: at
@@ -119,13 +119,13 @@ class GazetteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
-        from gazette_spark.write.spark_writer import BatchWriter
+        from gazette_spark._write.spark_writer import BatchWriter
 
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
-        from gazette_spark.write.spark_writer import RowStreamWriter, StreamWriter
+        from gazette_spark._write.spark_writer import RowStreamWriter, StreamWriter
 
         kind = StreamWriter if ARROW_STREAM_WRITES else RowStreamWriter
         return kind(parse_write_options(self.options), schema, overwrite=overwrite)
@@ -174,7 +174,7 @@ class _Reader:
             for journals, piece in opened:
                 yield from rows.rows(journals, piece)
             return
-        from gazette_spark.data_files.writer import write_files  # Most queries do without.
+        from gazette_spark._data_files.writer import write_files  # Most queries do without.
 
         pieces = (
             (f"journal={piece.journal} begin={piece.begin} end={piece.end}", rows.rows(journals, piece))

@@ -6,7 +6,7 @@
 admission control          no   no   :class:`~gazette_spark.source.TrackingStreamReader` follows the query; a
                                      run under Trigger.AvailableNow is one batch
 a source's write heads     no   no   progress has those of the journals that a position is behind in
-Arrow writers of streams   no   yes  :class:`~gazette_spark.write.spark_writer.RowStreamWriter` takes rows
+Arrow writers of streams   no   yes  :class:`~gazette_spark._write.spark_writer.RowStreamWriter` takes rows
 =========================  ===  ===  =========================================================================
 
 Later ones have all of it. Code asks for a capability here, never for a version.

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gazette_spark._options.source import OPTIONS
+from gazette_spark._options.table import Option
+from gazette_spark._options.write import WRITE_OPTIONS
 from gazette_spark.errors import OptionError
-from gazette_spark.options.source import OPTIONS
-from gazette_spark.options.table import Option
-from gazette_spark.options.write import WRITE_OPTIONS
 from tools.error_page import between_marks
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
+from gazette_spark._options.security import Security
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
-from gazette_spark.options.security import Security
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.tokens import KeySet
 
 if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do without.

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from gazette_spark.options.source import SourceOptions
+    from gazette_spark._options.source import SourceOptions
 
 FLOOR_PARTS = 4
 """A journal's share is at least this part of an equal share, or its whole backlog if that is less."""

@@ -19,9 +19,9 @@ from pyspark.sql.types import (
 from gazette_spark._formats import metadata
 from gazette_spark._formats.metadata import is_labels_type
 from gazette_spark._formats.registry import FORMAT_FRAMINGS
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
-from gazette_spark.options.source import SourceOptions
 
 RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
 """Columns of ``format=raw`` when the query gives no schema."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 from gazette_spark._formats.arrays import int64_array
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.metadata import ACK_OFFSET, CLOCK, FLAGS, PRODUCER, UUID
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.cutter import Gap, PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.reads import JournalSource, skipped_spans
@@ -33,7 +34,6 @@ from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import Locator, locator_for
 from gazette_spark.message.uuid_columns import UuidReader, uuid_reader
 from gazette_spark.message.uuids import ACK_TXN, UuidColumns, uuid_texts
-from gazette_spark.options.source import SourceOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt

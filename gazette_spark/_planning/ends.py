@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gazette_spark._formats.framing import Block, RecordFraming
+from gazette_spark._options.query_range import EARLIEST, LATEST
 from gazette_spark._planning.admission import Backlog
 from gazette_spark._planning.boundary import ReadWindow, limited_end, window_of, window_reader
 from gazette_spark._planning.cutter import Cutter
@@ -21,7 +22,6 @@ from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView
 from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import FINGERPRINT_BYTES, JournalOffsets
-from gazette_spark.options.query_range import EARLIEST, LATEST
 
 log = logging.getLogger(__name__)
 

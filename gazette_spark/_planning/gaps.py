@@ -11,6 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType
 
 from gazette_spark._frames import hide_internal_frames
+from gazette_spark._options.query_range import EARLIEST, LATEST
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.identities import JournalIdentities
 from gazette_spark._planning.listing import RequestedJournals, selector_of
 from gazette_spark._planning.reads import JournalSource
@@ -18,8 +20,6 @@ from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView, offset_at
 from gazette_spark.client._read.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError, OptionError
-from gazette_spark.options.query_range import EARLIEST, LATEST
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.fragments import Fragment
 
 

@@ -29,15 +29,15 @@ from pyspark.sql.types import StructType
 from gazette_spark._formats import json_infer, metadata
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.registry import FORMAT_FRAMINGS, framing_named, json_dialect
+from gazette_spark._options.query_range import EARLIEST, LATEST, OffsetChoice
+from gazette_spark._options.schema_hints import field, struct, with_hints
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client._read.fragment import without_query
 from gazette_spark.errors import DamagedFileError, JsonError, OptionError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
-from gazette_spark.options.schema_hints import field, struct, with_hints
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.seal import seal, unseal
 from gazette_spark.strict_json import parse_json
 

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.errors import GazetteError, WatchUnsupportedError
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set, parse_selector
 

@@ -29,6 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gazette_spark._formats.metadata import Labels
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.access import open_client, show_logs
 from gazette_spark._planning.admission import (
     Backlog,
@@ -58,7 +59,6 @@ from gazette_spark.offsets import (
     changed,
     check_forward,
 )
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.spans import joined
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import urlsplit
 
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.store_layout import (
     FragmentCoverage,
@@ -44,7 +45,6 @@ from gazette_spark.errors import (
     JournalNotFoundError,
 )
 from gazette_spark.locations import path_of_url
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
     PREFIX,
@@ -90,7 +90,7 @@ class StoreFiles(Protocol):
 
 
 def open_store(url: str) -> StoreFiles:
-    """Return the store of a URL that ``options.store.parse_store`` has checked.
+    """Return the store of a URL that ``_options.store.parse_store`` has checked.
 
     Raises:
         FragmentStoreError: pyarrow cannot open it.

@@ -18,13 +18,13 @@ from gazette_spark._formats import metadata
 from gazette_spark._formats.metadata import Labels, labels_array
 from gazette_spark._formats.registry import framing_named, row_parser
 from gazette_spark._formats.rows import RowParser
+from gazette_spark._options.query_range import EARLIEST, OffsetChoice
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.columns import check_schema, format_of
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece, tasks
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.errors import OptionError
-from gazette_spark.options.query_range import EARLIEST, OffsetChoice
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.spark_versions import arrow_schema
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.metadata import Labels
 from gazette_spark._formats.registry import framing_name, framing_named
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.boundary import ReadWindow, record_end, window_reader
 from gazette_spark._planning.reads import JournalSource
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.labels import label_set, values_of

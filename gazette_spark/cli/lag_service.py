@@ -107,9 +107,9 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     After a restart it rebuilds the history from tables and query checkpoints.
     """
     try:
+        from gazette_spark._ledger.positions import now_ms as clock
         from gazette_spark.lag.api import Api
         from gazette_spark.lag.server import LagService
-        from gazette_spark.ledger.positions import now_ms as clock
     except ImportError as error:
         raise click.ClickException(f"{error.name} is missing: install gazette-spark[lag]") from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -209,8 +209,8 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
 
 def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) -> tuple[int, list[str]]:
     """Look once, and ``times`` more in the time; return the time and the failures of the last look."""
+    from gazette_spark._ledger.positions import now_ms as clock
     from gazette_spark.lag.feeds import poll_all
-    from gazette_spark.ledger.positions import now_ms as clock
 
     begun, pause = time.monotonic(), threading.Event()
     for look in range(times + 1):

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import click
 
+from gazette_spark._ledger.entry import LedgerState
+from gazette_spark._ledger.history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
 from gazette_spark.lag.feeds import DeltaLog, masked_url
-from gazette_spark.ledger.entry import LedgerState
-from gazette_spark.ledger.history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.locations import local_path
 from gazette_spark.offsets import JournalOffsets
 
@@ -80,7 +80,7 @@ def checked_location(table: str) -> str:
 
 def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
     """Show where a table's rows end; ask the broker only if they do not say it themselves."""
-    from gazette_spark.audit.data_ends import DeltaRows, RecordOptions, data_ends
+    from gazette_spark._verify.data_ends import DeltaRows, RecordOptions, data_ends
 
     rows = DeltaRows(table)
     journal_ends = data_ends(rows, None)

@@ -24,7 +24,7 @@ from gazette_spark.spark_start import log_tail, starting_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from gazette_spark.audit.verify import Report
+    from gazette_spark._verify.verify import Report
 
 DIFFERENT, NOT_VERIFIED = 1, 3
 """Exit codes; 2 is the command line's."""
@@ -139,8 +139,8 @@ def verify(
     location = table if remote else checked_location(table)
     try:
         check_spark(remote)
-        from gazette_spark.audit.verify import Accepted, verify_table
-        from gazette_spark.table.delta_table import DeltaTable
+        from gazette_spark._delta.delta_table import DeltaTable
+        from gazette_spark._verify.verify import Accepted, verify_table
 
         with ExitStack() as stack:
             client = None if entries_only else stack.enter_context(connect())

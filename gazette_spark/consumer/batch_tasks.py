@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from gazette_spark._options.write import WriteOptions
+from gazette_spark._write.spark_writer import open_client
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client._append.futures import finished_operation
 from gazette_spark.consumer.application import (
@@ -54,11 +56,9 @@ from gazette_spark.message.iterate import ReadCommitted, ReadUncommitted
 from gazette_spark.message.publisher import Publisher
 from gazette_spark.message.sequencer import HORIZON_NS, ReplayRange, Sequencer, SequencerCheckpoint
 from gazette_spark.message.uuids import ACK_TXN, split_uuid
-from gazette_spark.options.write import WriteOptions
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import split_meta
-from gazette_spark.write.spark_writer import open_client
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20

@@ -47,7 +47,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.query import StreamingQuery
 
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.files import clear_unfinished, delete_directory
+from gazette_spark._delta.new_table import NewTable
+from gazette_spark._delta.upsert import Upsert
+from gazette_spark._options.write import WriteOptions, parse_write_options
 from gazette_spark._planning.access import security_for_tasks
+from gazette_spark._write.spark_writer import open_client
 from gazette_spark.consumer.application import Application
 from gazette_spark.consumer.batch_driver import BatchDriver, Opened
 from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
@@ -57,14 +63,8 @@ from gazette_spark.consumer.resolver import ShardTable
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.errors import ClosedError, FencedError, MissingPackageError, OptionError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options.write import WriteOptions, parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.sink import DeltaSink
-from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.files import clear_unfinished, delete_directory
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.upsert import Upsert
-from gazette_spark.write.spark_writer import open_client
 
 COUNTED = "consumer/transactions"
 """Name under which the ledger counts transactions: no journal is read by it."""

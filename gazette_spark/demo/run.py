@@ -36,11 +36,11 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 
+from gazette_spark._ledger.positions import now_ms
 from gazette_spark.client import Client
 from gazette_spark.demo.events import JOURNALS, Writers
 from gazette_spark.demo.proof import Proof, compare
 from gazette_spark.errors import GazetteError
-from gazette_spark.ledger.positions import now_ms
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.spark_start import log_tail

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from gazette_spark._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from gazette_spark._ledger.positions import GroupCommit as GroupCommit
+    from gazette_spark._ledger.positions import now_ms as now_ms
     from gazette_spark.lag.feeds import CheckpointFeed as CheckpointFeed
     from gazette_spark.lag.feeds import HeadFeed as HeadFeed
     from gazette_spark.lag.feeds import TableFeed as TableFeed
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from gazette_spark.lag.rules import PartitionWindow as PartitionWindow
     from gazette_spark.lag.rules import Status as Status
     from gazette_spark.lag.rules import Thresholds as Thresholds
-    from gazette_spark.ledger.positions import GroupCommit as GroupCommit
-    from gazette_spark.ledger.positions import now_ms as now_ms
     from gazette_spark.query_progress import QueryLag as QueryLag
     from gazette_spark.query_progress import query_lag as query_lag
 
@@ -41,7 +41,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
         "history": ("Evaluator", "History", "HistoryOptions"),
         "monitor": ("Monitor",),
-        "..ledger.positions": ("GroupCommit", "now_ms"),
+        ".._ledger.positions": ("GroupCommit", "now_ms"),
         "..query_progress": ("QueryLag", "query_lag"),
         "rules": (
             "GroupStatus",

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.lag.rules import OffsetCommit
-from gazette_spark.ledger.positions import GroupCommit
 
 MAX_SAMPLES = 256
 """Maximum samples of write heads of a journal. Beyond it every second one is dropped: bounds get wider, not

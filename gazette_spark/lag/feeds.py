@@ -15,13 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark.errors import GazetteError, InputError
-from gazette_spark.lag.estimates import StoredFragment
-from gazette_spark.lag.group_lag import JournalStore, Unread
-from gazette_spark.lag.monitor import Monitor
-from gazette_spark.ledger.delta_reader import directory_history, named_errors, open_table, store_history
-from gazette_spark.ledger.history import HistoryRow, app_ids
-from gazette_spark.ledger.positions import (
+from gazette_spark._ledger.delta_reader import directory_history, named_errors, open_table, store_history
+from gazette_spark._ledger.history import HistoryRow, app_ids
+from gazette_spark._ledger.positions import (
     GroupCommit,
     checkpoint_commit,
     finished_batches,
@@ -29,7 +25,11 @@ from gazette_spark.ledger.positions import (
     reaches_back,
     table_commits,
 )
-from gazette_spark.ledger.query_checkpoint import parse_offsets
+from gazette_spark._ledger.query_checkpoint import parse_offsets
+from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.lag.estimates import StoredFragment
+from gazette_spark.lag.group_lag import JournalStore, Unread
+from gazette_spark.lag.monitor import Monitor
 from gazette_spark.locations import local_path
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, values_of

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.errors import InputError
 from gazette_spark.lag.estimates import (
     HOUR_MS,
@@ -38,7 +39,6 @@ from gazette_spark.lag.group_lag import (
 )
 from gazette_spark.lag.history import Evaluator, History
 from gazette_spark.lag.rules import PartitionStatus, Status, is_silent
-from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.offsets import Fingerprint
 from gazette_spark.query_progress import JournalTransactions
 

@@ -19,12 +19,12 @@ from typing import Any, Self, cast
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gazette_spark._ledger.positions import now_ms as clock
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.api import MAX_BODY_BYTES, PLAIN, Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.feeds import Feed, poll_all
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.notifier import Notifier
-from gazette_spark.ledger.positions import now_ms as clock
 from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
 from gazette_spark.protocol.connection_shares import ConnectionShares, client_of
 from gazette_spark.protocol.http_framing import FramingError, RequestFraming

@@ -26,8 +26,8 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, parse_entry
-from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_query_id
+from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, Positions, parse_entry
+from gazette_spark._ledger.query_checkpoint import parse_offsets, parse_query_id
 from gazette_spark.offsets import JournalOffsets
 
 Row = tuple[str, int, bytes]

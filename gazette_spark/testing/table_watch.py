@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gazette_spark.ledger.entry import parse_whole_entry
+from gazette_spark._ledger.entry import parse_whole_entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import pytest
 from gazette_spark import Client, JournalOffsets
 from gazette_spark._formats.fixed import frame
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import RecordError
-from gazette_spark.options.source import parse_options
 from tests.oracles import framings
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark import Client
 from gazette_spark._formats.fixed import frame
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning.inference import (
     MAX_JOURNALS,
     SAMPLING_TIMEOUT_S,
@@ -19,7 +20,6 @@ from gazette_spark._planning.inference import (
 )
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.options.source import parse_options
 from gazette_spark.source import GazetteDataSource
 from tests.rig.brokers import BrokerHandle
 

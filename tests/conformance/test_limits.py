@@ -7,12 +7,12 @@ import os
 import pytest
 
 from gazette_spark import Client, JournalOffsets
+from gazette_spark._options.source import parse_options
+from gazette_spark._options.table import Use
 from gazette_spark._planning.admission import ReadLimits
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OffsetError
-from gazette_spark.options.source import parse_options
-from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.conformance.wire import wait_for

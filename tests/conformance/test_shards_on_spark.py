@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from gazette_spark import Client
+from gazette_spark._options.write import parse_write_options
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import ShardServer
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.message import Publisher
-from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import BrokerHandle

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark import Client
+from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.plan import Planner
 from gazette_spark._planning.stores import listed_store, open_store
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import DataLossError, FragmentConflictError
-from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of

@@ -11,13 +11,13 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark._formats.framing import RowRefusal
+from gazette_spark._write.producer import TaskProducer
+from gazette_spark._write.transaction_journal import TAIL_BYTES, commit_transaction, read_state
+from gazette_spark._write.transactions import OPENING, Attempt, TransactionRecord
 from gazette_spark.errors import GazetteError, NotAllowedError, TransactionError
 from gazette_spark.failpoints import calling
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
-from gazette_spark.write.producer import TaskProducer
-from gazette_spark.write.transaction_journal import TAIL_BYTES, commit_transaction, read_state
-from gazette_spark.write.transactions import OPENING, Attempt, TransactionRecord
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import labels, spec
 from tests.rig.brokers import BrokerHandle

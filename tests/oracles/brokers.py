@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark import JournalOffsets
+from gazette_spark._options.source import parse_options
+from gazette_spark._options.table import Use
 from gazette_spark._planning.plan import Planner
 from gazette_spark.client import Listing, parse_selector
 from gazette_spark.client._read.heads import MANY, SettledHead, Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
-from gazette_spark.options.source import parse_options
-from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import expand_prefix, labels_with_name, selector_matches
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece
 from gazette_spark._planning.plan import Planner
@@ -25,7 +26,6 @@ from gazette_spark._planning.stores import (
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.client import FragmentReader
 from gazette_spark.errors import DirectReadError
-from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 

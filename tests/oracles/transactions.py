@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gazette_spark.write.transactions import Attempt, TransactionRecord, TransactionRefusal, decide
+from gazette_spark._write.transactions import Attempt, TransactionRecord, TransactionRefusal, decide
 
 CONTINUE, ACK = 1, 2
 JOURNALS = ("a", "b")

@@ -15,12 +15,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._formats.lines import LINES
+from gazette_spark._ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark._planning.cutter import MAX_RECORD_BYTES, PieceScan
 from gazette_spark._planning.pieces import OffsetRange, Piece, split
-from gazette_spark.audit.gap_reads import gone_of, skipping_scan
-from gazette_spark.audit.journal_source import PlannedRange
-from gazette_spark.audit.parts import GONE, SHARED, Bins, Part, Totals, first_difference, parts_of, unequal
-from gazette_spark.audit.tiling import (
+from gazette_spark._verify.gap_reads import gone_of, skipping_scan
+from gazette_spark._verify.journal_source import PlannedRange
+from gazette_spark._verify.parts import GONE, SHARED, Bins, Part, Totals, first_difference, parts_of, unequal
+from gazette_spark._verify.tiling import (
     CoveredRange,
     Difference,
     Span,
@@ -30,7 +31,6 @@ from gazette_spark.audit.tiling import (
     shared_journals,
 )
 from gazette_spark.errors import RecordError
-from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.spans import joined
 from tests.oracles.lines import FakeJournal, records_of

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark._backfill import continued
+from gazette_spark._ledger.decision import Refusal, Skip, decide
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark.errors import SinkError
-from gazette_spark.ledger.decision import Refusal, Skip, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark.offsets import JournalOffsets
 
 NAMES = ("log/a", "log/b", "log/c")

@@ -26,6 +26,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StringType, StructField, StructType
 
 from gazette_spark._backfill import backfill
+from gazette_spark._ledger.decision import Refusal, Skip, decide
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark._planning import committed as scan_committed
 from gazette_spark._planning import plan
 from gazette_spark._planning import states as states_module
@@ -35,8 +37,6 @@ from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError
 from gazette_spark.failpoints import calling
-from gazette_spark.ledger.decision import Refusal, Skip, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink

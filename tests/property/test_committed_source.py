@@ -28,18 +28,18 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning import committed as scan_committed
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning import plan
 from gazette_spark._planning.cutter import PieceScan
-from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
-from gazette_spark.audit.parts import first_difference
-from gazette_spark.audit.tiling import CoveredRange
+from gazette_spark._verify.journal_source import AuditReader, plan_reads, plan_text
+from gazette_spark._verify.parts import first_difference
+from gazette_spark._verify.tiling import CoveredRange
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
-from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults

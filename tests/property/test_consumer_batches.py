@@ -20,6 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gazette_spark._options.write import parse_write_options
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client._append.futures import AsyncOperation
@@ -30,7 +31,6 @@ from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Envelope, Publisher, read_committed, write_ack_intents
-from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

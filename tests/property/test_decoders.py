@@ -18,7 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._ledger.entry import parse_entry
+from gazette_spark._ledger.history import HistoryRow, app_ids
+from gazette_spark._ledger.query_checkpoint import parse_offsets, parse_planned_ms, parse_query_id
+from gazette_spark._options.query_range import parse_starting_offsets, parse_timestamps
+from gazette_spark._options.schema_hints import parse_hints
 from gazette_spark._planning.inference import parse_fields
+from gazette_spark._write.transactions import TransactionRecord
 from gazette_spark.broker.http.gateway import read_request
 from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage import commit_log
@@ -29,16 +36,10 @@ from gazette_spark.consumer.recoverylog.hints import hints_from_bytes
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 from gazette_spark.consumer.stores.delta import document_of
 from gazette_spark.consumer.stores.json_file import parse_state_file
-from gazette_spark.data_files.target import FileTarget
 from gazette_spark.errors import GazetteError
 from gazette_spark.lag.api import JournalFilter
 from gazette_spark.lag.burrow_json import parse_recording
-from gazette_spark.ledger.entry import parse_entry
-from gazette_spark.ledger.history import HistoryRow, app_ids
-from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_planned_ms, parse_query_id
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options.query_range import parse_starting_offsets, parse_timestamps
-from gazette_spark.options.schema_hints import parse_hints
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import parse_duration
 from gazette_spark.protocol.fragments import parse_content_path
@@ -48,7 +49,6 @@ from gazette_spark.protocol.tokens import KeySet
 from gazette_spark.query_progress import query_lag
 from gazette_spark.replicated_log._entries import parse_record
 from gazette_spark.seal import seal, seal_line
-from gazette_spark.write.transactions import TransactionRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KEY = b"secret"

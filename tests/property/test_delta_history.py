@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState
-from gazette_spark.ledger.history import HistoryRow, advanced, find_state
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState
+from gazette_spark._ledger.history import HistoryRow, advanced, find_state
 from gazette_spark.offsets import JournalOffsets
 
 HERE = (JournalOffsets({"a": 0}),)

@@ -26,18 +26,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gazette_spark import offsets
-from gazette_spark.errors import (
-    BadRowError,
-    DeadLetterError,
-    GapError,
-    JournalRecreatedError,
-    LedgerLostError,
-    RestoredError,
-    SinkError,
-    TableRefusedError,
-)
-from gazette_spark.ledger import entry as entry_module
-from gazette_spark.ledger.dead_letters import (
+from gazette_spark._delta import trim
+from gazette_spark._ledger import entry as entry_module
+from gazette_spark._ledger.dead_letters import (
     APP_ID_SUFFIX,
     Divert,
     Fence,
@@ -50,7 +41,7 @@ from gazette_spark.ledger.dead_letters import (
     state_may_hold_letters,
     with_letters,
 )
-from gazette_spark.ledger.decision import (
+from gazette_spark._ledger.decision import (
     Allowed,
     Committed,
     Decision,
@@ -61,10 +52,19 @@ from gazette_spark.ledger.decision import (
     decide,
     verify,
 )
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark.errors import (
+    BadRowError,
+    DeadLetterError,
+    GapError,
+    JournalRecreatedError,
+    LedgerLostError,
+    RestoredError,
+    SinkError,
+    TableRefusedError,
+)
 from gazette_spark.offsets import Fingerprint
 from gazette_spark.sink import MAX_ATTEMPTS
-from gazette_spark.table import trim
 from tests.rig.examples import examples
 from tests.rig.ledger_model import (
     APP,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from gazette_spark.ledger import dead_letters, decision, history
-from gazette_spark.ledger.dead_letters import Divert, Fence, with_letters
-from gazette_spark.ledger.decision import Committed, Coverage, Decision, Refusal, Retry, Skip, Write
-from gazette_spark.ledger.entry import (
+from gazette_spark._ledger import dead_letters, decision, history
+from gazette_spark._ledger.dead_letters import Divert, Fence, with_letters
+from gazette_spark._ledger.decision import Committed, Coverage, Decision, Refusal, Retry, Skip, Write
+from gazette_spark._ledger.entry import (
     Batch,
     EntryDelta,
     LedgerEntry,
@@ -19,7 +19,7 @@ from gazette_spark.ledger.entry import (
     SourcePosition,
     parse_entry,
 )
-from gazette_spark.ledger.history import HistoryRow
+from gazette_spark._ledger.history import HistoryRow
 from gazette_spark.offsets import JournalOffsets
 from tests.property import test_ledger
 from tests.property.test_ledger import MUTANT_SETTINGS, Batched, LedgerMachine, short_entries

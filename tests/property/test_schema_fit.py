@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from gazette_spark.table.schema_fit import SchemaFit, Unfit, fit, holds
+from gazette_spark._delta.schema_fit import SchemaFit, Unfit, fit, holds
 
 decimals = st.tuples(st.integers(1, 38), st.integers(0, 38)).filter(lambda pair: pair[1] <= pair[0])
 leaves = st.one_of(

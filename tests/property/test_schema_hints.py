@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from gazette_spark.options.schema_hints import SchemaHint, parse_hints
+from gazette_spark._options.schema_hints import SchemaHint, parse_hints
 
 simple = st.sampled_from(
     [

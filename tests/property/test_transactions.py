@@ -1,6 +1,6 @@
 """Whatever dies, hangs or comes late: each row of each batch is committed, once.
 
-The decisions are the real ones, of :mod:`gazette_spark.write.transactions`; journals, drivers and Spark's
+The decisions are the real ones, of :mod:`gazette_spark._write.transactions`; journals, drivers and Spark's
 checkpoint are those of ``tests/oracles/transactions.py``.
 """
 
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from gazette_spark.write import transactions
-from gazette_spark.write.transactions import Attempt, TransactionPlan, TransactionRecord, TransactionRefusal
+from gazette_spark._write import transactions
+from gazette_spark._write.transactions import Attempt, TransactionPlan, TransactionRecord, TransactionRefusal
 from tests.oracles import transactions as oracle
 from tests.oracles.transactions import JOURNALS, TASKS, Checkpoint, Driver, Step, World, batch_write, stream
 from tests.rig.examples import examples

@@ -21,17 +21,17 @@ from gazette_spark._formats.arrays import value_bounds, value_octets
 from gazette_spark._formats.encode import encoded
 from gazette_spark._formats.framing import RowRefusal
 from gazette_spark._formats.registry import framing_named
+from gazette_spark._options.write import parse_write_options
+from gazette_spark._write import task as task_module
+from gazette_spark._write.columns import write_columns
+from gazette_spark._write.shares import KeyMapping, Share, shares_by_name
+from gazette_spark._write.task import Targets, TaskWriter, open_service
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping, fnv1a32, fnv1a32_each
-from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.write import task as task_module
-from gazette_spark.write.columns import write_columns
-from gazette_spark.write.shares import KeyMapping, Share, shares_by_name
-from gazette_spark.write.task import Targets, TaskWriter, open_service
 from tests.rig.examples import examples
 
 RNG = np.random.default_rng(5)

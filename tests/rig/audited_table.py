@@ -9,9 +9,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
 from gazette_spark import Client, JournalOffsets, LedgerEntry
+from gazette_spark._ledger.entry import Mode, SkippedGap
+from gazette_spark._ledger.row_digest import AuditedRows
 from gazette_spark.client import journal_spec
-from gazette_spark.ledger.entry import Mode, SkippedGap
-from gazette_spark.ledger.row_digest import AuditedRows
 from tests.rig.brokers import BrokerHandle
 from tests.rig.row_digest import digest_of
 

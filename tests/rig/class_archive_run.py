@@ -17,9 +17,9 @@ from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
 from gazette_spark import Client, DeltaSink, EmbeddedBroker
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.client import journal_spec
 from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN, session_builder, start
-from gazette_spark.table.delta_table import DeltaTable
 
 JOURNAL = "class/archive"
 

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from gazette_spark.data_files.target import FileTarget
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
-from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.source import BatchReader, GazetteDataSource, StreamReader, file_target
 
 _followed: dict[str, tuple[str, int]] = {}

@@ -29,24 +29,24 @@ from pyspark.sql.types import LongType, StringType, StructType
 from gazette_spark import Client
 from gazette_spark._backfill import continued, pinned_options, steps
 from gazette_spark._formats.framing import RowRefusal
+from gazette_spark._options.source import parse_options
+from gazette_spark._options.write import parse_write_options
 from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.plan import Planner
+from gazette_spark._write.producer import TaskProducer
+from gazette_spark._write.transaction_journal import commit_transaction
+from gazette_spark._write.transactions import Attempt
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import shard_spec
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.errors import UnavailableError
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
-from gazette_spark.options.source import parse_options
-from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.replicated_log import Checkpoint, NoMoreMessageError, Receiver, Writer
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing import MicroBatches
 from gazette_spark.testing.micro_batch import Run
-from gazette_spark.write.producer import TaskProducer
-from gazette_spark.write.transaction_journal import commit_transaction
-from gazette_spark.write.transactions import Attempt
 from tests.rig.brokers import DeployedBroker
 from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 from tests.rig.messages import Document

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from gazette_spark import JournalOffsets
-from gazette_spark.data_files.target import FileTarget
-from gazette_spark.data_files.writer import write_files
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._data_files.writer import write_files
 from gazette_spark.failpoints import FailpointError, failpoint
 from gazette_spark.source import file_target
 

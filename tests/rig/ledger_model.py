@@ -26,11 +26,11 @@ from typing import NamedTuple
 from pyspark.sql.types import StructType
 
 from gazette_spark import JournalOffsets, LedgerEntry
-from gazette_spark.ledger.decision import Allowed, NewRange, Write
-from gazette_spark.ledger.entry import Batch, LedgerState, Mode, Positions, SkippedGap, least_offsets
-from gazette_spark.ledger.history import REPLACING, HistoryRow, read_state
+from gazette_spark._delta import trim
+from gazette_spark._ledger.decision import Allowed, NewRange, Write
+from gazette_spark._ledger.entry import Batch, LedgerState, Mode, Positions, SkippedGap, least_offsets
+from gazette_spark._ledger.history import REPLACING, HistoryRow, read_state
 from gazette_spark.offsets import Fingerprint
-from gazette_spark.table import trim
 
 APP = "app"
 JOURNALS = ("x/a", "x/b")

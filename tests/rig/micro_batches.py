@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from gazette_spark._options.write import WriteOptions
 from gazette_spark.consumer import Application, JsonStore, Shard
 from gazette_spark.consumer.batch_driver import Opened
 from gazette_spark.consumer.batch_tasks import Job, Row
 from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, JournalSpecs, Plan, Result
 from gazette_spark.errors import GazetteError
 from gazette_spark.message import ACK_TXN, Envelope, Message, Publisher, split_uuid
-from gazette_spark.options.write import WriteOptions
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON

@@ -219,7 +219,7 @@ def _good(case: Case) -> bytes:
 
 @cache
 def _options(form: str, mode: str) -> Any:
-    from gazette_spark.options.source import parse_options
+    from gazette_spark._options.source import parse_options
 
     more = {"journals": JOURNAL, "brokerAddress": "http://127.0.0.1:1", "mode": mode}
     if form == "rescued":

@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import DeltaSink
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._ledger.history import HistoryRow
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.file_source import FileJournals

@@ -162,7 +162,7 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
 def idle_sink(places: Places) -> DeltaSink:
     """Return the sink of the stream that idles."""
     from gazette_spark import DeltaSink
-    from gazette_spark.table.heartbeat import Heartbeat
+    from gazette_spark._delta.heartbeat import Heartbeat
 
     sink = DeltaSink(IDLE, path=f"{places.settings['directory']}/of-idle/table")
     sink._heartbeat = Heartbeat(BEAT_S)
@@ -496,7 +496,7 @@ def error_of(attempt: Callable[[Places], None], places: Places) -> str:
 
 def conflict(places: Places) -> dict[str, Any]:
     """Commit twice at once under one transaction id; tell whether the loser's error is known for that."""
-    from gazette_spark.table.writers import CONFLICTS, load_conflict_classes
+    from gazette_spark._delta.writers import CONFLICTS, load_conflict_classes
 
     directory = Path(places.settings["directory"])
     path = f"{directory}/contended"

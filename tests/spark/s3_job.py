@@ -18,6 +18,7 @@ from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
 from gazette_spark import Client, DeadLetters, DeltaSink, EmbeddedBroker, ingest, verify_table
+from gazette_spark._delta.sql_names import table_at
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
 from gazette_spark.lag import (
@@ -29,7 +30,6 @@ from gazette_spark.lag import (
     Thresholds,
 )
 from gazette_spark.session import session_builder
-from gazette_spark.table.sql_names import table_at
 from tests.rig.versitygw import KEY_ID, SECRET
 
 BUCKET = "lake"

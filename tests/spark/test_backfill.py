@@ -15,10 +15,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark import Client, DeltaSink, JournalOffsets, backfill
+from gazette_spark._ledger.delta_reader import directory_history
+from gazette_spark._ledger.entry import parse_whole_entry
 from gazette_spark.errors import GapError, OverlapError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger.delta_reader import directory_history
-from gazette_spark.ledger.entry import parse_whole_entry
 from gazette_spark.protocol.spans import joined
 from tests.oracles.stores import MemoryFiles
 from tests.rig.brokers import BrokerHandle

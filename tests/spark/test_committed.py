@@ -15,13 +15,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, DeadLetters, DeltaSink, JournalOffsets, Upsert, backfill, verify_table
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.lag import query_lag
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.query_progress import OpenTransaction
-from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.brokers import BrokerHandle
 from tests.spark.conftest import DEADLINE_S
 

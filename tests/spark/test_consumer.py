@@ -15,6 +15,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark import Client, LedgerEntry, Upsert
+from gazette_spark._delta import writers
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.row_steps import AlignedRows
+from gazette_spark._delta.writers import merge_rows
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec
 from gazette_spark.consumer import spark as spark_host
@@ -23,10 +27,6 @@ from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
-from gazette_spark.table import writers
-from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.row_steps import AlignedRows
-from gazette_spark.table.writers import merge_rows
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
 from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import DeltaSink, LedgerEntry
-from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark._delta.delta_table import DeltaTable
 from tests.rig.brokers import BrokerHandle
 from tests.rig.crashes import backfills
 from tests.rig.crashes.points import BY_NAME, reachable

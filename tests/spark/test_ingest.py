@@ -14,11 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, DeltaSink, NewTable, Upsert, ingest, ingest_batch
+from gazette_spark._delta import file_commits
+from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.locations import local_path
-from gazette_spark.table import file_commits
-from gazette_spark.table.heartbeat import Heartbeat
 from tests.rig.brokers import BrokerHandle
 from tests.rig.object_store import running_store
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals

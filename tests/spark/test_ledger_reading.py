@@ -11,9 +11,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets
-from gazette_spark.ledger.entry import LedgerState
-from gazette_spark.table import delta_table
-from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark._delta import delta_table
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._ledger.entry import LedgerState
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 

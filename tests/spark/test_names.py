@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from gazette_spark import DeltaSink, ingest, verify_table
-from gazette_spark.audit.data_ends import DeltaRows
+from gazette_spark._verify.data_ends import DeltaRows
 from gazette_spark.cli.main import main
 from gazette_spark.errors import InputError, TableRefusedError
 from gazette_spark.lag import (

@@ -11,11 +11,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark import DeltaSink, LedgerEntry
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.heartbeat import Heartbeat
+from gazette_spark._ledger.history import HistoryRow
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.testing.oracle import check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until

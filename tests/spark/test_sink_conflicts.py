@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import LedgerEntry
-from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark._delta.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
 CONF = {"spark.databricks.delta.properties.defaults.checkpointInterval": "1"}

@@ -18,11 +18,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from gazette_spark import DeadLetters, DeltaSink, JournalOffsets, LedgerEntry, Upsert
+from gazette_spark._delta import dead_letter_table
+from gazette_spark._delta.dead_letter_table import LETTERS
+from gazette_spark._ledger.dead_letters import APP_ID_SUFFIX
 from gazette_spark.errors import BadRowError, DeadLetterError, OptionError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX
-from gazette_spark.table import dead_letter_table
-from gazette_spark.table.dead_letter_table import LETTERS
 from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 

@@ -14,10 +14,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from gazette_spark import LedgerEntry
+from gazette_spark._ledger.decision import Write, decide
+from gazette_spark._ledger.entry import Batch, LedgerState
+from gazette_spark._ledger.query_checkpoint import offsets_path, parse_offsets
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
-from gazette_spark.ledger.decision import Write, decide
-from gazette_spark.ledger.entry import Batch, LedgerState
-from gazette_spark.ledger.query_checkpoint import offsets_path, parse_offsets
 from tests.spark.conftest import APP_ID, FileStream
 
 WriteBatch = Callable[[DataFrame, int], None]

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark import DeltaSink, backfill
+from gazette_spark._delta import files
+from gazette_spark._delta.preflight import delta_jar
 from gazette_spark.errors import OptionError, QueryCheckpointError, SchemaMismatchError, TableRefusedError
 from gazette_spark.session import CLASS_PATH_VARIABLE
-from gazette_spark.table import files
-from gazette_spark.table.preflight import delta_jar
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
 

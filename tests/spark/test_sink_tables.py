@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 

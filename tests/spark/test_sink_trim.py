@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from gazette_spark import DeltaSink
-from gazette_spark.ledger.entry import SkippedGap
+from gazette_spark._ledger.entry import SkippedGap
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 

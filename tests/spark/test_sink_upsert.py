@@ -16,11 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import DeltaSink, JournalOffsets, LedgerEntry, NewTable, Upsert
+from gazette_spark._delta import writers
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.row_steps import AlignedRows
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.table import writers
-from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.row_steps import AlignedRows
 from gazette_spark.testing.oracle import OracleVerdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream

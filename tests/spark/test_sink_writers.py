@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from gazette_spark import JournalOffsets, LedgerEntry
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.lag import now_ms
-from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
 Append = Any

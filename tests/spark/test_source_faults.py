@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, DeltaSink, gaps
+from gazette_spark._ledger.delta_reader import directory_history
+from gazette_spark._ledger.entry import SkippedGap, parse_whole_entry
 from gazette_spark.cli.main import main
-from gazette_spark.ledger.delta_reader import directory_history
-from gazette_spark.ledger.entry import SkippedGap, parse_whole_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.rig.brokers import BrokerHandle

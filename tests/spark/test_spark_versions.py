@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from gazette_spark import Client, DeltaSink, EmbeddedBroker
 from gazette_spark import sink as sink_module
+from gazette_spark._options.source import parse_options
 from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.options.source import parse_options
 from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.source import GazetteDataSource, TrackingStreamReader
 from gazette_spark.testing.oracle import check_table, split_records

@@ -17,18 +17,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client, DeltaSink, JournalOffsets, LedgerEntry
-from gazette_spark.audit.comparison import ROWS, Comparison, side
-from gazette_spark.audit.parts import Bins, Part
-from gazette_spark.audit.tiling import CoveredRange
+from gazette_spark._delta.batch_digest import digests
+from gazette_spark._ledger.row_digest import AuditedRows
+from gazette_spark._verify.comparison import ROWS, Comparison, side
+from gazette_spark._verify.parts import Bins, Part
+from gazette_spark._verify.tiling import CoveredRange
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.message import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.table.batch_digest import digests
 from tests.conformance.wire import wait_for
 from tests.rig.audited_table import RECORD_BYTES, RECORDS, Orders, rows_of
 from tests.rig.brokers import BrokerHandle

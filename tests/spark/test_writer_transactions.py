@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark import Client, EmbeddedBroker
+from gazette_spark._write.transaction_journal import read_state
 from gazette_spark.broker import Faults
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.write.transaction_journal import read_state
 from tests.conformance.goclient import end_of, run_go
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gazette_spark._backfill import Backfilled, continued, is_open, pinned_options, steps
+from gazette_spark._ledger.entry import LedgerEntry, Positions, unknown_journals
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning.states import StateFiles
 from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, OffsetError, TableRefusedError
-from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
 from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.offsets import JournalOffsets, check_forward
-from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.spans import joined
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 

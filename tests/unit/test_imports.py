@@ -23,13 +23,13 @@ RANKS = (
     ("failpoints", "progress", "spark_start", "spark_versions", "locations"),
     ("offsets", "protocol", "query_progress"),
     ("_formats",),
-    ("options",),
-    ("ledger",),
+    ("_options",),
+    ("_ledger",),
     ("client", "_server", "lag"),
     ("message",),
-    ("replicated_log", "_planning", "write", "data_files", "broker"),
+    ("replicated_log", "_planning", "_write", "_data_files", "broker"),
     ("source",),
-    ("listener", "table", "sink", "_backfill", "_ingest", "audit"),
+    ("listener", "_delta", "sink", "_backfill", "_ingest", "_verify"),
     ("consumer",),
     ("session", "testing"),
     ("demo",),
@@ -44,23 +44,23 @@ HEAVY = {
         "_formats",
         "spark_versions",
         "_planning",
-        "write",
-        "data_files",
+        "_write",
+        "_data_files",
         "source",
         "listener",
-        "table",
+        "_delta",
         "sink",
         "_backfill",
         "_ingest",
-        "audit",
+        "_verify",
         "consumer",
         "session",
         "testing",
         "demo",
         "cli",
     },
-    "delta": {"table", "sink", "consumer", "session", "testing", "demo", "cli"},
-    "deltalake": {"data_files", "ledger", "table", "audit"},
+    "delta": {"_delta", "sink", "consumer", "session", "testing", "demo", "cli"},
+    "deltalake": {"_data_files", "_ledger", "_delta", "_verify"},
     "grpc": {"protocol", "client", "_server", "broker", "consumer", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
@@ -201,7 +201,7 @@ NOT_FOR_WORKERS = {
     "yaml",
     "numpy.typing",
     "pyarrow.compute",
-    "gazette_spark.write.spark_writer",
+    "gazette_spark._write.spark_writer",
 }
 
 
@@ -243,8 +243,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
-from gazette_spark.data_files.target import FileTarget
-from gazette_spark.data_files.writer import write_files
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._data_files.writer import write_files
 from gazette_spark._formats.arrays import int64_array
 from gazette_spark.spark_versions import arrow_schema
 shape = StructType().add("offset", LongType())
@@ -281,9 +281,9 @@ sys.modules["pyspark.sql.streaming.datasource"] = None
 for name in {NEWER_NAMES!r}:
     delattr(datasource, name)
 from gazette_spark import source, sink, backfill, ingest, listener
-from gazette_spark.audit import verify
+from gazette_spark._verify import verify
 from gazette_spark.consumer import spark
-from gazette_spark.write import spark_writer
+from gazette_spark._write import spark_writer
 from gazette_spark import spark_versions
 assert (spark_versions.ADMISSION_CONTROL, spark_versions.ARROW_STREAM_WRITES) == (False, False)
 """

@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
+from gazette_spark._options.source import OPTIONS
+from gazette_spark._options.write import WRITE_OPTIONS
 from gazette_spark.cli.main import main
-from gazette_spark.options.source import OPTIONS
-from gazette_spark.options.write import WRITE_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gazette_spark"

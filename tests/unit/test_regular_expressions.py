@@ -257,8 +257,8 @@ everything up to a separator or the end."""
 
 USERS_OWN = {
     "gazette_spark/lag/history.py",
-    "gazette_spark/options/selection.py",
-    "gazette_spark/table/files.py",
+    "gazette_spark/_options/selection.py",
+    "gazette_spark/_delta/files.py",
 }
 """Modules that take whole expressions from users, or from their callers."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gazette_spark._delta.upsert import Upsert
+from gazette_spark._ledger.entry import SHOWN_RANGES, SkippedGap, ranges_text
 from gazette_spark.errors import OptionError
-from gazette_spark.ledger.entry import SHOWN_RANGES, SkippedGap, ranges_text
 from gazette_spark.sink import check_output_mode
-from gazette_spark.table.upsert import Upsert
 
 
 def test_a_log_line_sums_up_ranges() -> None:

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 import pyspark_gazette
 from gazette_spark import source
 from gazette_spark._formats.fixed import frame
+from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning import access
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning.admission import ReadLimits
@@ -43,7 +44,6 @@ from gazette_spark._planning.pieces import Piece
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OffsetError, OptionError
 from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
-from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.source import (
     BaseStreamReader,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gazette_spark._options.schema_hints import field
 from gazette_spark._planning.inference import FILE, remembered
 from gazette_spark._planning.states import StateFiles
 from gazette_spark._server.catalog import Catalog, CatalogEntry
@@ -29,7 +30,6 @@ from gazette_spark.errors import (
     StoreFormatError,
 )
 from gazette_spark.message.bulk_sequencer import NO_TRANSACTION, ProducerStates
-from gazette_spark.options.schema_hints import field
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr

@@ -39,9 +39,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark import DeltaSink, local_spark, register
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED
-from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal
 from tests.rig.crashes.sinks import SINKS

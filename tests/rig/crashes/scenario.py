@@ -32,12 +32,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark import DeltaSink, LedgerEntry
+from gazette_spark._delta.files import clear_unfinished
+from gazette_spark._delta.sql_names import table_at
+from gazette_spark._ledger.decision import BOUND_ADVICE
+from gazette_spark._ledger.query_checkpoint import parse_query_id
 from gazette_spark.errors import GazetteError, JournalRecreatedError, SinkError
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.ledger.decision import BOUND_ADVICE
-from gazette_spark.ledger.query_checkpoint import parse_query_id
-from gazette_spark.table.files import clear_unfinished
-from gazette_spark.table.sql_names import table_at
 from gazette_spark.testing.oracle import OracleVerdict, read_versions
 from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark import DeadLetters, DeltaSink, Upsert
+from gazette_spark._delta.file_commits import FileCommits
+from gazette_spark._delta.sql_names import table_at
 from gazette_spark._ingest import load_files
-from gazette_spark.table.file_commits import FileCommits
-from gazette_spark.table.sql_names import table_at
 from gazette_spark.testing.oracle import split_records
 
 KEYS = 40

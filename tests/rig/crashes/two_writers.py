@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from gazette_spark.ledger.query_checkpoint import parse_query_id
+from gazette_spark._ledger.query_checkpoint import parse_query_id
 from gazette_spark.testing import CrashChild
 from gazette_spark.testing.oracle import read_versions
 from tests.rig.crashes.children import CrashChildren

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.audit.data_ends import OriginColumns, origin_columns
+from gazette_spark._verify.data_ends import OriginColumns, origin_columns
 
 
 @pytest.mark.parametrize("value", ["binary", "string"])

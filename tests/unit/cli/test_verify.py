@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gazette_spark.audit.tiling import CoveredRange, Difference, Span, Tiling
-from gazette_spark.audit.verify import ComparedRange, Report
+from gazette_spark._verify.tiling import CoveredRange, Difference, Span, Tiling
+from gazette_spark._verify.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main
 from gazette_spark.cli.verify import report_lines, source_options

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.data_files.statistics import file_statistics, leaves
+from gazette_spark._data_files.statistics import file_statistics, leaves
 
 SCHEMA = pa.schema(
     [

@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from gazette_spark.data_files.target import FileTarget
-from gazette_spark.data_files.writer import write_files
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._data_files.writer import write_files
 from gazette_spark.errors import OptionError, TableRefusedError
 
 READ = StructType(
@@ -85,12 +85,12 @@ def test_files_are_read_back_by_deltalake(tmp_path: Path) -> None:
 def each_batch_is_a_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no rows wait for others."""
     for name in ("GATHERED_BYTES", "ROW_GROUP_BYTES"):
-        monkeypatch.setattr(f"gazette_spark.data_files.writer.{name}", 1)
+        monkeypatch.setattr(f"gazette_spark._data_files.writer.{name}", 1)
 
 
 def test_a_task_writes_a_file_for_each_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a record each share it, and so do partitions beyond those that may be open at once."""
-    monkeypatch.setattr("gazette_spark.data_files.writer.OPEN_FILES", 2)
+    monkeypatch.setattr("gazette_spark._data_files.writer.OPEN_FILES", 2)
     pieces = [(f"journal=a/{n}", [batch([(str(n % 7), DAY, n, b"")])]) for n in range(300)]
     for partition_by, count in (((), 1), (("p",), 7)):
         root = tmp_path / str(count)
@@ -117,7 +117,7 @@ def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more partitions than that the oldest file is ended, and nothing is lost."""
     each_batch_is_a_row_group(monkeypatch)
-    monkeypatch.setattr("gazette_spark.data_files.writer.OPEN_FILES", 2)
+    monkeypatch.setattr("gazette_spark._data_files.writer.OPEN_FILES", 2)
     rows = batch([(str(n % 5), DAY, n, b"") for n in range(20)])
     files = told(target(tmp_path, partition_by=("p",)), rows, rows)
     assert sum(f["rows"] for f in files) == 40
@@ -138,8 +138,8 @@ def test_a_url_is_written_to_through_deltalake(tmp_path: Path) -> None:
 
 def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups are ended early where all open files together would hold too much; nothing is lost."""
-    monkeypatch.setattr("gazette_spark.data_files.writer.GATHERED_BYTES", 1)
-    monkeypatch.setattr("gazette_spark.data_files.writer.WAITING_BYTES", 2000)
+    monkeypatch.setattr("gazette_spark._data_files.writer.GATHERED_BYTES", 1)
+    monkeypatch.setattr("gazette_spark._data_files.writer.WAITING_BYTES", 2000)
     rows = batch([(str(n % 5), DAY, n, bytes(100)) for n in range(50)])
     files = told(target(tmp_path, partition_by=("p",)), *[rows] * 4)
     assert sum(f["rows"] for f in files) == 200

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import pytest
 
+from gazette_spark._ledger.entry import SkippedGap
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
-from gazette_spark.ledger.entry import SkippedGap
-from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 
 NOW_MS = 1_700_000_000_000

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.errors import InputError, OptionError
 from gazette_spark.lag.estimates import Age, StoredFragment
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
@@ -14,8 +16,6 @@ from gazette_spark.lag.group_lag import Alarms, JournalStore, Unread
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
-from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.offsets import Fingerprint
 from tests.unit.ledger.test_positions import entry, history
 

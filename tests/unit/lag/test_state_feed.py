@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark._planning.states import OpenTransactions, StateFiles
 from gazette_spark.lag.api import Api, HttpRequest
 from gazette_spark.lag.feeds import StateFeed, poll_all
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
-from gazette_spark.ledger.positions import GroupCommit
 from gazette_spark.message.bulk_sequencer import NO_TRANSACTION, ProducerStates
 from gazette_spark.message.uuids import Clock
 

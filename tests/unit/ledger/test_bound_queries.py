@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.errors import FencedError, GapError, OverlapError
-from gazette_spark.ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
-from gazette_spark.ledger.entry import (
+from gazette_spark._ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
+from gazette_spark._ledger.entry import (
     Batch,
     LedgerEntry,
     LedgerState,
     Positions,
     parse_entry,
 )
+from gazette_spark.errors import FencedError, GapError, OverlapError
 from gazette_spark.offsets import JournalOffsets
 
 FILES = '{"logOffset":0}'

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.errors import DeadLetterError, LedgerLostError, OptionError, RestoredError
-from gazette_spark.ledger.dead_letters import (
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._ledger.dead_letters import (
     DeadLetters,
     Divert,
     Fence,
@@ -21,10 +21,10 @@ from gazette_spark.ledger.dead_letters import (
     state_may_hold_letters,
     with_letters,
 )
-from gazette_spark.ledger.decision import Committed, Refusal, Retry, Write
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Positions
+from gazette_spark._ledger.decision import Committed, Refusal, Retry, Write
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState, Positions
+from gazette_spark.errors import DeadLetterError, LedgerLostError, OptionError, RestoredError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.delta_table import DeltaTable
 
 TABLE = "dead"
 

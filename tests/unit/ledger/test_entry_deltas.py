@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.errors import LedgerFormatError
-from gazette_spark.ledger.decision import Write, decide
-from gazette_spark.ledger.entry import (
+from gazette_spark._ledger.decision import Write, decide
+from gazette_spark._ledger.entry import (
     FEW_JOURNALS,
     MAX_DELTA_AGE_MS,
     MAX_DELTAS,
@@ -21,7 +20,8 @@ from gazette_spark.ledger.entry import (
     Positions,
     parse_entry,
 )
-from gazette_spark.ledger.history import HistoryRow, advanced, find_state, read_state, visible_entries
+from gazette_spark._ledger.history import HistoryRow, advanced, find_state, read_state, visible_entries
+from gazette_spark.errors import LedgerFormatError
 from gazette_spark.offsets import JournalOffsets
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.errors import JournalRecreatedError, LedgerFormatError
-from gazette_spark.ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
-from gazette_spark.ledger.entry import (
+from gazette_spark._ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
+from gazette_spark._ledger.entry import (
     FEW_JOURNALS,
     Batch,
     EntryDelta,
@@ -18,6 +17,7 @@ from gazette_spark.ledger.entry import (
     entry_without_rows,
     parse_entry,
 )
+from gazette_spark.errors import JournalRecreatedError, LedgerFormatError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 A, B = "x/a", "x/b"

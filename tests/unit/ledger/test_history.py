@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.errors import RestoredError
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState
-from gazette_spark.ledger.history import (
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState
+from gazette_spark._ledger.history import (
     FIRST_PAGE,
     HistoryRow,
     find_state,
@@ -17,6 +16,7 @@ from gazette_spark.ledger.history import (
     read_state,
     visible_entries,
 )
+from gazette_spark.errors import RestoredError
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"

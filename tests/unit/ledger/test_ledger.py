@@ -9,18 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.errors import (
-    FencedError,
-    GapError,
-    LedgerFormatError,
-    LedgerLostError,
-    Mismatch,
-    OverlapError,
-    RestoredError,
-    TableRefusedError,
-    TrimError,
-)
-from gazette_spark.ledger.decision import (
+from gazette_spark._ledger.decision import (
     Allowed,
     Committed,
     Coverage,
@@ -34,7 +23,18 @@ from gazette_spark.ledger.decision import (
     decide,
     verify,
 )
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
+from gazette_spark.errors import (
+    FencedError,
+    GapError,
+    LedgerFormatError,
+    LedgerLostError,
+    Mismatch,
+    OverlapError,
+    RestoredError,
+    TableRefusedError,
+    TrimError,
+)
 from gazette_spark.offsets import JournalOffsets
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
-from gazette_spark.ledger.history import HistoryRow, app_ids
-from gazette_spark.ledger.positions import (
+from gazette_spark._ledger.entry import LedgerEntry, SkippedGap
+from gazette_spark._ledger.history import HistoryRow, app_ids
+from gazette_spark._ledger.positions import (
     checkpoint_commit,
     finished_batches,
     reaches_back,

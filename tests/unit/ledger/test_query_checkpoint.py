@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.ledger.query_checkpoint import (
+from gazette_spark._ledger.query_checkpoint import (
     check_pinned,
     is_unfinished,
     metadata_path,
@@ -14,6 +13,7 @@ from gazette_spark.ledger.query_checkpoint import (
     parse_offsets,
     parse_query_id,
 )
+from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.offsets import JournalOffsets
 
 OURS = '{"format_version":1,"journals":{"a/b":5},"position":"pinned"}'

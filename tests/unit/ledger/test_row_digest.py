@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._delta.adopt import txn_numbers
+from gazette_spark._ledger.entry import LedgerEntry, parse_entry
+from gazette_spark._ledger.row_digest import AuditedRows
 from gazette_spark.errors import LedgerFormatError
-from gazette_spark.ledger.entry import LedgerEntry, parse_entry
-from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.adopt import txn_numbers
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"
 DIGEST = "00123456789abcdef" + "0" * 47

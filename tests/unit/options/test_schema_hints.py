@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
+from gazette_spark._options.schema_hints import SchemaHint, field, parse_hints, struct, with_hints
 from gazette_spark.errors import OptionError
-from gazette_spark.options.schema_hints import SchemaHint, field, parse_hints, struct, with_hints
 
 PRICES = struct([field("price", "double")])
 SAMPLE = [

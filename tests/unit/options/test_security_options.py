@@ -7,10 +7,10 @@ import re
 
 import pytest
 
+from gazette_spark._options.security import SECURITY_OPTIONS, Security
+from gazette_spark._options.source import parse_options
+from gazette_spark._options.write import parse_write_options
 from gazette_spark.errors import OptionError
-from gazette_spark.options.security import SECURITY_OPTIONS, Security
-from gazette_spark.options.source import parse_options
-from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol.tokens import KeySet
 
 CANARY = "canary-5f2c91"

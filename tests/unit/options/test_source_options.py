@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 
+from gazette_spark._options.query_range import EARLIEST, LATEST, OffsetChoice
+from gazette_spark._options.source import OPTIONS, SourceOptions, parse_options
+from gazette_spark._options.table import Use
+from gazette_spark._options.values import LONGEST_RECORD_BYTES
 from gazette_spark.errors import OptionError
-from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
-from gazette_spark.options.source import OPTIONS, SourceOptions, parse_options
-from gazette_spark.options.table import Use
-from gazette_spark.options.values import LONGEST_RECORD_BYTES
 
 ADDRESS = "http://broker.test:8080"
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gazette_spark.errors import OptionError
-from gazette_spark.options.selection import JournalSelection
-from gazette_spark.options.write import (
+from gazette_spark._options.selection import JournalSelection
+from gazette_spark._options.write import (
     PURPOSES,
     WRITE_OPTIONS,
     Purpose,
@@ -17,6 +16,7 @@ from gazette_spark.options.write import (
     parse_write_options,
     spark_purpose,
 )
+from gazette_spark.errors import OptionError
 
 ADDRESS = {"brokerAddress": "http://broker.test:80"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._options.security import Security
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning.access import TaskCredentials, access, security_for_tasks
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
-from gazette_spark.options.security import Security
-from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.tokens import KeySet
 from tests.rig.certificates import Certificates
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gazette_spark._options.values import LONGEST_RECORD_BYTES
 from gazette_spark._planning.cutter import (
     BLOCK_BYTES,
     LOOK_BYTES,
@@ -22,7 +23,6 @@ from gazette_spark._planning.cutter import (
 )
 from gazette_spark._planning.pieces import OffsetRange, Piece, split
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
-from gazette_spark.options.values import LONGEST_RECORD_BYTES
 from tests.oracles.lines import FakeJournal
 
 NAME = "acme/logs"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gazette_spark._formats.fixed import frame
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning import plan as plan_module
 from gazette_spark._planning.admission import ReadLimits
@@ -24,7 +25,6 @@ from gazette_spark.errors import (
     RecordError,
 )
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.labels import parse_selector
 from tests.oracles.brokers import FIXED, FakeClient, FakeJournal, at, lines, planner_of
 

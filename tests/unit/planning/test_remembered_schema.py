@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gazette_spark._options.schema_hints import field
+from gazette_spark._options.store import parse_location
 from gazette_spark._planning.inference import FILE, Fields, parse_fields, remembered
 from gazette_spark.errors import OffsetError, OptionError
-from gazette_spark.options.schema_hints import field
-from gazette_spark.options.store import parse_location
 from gazette_spark.seal import seal
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "inferred_schema"

@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StructType
 
+from gazette_spark._delta import delta_table
+from gazette_spark._delta.delta_table import DICTIONARY_KEY, FOLLOWED_COMMITS, DeltaTable
+from gazette_spark._ledger.history import HistoryRow
 from gazette_spark.errors import OptionError
-from gazette_spark.ledger.history import HistoryRow
-from gazette_spark.table import delta_table
-from gazette_spark.table.delta_table import DICTIONARY_KEY, FOLLOWED_COMMITS, DeltaTable
 
 ENTRY = SimpleNamespace(app_id="orders", txn_version=7, to_json=lambda: "{}")
 

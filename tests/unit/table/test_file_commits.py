@@ -14,11 +14,11 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, Row
 
+from gazette_spark._delta.features import FEATURES
+from gazette_spark._delta.file_commits import FileCommits, refusal
+from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.features import FEATURES
-from gazette_spark.table.file_commits import FileCommits, refusal
 
 
 def column(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.table import files
-from gazette_spark.table.files import SCARCE_BYTES, without_space
+from gazette_spark._delta import files
+from gazette_spark._delta.files import SCARCE_BYTES, without_space
 
 JAVA = (
     "org.apache.spark.SparkException: Job aborted.\nCaused by: java.io.IOException: No space left on device"

@@ -6,10 +6,10 @@ import pickle
 import threading
 from dataclasses import replace
 
-from gazette_spark.ledger.decision import Skip, Write, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, entry_without_rows, parse_entry
+from gazette_spark._delta.heartbeat import Heartbeat
+from gazette_spark._ledger.decision import Skip, Write, decide
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, entry_without_rows, parse_entry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.heartbeat import Heartbeat
 
 BEGIN, END = (JournalOffsets({"x/a": 3}),), (JournalOffsets({"x/a": 7}),)
 ENTRY = LedgerEntry("app", 4, "q", 2, BEGIN, BEGIN, END, "first", "older", planned_ms=99, stateful=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from gazette_spark.table.java_errors import INTERRUPTIONS, MAX_TEXT, short_java_error, short_text
+from gazette_spark._delta.java_errors import INTERRUPTIONS, MAX_TEXT, short_java_error, short_text
 
 SPARKS_PATTERN = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"

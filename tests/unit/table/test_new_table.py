@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from gazette_spark._delta.new_table import NewTable, ddl
 from gazette_spark.errors import OptionError, TableRefusedError
-from gazette_spark.table.new_table import NewTable, ddl
 
 ITEM = StructType([StructField("no", LongType(), nullable=False, metadata={"comment": "it's 1"})])
 SCHEMA = StructType(

@@ -12,11 +12,11 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, ParseException
 
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.preflight import look_around, unfit_jar
+from gazette_spark._options.source import parse_options
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.errors import OptionError
-from gazette_spark.options.source import parse_options
-from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.preflight import look_around, unfit_jar
 
 
 class Refused(AnalysisException):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.audit.tiling import Tiling, check_contiguous
+from gazette_spark._delta.adopt import fingerprint_at, first_entry, recreated_entry
+from gazette_spark._ledger.decision import Allowed, NewRange, Refusal, Skip, Write, decide
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
+from gazette_spark._verify.tiling import Tiling, check_contiguous
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
-from gazette_spark.ledger.decision import Allowed, NewRange, Refusal, Skip, Write, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
 from gazette_spark.offsets import Fingerprint, JournalOffsets
-from gazette_spark.table.adopt import fingerprint_at, first_entry, recreated_entry
 from tests.oracles.brokers import FakeClient, FakeJournal
 
 END = (JournalOffsets({"x/a": 700, "x/b": 40}), JournalOffsets({"x/a": 900}))

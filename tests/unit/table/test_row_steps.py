@@ -11,15 +11,15 @@ from delta.exceptions import ConcurrentAppendException
 from pyspark.sql.types import CharType, IntegerType, LongType, StructType, VarcharType
 
 from gazette_spark import DeltaSink, Upsert
+from gazette_spark._delta import writers
+from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
+from gazette_spark._delta.new_table import NewTable
+from gazette_spark._delta.row_steps import TableLayout, align
+from gazette_spark._delta.small_files import compact
+from gazette_spark._delta.start_checks import check_key_types
+from gazette_spark._delta.writers import MergeWriter
+from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
-from gazette_spark.table import writers
-from gazette_spark.table.delta_table import DeltaTable, TableDetail, TableSnapshot
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.row_steps import TableLayout, align
-from gazette_spark.table.small_files import compact
-from gazette_spark.table.start_checks import check_key_types
-from gazette_spark.table.writers import MergeWriter
 
 ID = StructType().add("id", LongType())
 BATCH = Batch("t", "orders", "q", 1, (), (), output_mode="complete")

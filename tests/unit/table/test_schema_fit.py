@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from gazette_spark._delta.schema_fit import Rules, SchemaFit, Unfit, fit, holds
 from gazette_spark.errors import SchemaMismatchError
-from gazette_spark.table.schema_fit import Rules, SchemaFit, Unfit, fit, holds
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 

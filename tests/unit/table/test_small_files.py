@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.ledger.entry import Batch, LedgerEntry, Positions
+from gazette_spark._delta.small_files import batch_bytes, compaction_due, files_wanted, in_files
+from gazette_spark._ledger.entry import Batch, LedgerEntry, Positions
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.small_files import batch_bytes, compaction_due, files_wanted, in_files
 
 MIB = 1 << 20
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
+from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark.errors import OptionError
-from gazette_spark.table.delta_table import DeltaTable
 
 
 class NotFound(AnalysisException):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
+from gazette_spark._delta.trim import missing_columns, origin_columns
 from gazette_spark.errors import TrimError
-from gazette_spark.table.trim import missing_columns, origin_columns
 
 PAIR = StructType().add("journal", StringType()).add("offset", LongType())
 RAW = StructType([*PAIR.fields]).add("value", BinaryType())

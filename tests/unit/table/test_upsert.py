@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark._delta.upsert import Upsert, free_name, merge_statement, order, rank
 from gazette_spark.errors import OptionError, UpsertError
-from gazette_spark.table.sql_names import quoted
-from gazette_spark.table.upsert import Upsert, free_name, merge_statement, order, rank
 
 TYPES = {"id": "bigint", "name": "string", "gone": "boolean", "_journal": "string", "_offset": "bigint"}
 ORIGIN = ("_journal", "_offset")

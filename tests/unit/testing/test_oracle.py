@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.oracle import OracleVerdict, check_table
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.options.source import OPTIONS
-from gazette_spark.options.write import WRITE_OPTIONS
+from gazette_spark._options.source import OPTIONS
+from gazette_spark._options.write import WRITE_OPTIONS
 from tools.error_page import END
 from tools.option_pages import BEGIN, PAGES, tables, with_tables
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gazette_spark._options.write import parse_write_options
+from gazette_spark._write.columns import WriteColumns, write_columns
 from gazette_spark.errors import OptionError
-from gazette_spark.options.write import parse_write_options
-from gazette_spark.write.columns import WriteColumns, write_columns
 
 VALUE, JOURNAL, KEY = ("value", "binary"), ("journal", "string"), ("key", "string")
 

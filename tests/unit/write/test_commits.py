@@ -9,17 +9,17 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from gazette_spark._write.producer import TaskIntent
+from gazette_spark._write.spark_writer import StreamWriter, TaskJob, Written
+from gazette_spark._write.task import TaskAppends
+from gazette_spark._write.transaction_journal import read_state
+from gazette_spark._write.transactions import OPENING, TransactionRecord
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import AuthError, JournalNotFoundError, OptionError, TransactionError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.tokens import Capability
 from gazette_spark.source import GazetteDataSource
-from gazette_spark.write.producer import TaskIntent
-from gazette_spark.write.spark_writer import StreamWriter, TaskJob, Written
-from gazette_spark.write.task import TaskAppends
-from gazette_spark.write.transaction_journal import read_state
-from gazette_spark.write.transactions import OPENING, TransactionRecord
 from tests.rig.secured import KEYS, token
 
 ROWS = StructType([StructField("value", BinaryType())])

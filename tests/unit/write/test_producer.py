@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark._formats.framing import RowRefusal
+from gazette_spark._write.producer import TaskProducer, with_uuids
 from gazette_spark.message.locator import locator_for
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, TICK, Clock, split_uuid
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
-from gazette_spark.write.producer import TaskProducer, with_uuids
 
 NOW_NS = 1_700_000_000_000_000_000
 STAMP = uuid.UUID("04c29687-833b-11ee-8001-010203040506")

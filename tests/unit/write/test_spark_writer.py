@@ -11,17 +11,17 @@ from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, Row, StringType, StructField, StructType
 
 from gazette_spark import source
-from gazette_spark.errors import OptionError
-from gazette_spark.source import GazetteDataSource
-from gazette_spark.write import spark_writer as writer
-from gazette_spark.write.spark_writer import (
+from gazette_spark._write import spark_writer as writer
+from gazette_spark._write.spark_writer import (
     BatchWriter,
     RowStreamWriter,
     StreamWriter,
     Written,
     record_batches,
 )
-from gazette_spark.write.task import TaskAppends
+from gazette_spark._write.task import TaskAppends
+from gazette_spark.errors import OptionError
+from gazette_spark.source import GazetteDataSource
 
 ADDRESS = {"brokerAddress": "http://broker.test:80", "auth.token": "s3cret-token"}
 ROWS = StructType([StructField("journal", StringType()), StructField("value", BinaryType())])

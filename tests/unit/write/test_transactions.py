@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.errors import TransactionError
-from gazette_spark.write.transactions import (
+from gazette_spark._write.transactions import (
     Attempt,
     TransactionPlan,
     TransactionRecord,
     TransactionRefusal,
     decide,
 )
+from gazette_spark.errors import TransactionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "transactions" / "record_v1.json"
 

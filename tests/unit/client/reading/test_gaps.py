@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gazette_spark._options.source import parse_options
 from gazette_spark._planning.gaps import byte_range
 from gazette_spark.client._read.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError
-from gazette_spark.options.source import parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import NO_SUM, Fragment
 

@@ -1,0 +1,408 @@
+"""A task's rows as data files of a Delta table.
+
+Each attempt of a task writes files with unique names, and reports a file only when it is complete. No commit
+refers to files of attempts that Spark drops; VACUUM deletes them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from gazette_spark._data_files.statistics import Leaf, file_statistics, leaves
+from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget
+from gazette_spark._formats.arrays import int64_array, text_array, text_scalar
+from gazette_spark.errors import MissingModuleError, TableRefusedError
+from gazette_spark.spark_versions import arrow_schema
+
+ROW_GROUP_BYTES = 64 << 20
+"""Arrow bytes that a row group is made of."""
+
+WAITING_BYTES = 256 << 20
+"""Arrow bytes that wait for their row group, in all open files; beyond that the largest group is ended."""
+
+OPEN_FILES = 64
+"""Files of a task that are open at once, of as many partitions of the table; the oldest is ended."""
+
+GATHERED_BYTES = 1 << 16
+"""Arrow bytes that are looked through for partitions together."""
+
+LEAST_SAMPLE, MOST_SAMPLE = 1000, 4096
+"""Values that tell whether a column's values repeat."""
+
+UNIQUE_SHARE = 0.99
+"""Share of them that are others where a dictionary is not worth it: in all there are 50 times as many."""
+
+SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
+"""Characters that stand for themselves in the name of a partition's directory."""
+
+READABLE_DAYS = range(-96465292, 95026237)
+"""Days since 1970 whose text ``deltalake`` reads."""
+
+LAST_PLAIN_YEAR = 9999
+"""Later years have a sign in ISO 8601."""
+
+LONGEST_NAME = 255
+"""Bytes of the name of a directory, in most file systems."""
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class _DataFile:
+    """A data file of one partition. It is opened when its first row group is written."""
+
+    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema) -> None:
+        self.path = path
+        self._where = where
+        self._full = posixpath.join(root, path)
+        self._schema = schema
+        self._out: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self.waiting_bytes = 0
+        self._with_nan: set[str] = set()
+        self._floats = [field.name for field in schema if pa.types.is_floating(field.type)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a row group has been written."""
+        return self._out is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, without the rows that wait for a row group."""
+        return 0 if self._out is None else int(self._out.tell())
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Keep rows for the next row group."""
+        self._waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+
+    def flush(self) -> None:
+        """Write the waiting rows as a row group."""
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._waiting, self.waiting_bytes = [], 0
+        for name in self._floats:
+            if name not in self._with_nan and any(map(_has_nan, rows.column(name).chunks)):
+                self._with_nan.add(name)
+        writer = self._writer or self._open(rows)
+        writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        if isinstance(self._where, pa_fs.LocalFileSystem):
+            self._where.create_dir(posixpath.dirname(self._full), recursive=True)
+        self._out = self._where.open_output_stream(self._full)
+        self._writer = pq.ParquetWriter(
+            self._out,
+            self._schema,
+            compression="zstd",
+            use_dictionary=_repeated(first) or False,
+            metadata_collector=self._metadata,
+            store_schema=False,
+        )
+        return self._writer
+
+    def close(self, indexed_leaves: int) -> dict[str, Any]:
+        """Finish the file and return the row that describes it."""
+        self.flush()
+        assert self._writer is not None
+        assert self._out is not None
+        self._writer.close()
+        size = self.size
+        self._out.close()
+        metadata = self._metadata[0]
+        return {
+            "path": self.path,
+            "size": size,
+            "rows": metadata.num_rows,
+            "stats": file_statistics(
+                metadata, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
+            ),
+            "modification_ms": int(time.time() * 1000),
+        }
+
+    def abort(self) -> None:
+        """Delete the file if possible: no commit refers to it."""
+        if self._out is None:
+            return
+        ends = [self._out.close, lambda: self._where.delete_file(self._full)]
+        for end in ends if self._writer is None else [self._writer.close, *ends]:
+            with suppress(Exception):
+                end()
+
+
+class _TaskFiles:
+    """The data files of a task, one for each partition of the table among its rows."""
+
+    def __init__(self, target: FileTarget) -> None:
+        self._target = target
+        self._where, self._root = filesystem(target)
+        columns = arrow_schema(target.columns_written)
+        self._stored = pa.schema([column for column in columns if column.name not in target.partition_by])
+        self._files: dict[tuple[str | None, ...], _DataFile] = {}
+        self.written_files: list[dict[str, Any]] = []
+        """A row about each complete file, with the columns of ``FILES_SCHEMA``."""
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the files of their partitions, and write row groups that are large enough."""
+        for key, part in partitioned(rows, self._target):
+            if key not in self._files:
+                path = posixpath.join(*_directories(self._target.partition_by, key), _file_name())
+                self._files[key] = _DataFile(self._where, self._root, path, self._stored)
+            self._files[key].add(part.select(self._stored.names))
+            if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
+                self._flush(key)
+        while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
+            self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
+
+    def _flush(self, key: tuple[str | None, ...]) -> None:
+        """Write a file's row group, and finish the file if it is large enough."""
+        # Each open file has a buffer and a descriptor, so at the limit the oldest one is finished first.
+        if not self._files[key].is_open:
+            opened = [open_key for open_key, file in self._files.items() if file.is_open]
+            if len(opened) >= OPEN_FILES:
+                self._finish(opened[0])
+        self._files[key].flush()
+        if self._files[key].size >= self._target.file_bytes:
+            self._finish(key)
+
+    def _finish(self, key: tuple[str | None, ...]) -> None:
+        row = self._files[key].close(self._target.indexed_leaves)
+        del self._files[key]
+        self.written_files.append(
+            row | {"partition_values": dict(zip(self._target.partition_by, key, strict=True))}
+        )
+
+    def finish(self) -> None:
+        """Finish all files."""
+        for key in list(self._files):
+            self._finish(key)
+
+    def abort(self) -> None:
+        """Delete the files that are incomplete."""
+        for file in self._files.values():
+            file.abort()
+
+
+def write_files(
+    pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task to data files; yield rows that describe them, by ``FILES_SCHEMA``.
+
+    The task writes one file for each table partition among its rows, regardless of the number of pieces, and
+    begins another file when one reaches the target's ``file_bytes``.
+
+    Args:
+        pieces: For each piece its origin, as errors name it, and its rows with the target's ``read_schema``.
+        target: The table.
+
+    Raises:
+        TableRefusedError: a row has a null in a NOT NULL column, or a partition value that ``deltalake``
+            cannot read.
+    """
+    columns = arrow_schema(target.columns_written)
+    batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
+    files = _TaskFiles(target)
+    try:
+        # A piece may have a single record. Finding the partitions of so few rows, and keeping each as an
+        # array until its row group is written, takes far more time and memory than the rows themselves.
+        for rows in _gathered(batches):
+            files.add(rows)
+        files.finish()
+    except BaseException:
+        files.abort()
+        raise
+    if files.written_files:
+        yield file_batch(files.written_files)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of at least :data:`GATHERED_BYTES`, except for the last one."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= GATHERED_BYTES:
+            yield from _joined(waiting)
+            waiting, waiting_bytes = [], 0
+    yield from _joined(waiting)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return the rows as a record batch with the columns of ``FILES_SCHEMA``."""
+    # Without pa.array(), which imports pandas where it is installed.
+    schema = arrow_schema(FILES_SCHEMA)
+    columns: list[pa.Array] = []
+    for field in schema:
+        values = [row[field.name] for row in written_files]
+        if pa.types.is_map(field.type):
+            pairs = [pair for value in values for pair in value.items()]
+            ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+            bounds = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
+            keys, items = (text_array([pair[at] for pair in pairs]) for at in (0, 1))
+            columns.append(pa.MapArray.from_arrays(bounds, keys, items))
+        elif pa.types.is_string(field.type):
+            columns.append(text_array(values))
+        else:
+            columns.append(int64_array(np.array(values, np.int64)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(rows: pa.Table) -> list[str]:
+    """Return the leaf columns that are written with a dictionary, as Parquet names them.
+
+    Parquet abandons a dictionary that reaches a megabyte, but looks up each value until then, which takes a
+    fifth of the write's CPU time for the columns of ``format=raw``. A column whose first values are all
+    different would end there.
+    """
+    sample = rows.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
+    return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(sample, leaf)]
+
+
+def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
+    if leaf.path == ("value",) and leaf.type == pa.binary():
+        return True  # Records hardly repeat, however few there are.
+    if leaf.repeated or rows.num_rows < LEAST_SAMPLE or pa.types.is_boolean(leaf.type):
+        return False
+    column = rows.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        column = column.field(name)
+    if pa.types.is_temporal(leaf.type):
+        column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
+    # Without Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
+    values = [value for value in column.to_pylist() if value is not None]
+    return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
+
+
+def _has_nan(column: pa.Array) -> bool:
+    """Tell whether a column of numbers has a NaN; a value hidden by a null may count."""
+    buffer = column.buffers()[1]
+    if buffer is None:
+        return False
+    values = np.frombuffer(buffer, f"f{column.type.bit_width // 8}")
+    return bool(np.isnan(values[column.offset : column.offset + len(column)]).any())
+
+
+def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
+    """Return the file system of a table, and the table's root in it.
+
+    Raises:
+        MissingModuleError: a table in an object store takes ``deltalake`` where tasks run.
+    """
+    if target.is_local:
+        return pa_fs.LocalFileSystem(), target.location
+    try:
+        from deltalake.fs import DeltaStorageHandler
+    except ModuleNotFoundError:
+        raise MissingModuleError("deltalake") from None
+    handler = DeltaStorageHandler(target.location, dict(target.storage_options))
+    return pa_fs.PyFileSystem(handler), ""
+
+
+def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin: str) -> pa.RecordBatch:
+    """Return rows with the table's names and types; no cast changes a value.
+
+    Raises:
+        TableRefusedError: a null where the table takes none.
+    """
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, written, strict=True)
+    ]
+    for column, field in zip(columns, written, strict=True):
+        if column.null_count and field.name in target.not_null:
+            problem = (
+                f"column {field.name} is NOT NULL, and {column.null_count} records of {origin} have none. "
+                "Send such records to dead letters, which the sink alone does, without ingest(); or "
+                f"ALTER TABLE … ALTER COLUMN {field.name} DROP NOT NULL"
+            )
+            raise TableRefusedError(target.table, problem)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([(f.name, f.type) for f in written]))
+
+
+def partitioned(
+    rows: pa.RecordBatch, target: FileTarget
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield rows by the values of the partition columns, as Delta writes these.
+
+    Raises:
+        TableRefusedError: ``deltalake`` cannot read a value.
+    """
+    partition_by = target.partition_by
+    if not partition_by:
+        if rows.num_rows:
+            yield (), rows
+        return
+    texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
+    numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])
+    groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
+    for number in range(groups.num_rows):
+        key = tuple(groups.column(name)[number].as_py() for name in partition_by)
+        yield key, rows.take(groups.column("#_list")[number].values)
+
+
+def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
+    """Return a column's values as Delta's log has them; an empty text is null there."""
+    import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
+
+    if pa.types.is_date32(column.type):
+        encoded = column.dictionary_encode()
+        days = encoded.dictionary.view(pa.int32()).to_pylist()
+        texts = text_array([_day_text(name, day, table) for day in days])
+        return texts.take(encoded.indices)
+    texts = column.cast(pa.string())
+    return pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
+
+
+def _day_text(name: str, day: int, table: str) -> str:
+    """Return a day as Spark writes it. Arrow omits the sign of later years, and supports fewer years."""
+    date = np.datetime64(day, "D")
+    year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
+    sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""
+    text = f"{sign}{abs(year):04}{str(date)[-6:]}"
+    if day not in READABLE_DAYS:
+        problem = (
+            f"the partition column {name} has the date {text}. deltalake reads the years -262143 to 262142. "
+            "Start the query with DeltaSink.start, whose rows Spark writes"
+        )
+        raise TableRefusedError(table, problem)
+    return text
+
+
+def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list[str]:
+    """Return the directories of a partition, as Hive and Delta name them.
+
+    Readers take the values from the log, so two partitions may share a directory, and a name may be cut.
+    """
+    return [
+        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"[:LONGEST_NAME]
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        character if character in SAFE else "".join(f"%{byte:02X}" for byte in character.encode())
+        for character in text
+    )
+
+
+def _file_name() -> str:
+    return f"part-{uuid.uuid4()}.zstd.parquet"

@@ -1,0 +1,300 @@
+"""Begins a ledger on a table that has rows: its log was cleaned up, or something else filled it.
+
+The ledger begins with an entry like any other, in an append without rows. Only its transaction number is
+unknown. Delta keeps the highest number of the app id for the table's life, does not show it, and silently
+skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is in the
+table. Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
+
+A journal that was deleted and created again over an empty store begins at offset 0 with other bytes. The
+table's rows of the old one stay. An entry records where the rows of the new one begin. Of two rows with one
+offset the table does not say which is older, so ``verify`` compares no row of such a journal.
+
+A journal that was created again over its stored fragments still has the old bytes, at the old offsets, up to
+where they were stored. To continue before that would write their rows twice. So the fingerprints of the
+ledger's entries are compared with the journal: they show up to which offset it has the bytes of the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.trim import COMMITTED_COLUMNS, has_columns, range_origin
+from gazette_spark._ledger.entry import (
+    Isolation,
+    LedgerEntry,
+    LedgerState,
+    Mode,
+    SourcePosition,
+    entry_without_rows,
+)
+from gazette_spark._ledger.history import HistoryRow, visible_entries
+from gazette_spark._options.source import RANGE_OPTIONS, parse_options
+from gazette_spark._planning.access import open_journals
+from gazette_spark._planning.boundary import window_reader
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
+from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
+
+log = logging.getLogger(__name__)
+
+STEPS = (10, 20, 30, 40, 50, 60)
+"""Powers of two tried after the next number by the history. A batch uses one number."""
+
+
+def adopt(
+    target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets, *, mode: Mode = "append"
+) -> LedgerEntry:
+    """Begin a ledger at ``offsets``; return its first entry. If it has begun there already, nothing changes.
+
+    Raises:
+        TableRefusedError: there is no table, it has a ledger, or rows that lie past the offsets.
+    """
+    state = target.ledger(spark, app_id)
+    if state.table_version < 0:
+        raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
+    if state.entry is not None:
+        return _same_beginning(state.entry, state, offsets, target.name)
+    rows = target.rows(spark)
+    _check_rows(rows, offsets, isolation_of(offsets), target.name)
+    for number in txn_numbers(state.txn_version):
+        entry = first_entry(app_id, offsets, number, mode)
+        target.append(rows.limit(0), entry, exists=True)
+        state = target.ledger(spark, app_id)
+        if state.entry is not None:
+            log.warning(
+                "ledger_adopted table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json()
+            )
+            return _same_beginning(state.entry, state, offsets, target.name)
+    raise TableRefusedError(
+        target.name, f"Delta skips every transaction of app id {app_id!r}; use another one"
+    )
+
+
+def adopt_recreated(
+    target: DeltaTable,
+    spark: SparkSession,
+    app_id: str,
+    offsets: JournalOffsets,
+    options: Mapping[str, str],
+) -> LedgerEntry:
+    """Continue a ledger at ``offsets`` of journals that were deleted and created again; return the entry.
+
+    Raises:
+        TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
+            table has rows of, or rows go to dead letters, too; or another writer was faster.
+        OffsetBeyondHeadError: a journal ends before its offset.
+    """
+    state = target.ledger(spark, app_id)
+    entry = state.entry
+    if entry is None:
+        raise TableRefusedError(
+            target.name, f"app id {app_id!r} has no ledger, so no journal can go on in it"
+        )
+    new, ends = offsets.read_through, entry.read_through
+    if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
+        return entry
+    if unknown := sorted(new.keys() - ends.keys()):
+        problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
+        raise TableRefusedError(target.name, problem)
+    if entry.dead_letters is not None:
+        problem = (
+            f"rows of app id {app_id!r} go to dead letters, too, and those of a journal that was made again "
+            "would be taken for the old one's, by their offsets. Give the new journal a query and an app id "
+            "of its own"
+        )
+        raise TableRefusedError(target.name, problem)
+    recorded = _fingerprints_of(target.history(spark, None), app_id, target.name, new)
+    access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
+    with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
+        prints = {
+            name: fingerprint_at(journals, name, at, recorded[name], end=ends[name], table=target.name)
+            for name, at in new.items()
+        }
+    made = recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
+    target.append(target.rows(spark).limit(0), made, exists=True)
+    after = target.ledger(spark, app_id)
+    if after.entry is None or after.entry.attempt != made.attempt:
+        raise TableRefusedError(
+            target.name, f"another writer of app id {app_id!r} was faster; stop it, and repeat"
+        )
+    log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
+    return after.entry
+
+
+def _fingerprints_of(
+    history: Sequence[HistoryRow], app_id: str, table: str, journals: Collection[str]
+) -> dict[str, list[Fingerprint]]:
+    """Return the fingerprints that a table's history shows of journals, ascending by their ends.
+
+    Entries from before a journal was adopted once already are of the journal before that.
+    """
+    by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
+    not_recreated = set(journals)
+    for _, entry in visible_entries(history, app_id, table=table):
+        for journal in not_recreated:
+            fingerprint = entry.fingerprints.get(journal)
+            if fingerprint is not None and fingerprint.begin < fingerprint.end:
+                by_journal[journal].setdefault(fingerprint.end, fingerprint)
+        not_recreated -= entry.recreated.keys()
+    return {journal: [by_end[end] for end in sorted(by_end)] for journal, by_end in by_journal.items()}
+
+
+def fingerprint_at(
+    journals: JournalSource,
+    journal: str,
+    offset: int,
+    recorded: Sequence[Fingerprint],
+    *,
+    end: int,
+    table: str,
+) -> Fingerprint:
+    """Return the fingerprint at an offset after which a journal has no bytes that a table has rows of.
+
+    A journal that has the bytes before one offset also has those before each smaller one, except those that
+    retention deleted. So a few reads find the last fingerprint that fits. One whose bytes are gone, or some
+    of them, counts as fitting: refusing an offset writes no row twice.
+
+    Args:
+        journals: Brokers, or a store.
+        journal: The journal.
+        offset: Where the rows of the journal are to continue.
+        recorded: The table's fingerprints of it, ascending by their ends.
+        end: End of the table's rows of it.
+        table: Name of the table, for errors.
+
+    Raises:
+        TableRefusedError: the journal has such bytes.
+        OffsetBeyondHeadError: it ends before the offset.
+    """
+    journals.first_offset(journal)  # A broker that has just started knows its write head after that.
+    head = journals.write_heads([journal])[journal]
+    if offset > head:
+        raise OffsetBeyondHeadError(journal, offset, head)
+    read_window = window_reader(journals, journal, fail_on_data_loss=False)
+
+    def is_other(fingerprint: Fingerprint) -> bool:
+        if fingerprint.end > head:
+            return True
+        content = read_window(fingerprint.begin, fingerprint.end)
+        return len(content) == fingerprint.end - fingerprint.begin and not fingerprint.is_of(content)
+
+    fitting = bisect_left(recorded, True, key=is_other)  # noqa: FBT003 - the key is false, then true.
+    common = recorded[fitting - 1].end if fitting else 0
+    if offset < common:
+        way_out = "Nothing has to be adopted: start with a new checkpoint and DeltaSink.resume(reader)"
+        if common < end:
+            differing = recorded[fitting].end if fitting < len(recorded) else end
+            way_out = (
+                f"Its bytes differ from the table's somewhere in [{common}, {differing}): adopt the offset "
+                "there at which its old fragments end, as gazette-spark journals fragments shows them"
+            )
+        problem = (
+            f"journal {journal!r} still has the bytes up to offset {common}, and the table has their rows: "
+            "it was created again over its stored fragments. To go on at offset "
+            f"{offset} would write rows twice"
+        )
+        raise TableRefusedError(table, f"{problem}. {way_out}")
+    content = read_window(max(0, offset - FINGERPRINT_BYTES), offset)
+    return Fingerprint.of(content, offset, journals.get_journal(journal).create_revision)
+
+
+def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -> LedgerEntry:
+    """Return the entry after which the rows of journals are those of their new creations."""
+    assert state.entry is not None
+    entry, new = state.entry, offsets.read_through
+
+    def moved(position: SourcePosition) -> SourcePosition:
+        if not isinstance(position, JournalOffsets):
+            return position
+        old = position.read_through
+        return JournalOffsets({**old, **{name: at for name, at in new.items() if name in old}})
+
+    ends = tuple(moved(position) for position in entry.end)
+    others = {name: fingerprint for name, fingerprint in entry.fingerprints.items() if name not in new}
+    return replace(
+        entry_without_rows(state, attempt),
+        query_id=f"adopt-{attempt}",
+        batch_id=0,
+        start=tuple(moved(position) for position in entry.start),
+        begin=ends,
+        end=ends,
+        planned_ms=None,
+        is_fence=True,
+        heads={},
+        recreated={name: entry.read_through[name] for name in new},
+        fingerprints=others | dict(offsets.fingerprints),
+    )
+
+
+def txn_numbers(highest: int) -> Iterator[int]:
+    """Yield the transaction numbers to try after the highest one that a history has."""
+    yield highest + 1
+    yield from (1 << step for step in STEPS if 1 << step > highest + 1)
+
+
+def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mode) -> LedgerEntry:
+    """Return the first entry of a ledger that begins at ``offsets``."""
+    position = (offsets.plain(),)
+    start = (JournalOffsets({**offsets.read_through, **offsets.starts}),)
+    attempt = uuid.uuid4().hex
+    return LedgerEntry(
+        app_id,
+        txn_version,
+        query_id=f"adopt-{attempt}",
+        batch_id=0,
+        start=start,
+        begin=position,
+        end=position,
+        attempt=attempt,
+        parent=None,
+        mode=mode,
+        adopted=True,
+        isolation=isolation_of(offsets),
+    )
+
+
+def isolation_of(offsets: JournalOffsets) -> Isolation:
+    """Return which rows a table has that ends at some offsets, as they say it."""
+    return "read_committed" if offsets.starts else "read_uncommitted"
+
+
+def _same_beginning(
+    entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str
+) -> LedgerEntry:
+    """Return the ledger's newest entry if it is the first one, at these offsets."""
+    same = first_entry(entry.app_id, offsets, entry.txn_version, entry.mode)
+    if entry.adopted and (entry.start, entry.end, entry.isolation) == (same.start, same.end, same.isolation):
+        return entry
+    raise TableRefusedError(
+        name,
+        f"app id {entry.app_id!r} has a ledger: version {state.entry_version} ends at "
+        f"{JournalOffsets(entry.read_through).to_json()}. Go on from there with DeltaSink.resume(reader)",
+    )
+
+
+def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
+    """Refuse offsets that rows contradict: rows past them would be written a second time."""
+    if isolation == "read_uncommitted" and has_columns(rows.schema, COMMITTED_COLUMNS):
+        problem = (
+            "its rows are committed messages, as they have _ack_offset, and the offsets do not say where "
+            "their query began: adopt JournalOffsets({journal: end}, starts={journal: begin})"
+        )
+        raise TableRefusedError(name, problem)
+    if (columns := range_origin(rows.schema, isolation)) is None:
+        return
+    journal, offset = columns
+    ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
+    for row in sorted(ends, key=lambda row: str(row.journal)):
+        at = offsets.read_through.get(row.journal)
+        if row.journal is not None and row.last is not None and (at is None or row.last >= at):
+            problem = f"it has rows of journal {row.journal!r} up to offset {row.last}, and that is "
+            problem += "not named" if at is None else f"to go on at {at}"
+            raise TableRefusedError(name, f"{problem}. Ask gazette-spark offsets show TABLE --from-data")

@@ -1,0 +1,488 @@
+"""A Delta table as the sink needs it: a snapshot of its state, reasons to refuse it, and one append.
+
+Everything goes through SQL and DataFrames, which Spark Connect has too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import BinaryType, StructType
+
+from gazette_spark._delta.features import keeps_commits_elsewhere
+from gazette_spark._delta.files import find_line, has_files, is_classic, jvm_errors, path_exists
+from gazette_spark._delta.preflight import check_delta
+from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.sql_names import path_of, table_at
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState, parse_entry
+from gazette_spark._ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
+from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.locations import absolute, is_inside
+
+log = logging.getLogger(__name__)
+
+APP_ID_PREFIX = "gazette_spark/"
+"""Comes before the app id in Delta's transaction id, lest it meets another program's."""
+
+RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+
+DICTIONARY_KEY = "parquet.enable.dictionary#value"
+"""Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
+
+COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
+"""How the line of a commit begins that is about the commit itself."""
+
+FOLLOWED_COMMITS = 8
+"""Commits read one by one; of more it is quicker to ask Delta."""
+
+RESTORE_CANDIDATES = 200
+"""Versions compared with what a RESTORE to a point in time left."""
+
+PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
+"""Names that mean the same in a pattern of SHOW TABLE EXTENDED."""
+
+TIME_TRAVEL_NAME = re.compile(r"(?>.*@)([vV]\d+|\d{17})/*", re.DOTALL)
+"""Paths that Delta takes for a version of the table whose path comes before the sign."""
+
+LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
+
+NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
+NO_SUCH_PATH = frozenset(
+    {"DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_ONLY_OPERATION"}
+)
+"""Error conditions of a missing table. A directory without a Delta log counts as missing; a name in the
+catalog that is no Delta table is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetail:
+    """Values of ``DESCRIBE DETAIL`` of a table."""
+
+    location: str
+    """In Spark's spelling."""
+    table_id: str
+    partition_by: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    """Names of Delta's table features."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """What a decision about a batch depends on, read at one moment."""
+
+    ledger: LedgerState = field(default_factory=LedgerState)
+    letters: LedgerState = field(default_factory=LedgerState)
+    """The ledger of the table for dead letters, read before the other one; empty without such a table."""
+    schema: StructType | None = None
+    """The columns; None if there is no table, or the writer does not compare columns."""
+    detail: TableDetail | None = None
+    """None if there is no table, or nothing has depended on it yet: on a large table it takes a job."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self.ledger.table_version >= 0
+
+    @property
+    def attempt(self) -> str | None:
+        """Attempt of the newest entry, None without one."""
+        return self.ledger.entry.attempt if self.ledger.entry else None
+
+    def with_columns_of(self, earlier: TableSnapshot) -> TableSnapshot:
+        """Return the snapshot after a commit of one's own to ``earlier`` that changed no column.
+
+        The columns are still those of the earlier snapshot if that commit is the only one in between. After
+        a commit of somebody else they are read again.
+        """
+        made = self.ledger.entry_version
+        if not earlier.ledger.table_version + 1 == made == self.ledger.table_version:
+            return self
+        return replace(self, schema=earlier.schema, detail=earlier.detail)
+
+
+class DeltaTable:
+    """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
+
+    def __init__(self, *, path: str | None, table: str | None) -> None:
+        if path is not None and TIME_TRAVEL_NAME.fullmatch(path):
+            # Reads would go to the table without this ending, writes to a table of the whole name.
+            expected = "a directory whose name does not end in @v and a number, or in @ and 17 digits: Delta "
+            raise OptionError(
+                "path", repr(path), expected + "reads a version of another table by such a name"
+            )
+        self.path = None if path is None else absolute(path)  # Delta's statements take no relative paths.
+        self.table = table
+        self.partition_by: tuple[str, ...] = ()
+        """Columns that the table is partitioned by, as :meth:`check` has found them. They never change."""
+        self._location: str | None = None
+        """Directory of the table, if all its commits are known to be files in its log; else None."""
+
+    @property
+    def name(self) -> str:
+        """The table as SQL and errors name it."""
+        return self.table if self.table is not None else table_at(str(self.path))
+
+    @property
+    def location(self) -> str | None:
+        """Directory of the table, as far as it is known to this object."""
+        return self._location
+
+    @classmethod
+    def named(cls, name: str) -> DeltaTable:
+        """Return the table that has this :attr:`name`."""
+        path = path_of(name)
+        return cls(path=path, table=name if path is None else None)
+
+    def rows(self, spark: SparkSession, version: int | None = None) -> DataFrame:
+        """Return the rows of an existing table, by default at its newest version."""
+        at = "" if version is None else f" VERSION AS OF {version}"
+        return spark.sql(f"SELECT * FROM {self.name}{at}")  # noqa: S608 - the name is quoted.
+
+    def history(self, spark: SparkSession, limit: int | None) -> list[HistoryRow]:
+        """Return the newest commits, or all of them, newest first; none if there is no table."""
+        rows = self._describe(
+            spark,
+            f"HISTORY {self.name}" + ("" if limit is None else f" LIMIT {limit}"),
+            "version",
+            "operation",
+            "operationParameters",
+            "userMetadata",
+            "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
+        )
+        return [
+            HistoryRow(row.version, row.operation, row.operationParameters or {}, row.userMetadata, row.time)
+            for row in rows or []
+        ]
+
+    def ledger(self, spark: SparkSession, app_id: str, since: LedgerState | None = None) -> LedgerState:
+        """Return an app id's state from the history.
+
+        Args:
+            spark: The session.
+            app_id: The app id.
+            since: An earlier state: only later commits are read, where possible.
+
+        Raises:
+            SinkError: an entry cannot be read, or the history does not reach back to it.
+        """
+        if since is not None:
+            rows = self._commits_since(spark, since)
+            if rows is not None and (state := advanced(since, rows, app_id)):
+                return state
+        return read_state(
+            lambda limit: self.newest(spark, limit),
+            app_id,
+            table=self.name,
+            restored=lambda row, rows: self._restored_version(spark, row, rows),
+        )
+
+    def snapshot(
+        self,
+        spark: SparkSession,
+        app_id: str,
+        since: TableSnapshot | None = None,
+        *,
+        columns: bool = False,
+        detail: bool = False,
+    ) -> TableSnapshot:
+        """Read the table's state, as far as it has changed since an earlier snapshot.
+
+        Args:
+            spark: The session.
+            app_id: Whose ledger.
+            since: An earlier snapshot. Its columns and detail hold as long as nobody has committed.
+            columns: Read the columns, too, unless the earlier snapshot has them.
+            detail: Likewise the detail.
+
+        Raises:
+            SinkError: as for :meth:`ledger`.
+        """
+        since = since or TableSnapshot()
+        ledger = self.ledger(spark, app_id, since.ledger)
+        table = TableSnapshot(ledger, since.letters)
+        # A table that was made again may have the same version, but not the same newest entry.
+        if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
+            table = replace(table, schema=since.schema, detail=since.detail)
+        if table.exists and columns and table.schema is None:
+            table = replace(table, schema=self.schema(spark))
+        if table.exists and detail and table.detail is None:
+            table = replace(table, detail=self.detail(spark))
+        return table
+
+    def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
+        """Return as many of the newest commits, or all of them, newest first; those of a young table by name.
+
+        Their times may be in another form than those of :meth:`history`.
+        """
+        rows = self._short_history(spark)
+        return self.history(spark, limit) if rows is None else rows
+
+    def detail(self, spark: SparkSession) -> TableDetail | None:
+        """Return the table's detail, None if there is no table."""
+        columns = ("location", "id", "partitionColumns", "properties", "tableFeatures")
+        rows = self._describe(spark, f"DETAIL {self.name}", *columns)
+        if not rows:
+            return None
+        location, table_id, partition_by, properties, features = rows[0]
+        return TableDetail(
+            location, table_id, tuple(partition_by), properties or {}, frozenset(features or ())
+        )
+
+    def current_location(self, spark: SparkSession) -> str | None:
+        """Return where a table of the catalog is now: its name may have passed to another table.
+
+        Returns:
+            None for a table that is named by its directory, and where the catalog does not say.
+        """
+        return None if self.table is None else _location_now(spark, self.table)
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """Return the columns of the table, which has to be there."""
+        return spark.table(self.name).schema
+
+    def _short_history(self, spark: SparkSession) -> list[HistoryRow] | None:
+        """Return all commits, newest first, if they are few and lie where the first one does.
+
+        Else, and on Spark Connect, where each file would be a job, None: Delta is asked.
+        """
+        location = self._location
+        if location is None or not is_classic(spark):
+            return None
+        if self.table is not None and _location_now(spark, self.table) != location:
+            return None
+        directory = f"{location}/_delta_log"
+        rows: list[HistoryRow] = []
+        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+        try:
+            if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
+                return None
+            while (info := _commit_info(spark, directory, len(rows))) is not None:
+                rows.append(history_row({**info, "version": len(rows)}))
+            # A cleanup deletes older files first: while the first one is there, none of them is gone.
+            is_complete = bool(rows) and path_exists(spark, _commit_file(directory, 0))
+        except unreadable as error:
+            log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
+            return None
+        plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
+        return rows[::-1] if is_complete and plain else None
+
+    def _commits_since(self, spark: SparkSession, since: LedgerState) -> list[HistoryRow] | None:
+        """Return the commits after a state, oldest first; None where a search is needed.
+
+        ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
+        twice. The commits after a known version are in files whose names are known.
+
+        A name in a catalog can get another table, so the catalog is asked each time, which takes a tenth as
+        long. A catalog may also deny access to a table's files: then Delta is asked.
+        """
+        location = self._location
+        if location is None or since.entry is None:
+            return None
+        if self.table is not None and _location_now(spark, self.table) != location:
+            return None
+        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+        try:
+            return _follow(spark, f"{location}/_delta_log", since, since.entry)
+        except unreadable as error:
+            if self.table is None:
+                raise
+            log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
+            self._location = None
+            return None
+
+    def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
+        """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
+
+        Returns:
+            The table's detail, None if there is no table.
+
+        Raises:
+            TableRefusedError: with the reason.
+        """
+        location = self.path
+        if detail := self.detail(spark):
+            location, self.partition_by = detail.location, detail.partition_by
+            retention = detail.properties.get(RETENTION_PROPERTY)
+            elsewhere = keeps_commits_elsewhere(detail.features)
+            self._location = None if elsewhere else self._where(spark, location)
+            if retention is not None:
+                problem = (
+                    f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written "
+                    "and write it twice. "
+                    f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
+                )
+                raise TableRefusedError(self.name, problem)
+        elif self.path is not None and has_files(spark, self.path):
+            # The directory of the log is made first: a table is being made here, or was when a kill came.
+            has_log = path_exists(spark, f"{self.path}/_delta_log")
+            if not has_log:
+                problem = "the directory holds files but no Delta table; use an empty one"
+                raise TableRefusedError(self.name, problem)
+        if checkpoint is not None and location is not None and is_inside(checkpoint, location):
+            problem = (
+                f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
+            )
+            raise TableRefusedError(self.name, problem)
+        return detail
+
+    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
+        """Append ``df``, and ``entry`` with it, in one Delta commit; Delta may skip it in silence.
+
+        Args:
+            df: The rows.
+            entry: Ledger entry of the rows.
+            exists: Whether the table exists.
+            add_columns: Add columns of ``df`` that the table does not have, in the same commit.
+        """
+        options = {
+            "txnAppId": APP_ID_PREFIX + entry.app_id,
+            "txnVersion": str(entry.txn_version),
+            "userMetadata": entry.to_json(),
+            "compression": "zstd",
+        }
+        if add_columns:
+            options["mergeSchema"] = "true"
+        with _plain_values(df):
+            if self.path is not None:
+                df.write.format("delta").mode("append").options(**options).save(self.path)
+                return
+            assert self.table is not None
+            if not exists:
+                # A table made with rows records neither transaction id nor metadata (Delta 4.4).
+                df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
+            df.writeTo(self.table).options(**options).append()
+
+    def _restored_version(
+        self, spark: SparkSession, restore: HistoryRow, rows: Sequence[HistoryRow]
+    ) -> int | None:
+        """Return the newest version that has the rows a RESTORE left, None if no version has them.
+
+        Versions with the same files and number of rows differ at most by commits without rows.
+        """
+        restored = self._contents(spark, restore.version)
+        older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
+        candidates = older[:RESTORE_CANDIDATES]
+        return next((at for at in candidates if restored and self._contents(spark, at) == restored), None)
+
+    def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
+        """Return the files of a version and its number of rows, None if Delta no longer has it."""
+        try:
+            rows = self.rows(spark, version)
+            return sorted(rows.inputFiles()), rows.count()
+        except PySparkException as error:
+            log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
+            return None
+
+    def _where(self, spark: SparkSession, location: str) -> str | None:
+        return location.rstrip("/") if self.table is None else _location_now(spark, self.table)
+
+    def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
+        """Return the answer of a DESCRIBE statement, None if there is no table."""
+        failures: tuple[type[Exception], ...] = (AnalysisException, *jvm_errors(spark))
+        try:
+            return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
+        except failures as error:
+            check_delta(spark)
+            if isinstance(error, AnalysisException) and error.getCondition() in (
+                NO_SUCH_NAME if self.table else NO_SUCH_PATH
+            ):
+                return None
+            raise
+
+
+@contextmanager
+def _plain_values(df: DataFrame) -> Iterator[None]:
+    """Have Parquet write a binary ``value`` without a dictionary.
+
+    Records hardly repeat, and to find that out costs a third of the write's CPU time. Where a session takes
+    few settings, as on serverless compute of Databricks, that is paid.
+    """
+    if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}))
+        except PySparkException as error:
+            log.info("setting_refused key=%s problem=%s", DICTIONARY_KEY, str(error).partition("\n")[0])
+        yield
+
+
+def _location_now(spark: SparkSession, table: str) -> str | None:
+    """Return the current directory of a table in the catalog, None if the catalog does not say.
+
+    SHOW TABLE EXTENDED asks Spark's own catalog alone: 40 ms on a table of 10,000 versions. DESCRIBE also
+    brings Delta's snapshot up to date, which took 1.3 s there, twice a commit.
+    """
+    return _shown_location(spark, table) or _described_location(spark, table)
+
+
+def _shown_location(spark: SparkSession, table: str) -> str | None:
+    """Return the directory by SHOW TABLE EXTENDED; None if that does not tell, and DESCRIBE has to."""
+    if not PLAIN_NAME.fullmatch(table):
+        return None
+    namespace, _, name = table.rpartition(".")
+    where = f"IN {namespace} " if namespace else ""
+    try:
+        rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{name}'").collect()
+    except AnalysisException:
+        return None
+    # A view of the session hides a table of its name. A comment may hold a line that reads like the location.
+    if len(rows) != 1 or rows[0].isTemporary:
+        return None
+    locations = LOCATION_LINE.findall(rows[0].information)
+    return locations[0].rstrip("/") if len(locations) == 1 else None
+
+
+def _described_location(spark: SparkSession, table: str) -> str | None:
+    try:
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    except AnalysisException:
+        return None  # It is gone, which who reads its history hears as well.
+    after = dropwhile(lambda row: row.col_name != "# Detailed Table Information", rows)
+    return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
+
+
+def _follow(
+    spark: SparkSession, directory: str, since: LedgerState, entry: LedgerEntry
+) -> list[HistoryRow] | None:
+    """Follow a log from a state on, if it is still the log of that state: a table may be made again.
+
+    A cleanup deletes older files first. So if that state's entry is still there, a missing commit was never
+    written.
+    """
+    info = _commit_info(spark, directory, since.entry_version) or {}
+    recorded = parse_entry(info.get("userMetadata"), entry.app_id)
+    if recorded is None or recorded.attempt != entry.attempt:
+        return None
+    rows: list[HistoryRow] = []
+    while len(rows) < FOLLOWED_COMMITS:
+        version = since.table_version + len(rows) + 1
+        following = _commit_info(spark, directory, version)
+        if following is None:
+            return rows
+        rows.append(history_row({**following, "version": version}))
+    return None
+
+
+def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
+    """Return the ``commitInfo`` of a commit, None if there is no such commit."""
+    line = find_line(spark, _commit_file(directory, version), COMMIT_INFO)
+    if line is None:
+        return None
+    info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}
+    return info
+
+
+def _commit_file(directory: str, version: int) -> str:
+    return f"{directory}/{version:020}.json"

@@ -1,0 +1,220 @@
+"""Commits of data files that tasks have written: names, transaction and ledger entry in one Delta commit.
+
+``deltalake`` makes the commit, from the very snapshot that was open before the history was read. So whatever
+was committed for the app id since then is a conflict. Had the snapshot been opened later, ``deltalake`` would
+take the same transaction number twice.
+
+Each snapshot says what the table asks of its writers. A table that asks more than files of plain rows give is
+refused: by its features (:mod:`gazette_spark._delta.features`), its properties or its columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, Row
+
+from gazette_spark._data_files.target import checked_storage_options
+from gazette_spark._delta.delta_table import APP_ID_PREFIX
+from gazette_spark._delta.features import refused_by_direct_lane, writer_features
+from gazette_spark._ledger.entry import LedgerEntry
+from gazette_spark.errors import MissingModuleError, TableRefusedError
+from gazette_spark.locations import deltalake_location, is_same, misread_by_deltalake
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as Snapshot
+
+OTHER_WAY = "Start the query with DeltaSink.start, whose rows Spark writes"
+
+REFUSED_COLUMNS = {
+    "CURRENT_DEFAULT": "has a default",
+    "__CHAR_VARCHAR_TYPE_STRING": "has a maximum length",
+    "delta.generationExpression": "is generated",
+    "delta.identity": "is an identity",
+    "delta.invariants": "has an invariant",
+}
+"""Metadata of columns whose values or checks are a writer's work."""
+
+
+def refusal(
+    features: frozenset[str], configuration: Mapping[str, str | None], columns: Mapping[str, Any]
+) -> str | None:
+    """Return the reason why a table takes no files from tasks, None if it does.
+
+    Args:
+        features: Names of the writer's features.
+        configuration: The table's properties.
+        columns: Its schema, as JSON.
+    """
+    if refused := refused_by_direct_lane(features):
+        return f"it has the table feature {', '.join(refused)}"
+    if configuration.get("delta.columnMapping.mode") not in (None, "none"):
+        return "it maps columns (delta.columnMapping.mode)"
+    if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
+        return f"it has the constraint {checks[0].removeprefix('delta.constraints.')}"
+    return _column_refusal(columns, top=True)
+
+
+def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN401 - a type as JSON.
+    if isinstance(kind, str):
+        return "it has a column of type variant" if kind == "variant" else None
+    inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    reasons = [_column_refusal(each) for each in inner]
+    for column in kind.get("fields", ()):
+        for key in column.get("metadata") or {}:
+            name = "delta.identity" if key.startswith("delta.identity.") else key
+            if name in REFUSED_COLUMNS:
+                reasons.append(f"column {column['name']} {REFUSED_COLUMNS[name]}")
+        if not top and not column["nullable"]:
+            reasons.append(f"field {column['name']} of a struct is NOT NULL")
+        reasons.append(_column_refusal(column["type"]))
+    return next((reason for reason in reasons if reason), None)
+
+
+class FileCommits:
+    """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
+
+    def __init__(self, table: str, location: str, table_id: str, storage_options: Mapping[str, str]) -> None:
+        """Name the table.
+
+        Args:
+            table: Its name in errors.
+            location: Its directory or prefix, in Spark's spelling.
+            table_id: The id in its metadata, as Spark reads it.
+            storage_options: How ``deltalake`` enters its object store.
+
+        Raises:
+            OptionError: one of the ``storage_options`` would have commits made without a look for another's.
+            TableRefusedError: ``deltalake`` would read another table's log.
+        """
+        self.table = table
+        self.spark_location, self.table_id = location, table_id
+        if other := misread_by_deltalake(location):
+            problem = f"it is at {location}, in place of which deltalake would read {other}. {OTHER_WAY}"
+            raise TableRefusedError(table, problem)
+        self.location = deltalake_location(location)
+        self.storage_options = checked_storage_options(storage_options, self.location)
+        self._snapshot: Snapshot | None = None
+        self._catalog_location: str | None = None
+        """Where the catalog had the table when the query started. It may spell that in a way of its own."""
+        self._newest_commit: list[dict[str, Any]] = []
+        """What the log says about the commit of the snapshot's version."""
+        self._columns: str | None = None
+        """Columns and partitions of the table for which the tasks write files."""
+        self._collected: tuple[DataFrame, list[Row]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but what is open: Spark Connect pickles the sink."""
+        return vars(self) | {"_snapshot": None, "_collected": None}
+
+    def __repr__(self) -> str:
+        return f"FileCommits({self.table}, {self.location})"
+
+    def open(self, current_location: str | None = None) -> Snapshot:
+        """Open the newest snapshot, to commit on. To be called before the history is read.
+
+        Args:
+            current_location: Where the catalog has the table now, None if it does not say.
+
+        Raises:
+            TableRefusedError: the table cannot be opened, is not the one that Spark reads, takes no files
+                from tasks, or has changed its columns since the query started.
+        """
+        if self._catalog_location is None:
+            self._catalog_location = current_location
+        elif current_location is not None and not is_same(current_location, self._catalog_location):
+            problem = (
+                f"it was at {self._catalog_location} when the query started, and its name now belongs to the "
+                f"table at {current_location}. Nothing was committed. Start the query again"
+            )
+            raise TableRefusedError(self.table, problem)
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError
+        except ModuleNotFoundError:
+            raise MissingModuleError("deltalake") from None
+        try:
+            # An update reads the commits after the snapshot's. Of a table that was made again meanwhile it
+            # would take the new commits for a continuation, or find none. So it goes on only from a commit
+            # that still stands in the log.
+            # deltalake shows no commits of a name with # or ?: such a table is opened each time.
+            last = self._newest_commit
+            if self._snapshot is not None and last and self._snapshot.history(1) == last:
+                self._snapshot.update_incremental()
+            else:
+                self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
+            self._newest_commit = self._snapshot.history(1)
+        except (DeltaError, OSError) as error:
+            self._snapshot = None
+            problem = f"deltalake cannot open it at {self.location}: {error}. {OTHER_WAY}"
+            raise TableRefusedError(self.table, problem) from error
+        snapshot = self._snapshot
+        metadata, columns = snapshot.metadata(), snapshot.schema().to_json()
+        # Spark decides on the table that it reads. Files committed to another one would be missing here and
+        # too many there, so the ids have to be equal, whatever Spark and deltalake make of the location.
+        opened_id = str(metadata.id)
+        if opened_id != self.table_id:
+            self._snapshot = None
+            problem = (
+                f"Spark reads the table {self.table_id} at {self.spark_location}, and deltalake opens the "
+                f"table {opened_id} at {self.location}. Nothing was committed. If the table was made "
+                f"again, start the query again. {OTHER_WAY}"
+            )
+            raise TableRefusedError(self.table, problem)
+        protocol = snapshot.protocol()
+        features = writer_features(protocol.min_writer_version, protocol.writer_features or ())
+        if reason := refusal(features, metadata.configuration, json.loads(columns)):
+            raise TableRefusedError(self.table, f"{reason}, which ingest() does not honour. {OTHER_WAY}")
+        now = json.dumps([columns, metadata.partition_columns])
+        if self._columns not in (None, now):
+            problem = "its columns have changed since the query started. Start the query again"
+            raise TableRefusedError(self.table, problem)
+        self._columns = now
+        return snapshot
+
+    def commit(self, file_rows: DataFrame | None, entry: LedgerEntry) -> Exception | None:
+        """Commit the files that tasks tell of, and an entry with them.
+
+        Args:
+            file_rows: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
+                commits the same files. None for an entry without rows.
+            entry: Ledger entry of their rows.
+
+        Returns:
+            The conflict, if there is one: the history tells whether the commit was made.
+        """
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+
+        if file_rows is not None and (self._collected is None or self._collected[0] is not file_rows):
+            self._collected = file_rows, file_rows.collect()
+        files = [] if file_rows is None or self._collected is None else self._collected[1]
+        snapshot = self._snapshot
+        assert snapshot is not None
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=row.path,
+                size=row.size,
+                partition_values=row.partition_values,
+                modification_time=row.modification_ms,
+                data_change=True,
+                stats=row.stats,
+            )
+            for row in files
+        ]
+        try:
+            snapshot.create_write_transaction(
+                actions,
+                "append",
+                snapshot.schema(),
+                partition_by=snapshot.metadata().partition_columns,
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": entry.to_json()},
+                    app_transactions=[Transaction(APP_ID_PREFIX + entry.app_id, entry.txn_version)],
+                ),
+            )
+        except CommitFailedError as error:
+            return error
+        return None

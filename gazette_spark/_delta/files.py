@@ -1,0 +1,265 @@
+"""Reads small files, of a query checkpoint and of a table's log, wherever Spark's file systems reach.
+
+A Spark job for one line costs a tenth of a second, and a commit of the sink would pay for five of them. So a
+classic session opens the file itself, through Hadoop; Spark Connect, which has no such way, runs the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import disk_usage
+from typing import Any, TypeVar
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark._ledger.query_checkpoint import is_unfinished, offsets_directory
+from gazette_spark.errors import QueryCheckpointError
+from gazette_spark.locations import escape_glob
+
+Result = TypeVar("Result")
+
+NOT_FOUND = "java.io.FileNotFoundException"
+
+NO_SPACE = ("No space left on device", "Disk quota exceeded", "not enough space on the disk")
+"""What operating systems say of a full disk."""
+
+SCARCE_BYTES = 64 << 20
+"""Free bytes below which a disk counts as full: a file that did not fit is deleted again."""
+
+LINES_LOOKED_AT = 20
+"""Lines read one by one: each is a call to the JVM, so Spark searches the rest of a long file."""
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text.
+
+    Raises:
+        QueryCheckpointError: it is missing or empty.
+    """
+    text = _whole_text(spark, path)
+    if text is None:
+        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
+        raise QueryCheckpointError(path, problem)
+    if not text:
+        raise QueryCheckpointError(path, "the file is empty")
+    return text
+
+
+def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
+    """Return the first line that matches a regular expression, "" if no line does.
+
+    Returns:
+        None if the file does not exist.
+    """
+    if is_classic(spark):
+        with _opened(spark, path) as reader:
+            if reader is None:
+                return None
+            for _ in range(LINES_LOOKED_AT):
+                line = reader.readLine()
+                if line is None:
+                    return ""
+                if re.search(pattern, line):
+                    return str(line)
+    matching = F.col("value").rlike(pattern)
+    rows = _if_exists(lambda: spark.read.text(escape_glob(path)).where(matching).limit(1).collect())
+    return None if rows is None else str(rows[0].value) if rows else ""
+
+
+def path_exists(spark: SparkSession, path: str) -> bool:
+    """Say whether there is a file or directory."""
+    with suppress(*jvm_errors(spark)):
+        if is_classic(spark):  # Spark's own reader warns of a path that is not there, in 80 lines.
+            files, name = _file_system(spark, path)
+            return bool(files.exists(name))
+    # Spark Connect looks when it is asked for the columns.
+    return _if_exists(lambda: _files_below(spark, path).schema) is not None
+
+
+def has_files(spark: SparkSession, path: str) -> bool:
+    """Say whether a directory holds a file, at any depth; not whether it is there."""
+    with suppress(*jvm_errors(spark)):
+        if is_classic(spark):
+            files, name = _file_system(spark, path)
+            if not files.exists(name):
+                return False
+            root = str(files.makeQualified(name).toString())
+            return _holds_file(files.listFiles(name, True), root)  # noqa: FBT003 - Java's
+    return bool(_if_exists(lambda: _files_below(spark, path).select("path").limit(1).collect()))
+
+
+def _holds_file(files: Any, root: str) -> bool:  # noqa: ANN401 - Java's iterator
+    """Say whether one of the files counts: Spark leaves out hidden ones, such as checksums and logs."""
+    while files.hasNext():
+        below = str(files.next().getPath().toString()).removeprefix(root)
+        if not any(name.startswith((".", "_")) for name in below.split("/")):
+            return True
+    return False
+
+
+def unwritable(spark: SparkSession, path: str) -> str:
+    """Return why a directory cannot be written, "" if it can or that is not known; leave none behind.
+
+    Only in file systems of directories: a store of objects would get an object that stands for one.
+    """
+    if not is_classic(spark):
+        return ""
+    files, directory = _file_system(spark, path)
+    scheme = files.getScheme()
+    if scheme not in ("file", "hdfs"):
+        return ""
+    try:
+        existed = files.exists(directory)
+        files.mkdirs(directory)
+        local = str(directory.toUri().getPath())
+        writable = scheme != "file" or os.access(local, os.W_OK)
+        free = free_bytes(spark, path)
+        if not existed:
+            files.delete(directory, False)  # noqa: FBT003 - Java's: only an empty one
+    except jvm_errors(spark) as error:
+        java = getattr(error, "java_exception", None)
+        return str(java.getMessage() if java else error).partition("\n")[0]
+    if not writable:
+        return f"no permission to write to {local}"
+    return f"no space is left on the disk of {local}; free some" if free == 0 else ""
+
+
+def free_bytes(spark: SparkSession, path: str) -> int | None:
+    """Return the bytes that are free on the disk of a directory of this machine; None for other paths."""
+    with suppress(OSError, *jvm_errors(spark)):
+        if is_classic(spark):
+            files, directory = _file_system(spark, path)
+            if files.getScheme() != "file":
+                return None
+            path = str(directory.toUri().getPath())
+        if not path.startswith("/"):
+            return None
+        return disk_usage(next(each for each in (Path(path), *Path(path).parents) if each.exists())).free
+    return None
+
+
+def without_space(spark: SparkSession, text: str, places: Mapping[str, str | None]) -> str:
+    """Return which disk is full according to an error, "" if its text is about something else.
+
+    Java names no path. The disk with the least free space is named, and all places where none is known.
+
+    Args:
+        spark: The session.
+        text: The error's text.
+        places: What is written, with its directory, as far as that is known.
+    """
+    message = next((message for message in NO_SPACE if message in text), None)
+    if message is None:
+        return ""
+    paths = {name: path for name, path in places.items() if path}
+    free = {name: size for name, path in paths.items() if (size := free_bytes(spark, path)) is not None}
+    if free and min(free.values()) < SCARCE_BYTES:
+        name = min(free, key=lambda name: free[name])
+        return f"{message}; the disk of {name} {paths[name]} has {free[name]:,} bytes free"
+    listed = ", or of ".join(f"{name} {path}" for name, path in paths.items())
+    return f"{message}; the full disk is that of {listed}"
+
+
+def clear_unfinished(spark: SparkSession, root: str) -> None:
+    """Delete the remains of a query checkpoint's first file after a kill: Spark would refuse to start on it.
+
+    Only where there is nothing else, so no batch is forgotten. Where that is not possible, as on Spark
+    Connect, Spark reports the error.
+    """
+    if not is_classic(spark):
+        return
+    with suppress(*jvm_errors(spark)):
+        files, directory = _file_system(spark, offsets_directory(root))
+        statuses = files.listStatus(directory) if files.exists(directory) else []
+        paths = [status.getPath() for status in statuses]
+        if all(is_unfinished(path.getName()) for path in paths):
+            for path in paths:
+                files.delete(path, False)  # noqa: FBT003 - Java's
+
+
+def delete_directory(spark: SparkSession, path: str) -> None:
+    """Delete a directory with all that is in it, if it is there. For a classic session."""
+    files, directory = _file_system(spark, path)
+    files.delete(directory, True)  # noqa: FBT003 - Java's
+
+
+def _files_below(spark: SparkSession, path: str) -> DataFrame:
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+
+
+def _if_exists(read: Callable[[], Result]) -> Result | None:
+    """Return the result of a read of a path, None if the path does not exist."""
+    try:
+        return read()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+
+
+def _whole_text(spark: SparkSession, path: str) -> str | None:
+    if is_classic(spark):
+        with _opened(spark, path) as reader:
+            if reader is None:
+                return None
+            lines = iter(reader.readLine, None)
+            return "\n".join(map(str, lines))
+    rows = _if_exists(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
+    return None if rows is None else str(rows[0].value) if rows else ""
+
+
+def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
+    """Return the errors of calls to a session's JVM; none on Spark Connect, whose package lacks py4j."""
+    if not is_classic(spark):
+        return ()
+    from py4j.protocol import Py4JError
+
+    return (Py4JError,)
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Say whether the session's JVM can be called; Spark Connect sessions have no JVM."""
+    return getattr(spark, "_jsparkSession", None) is not None
+
+
+def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's packages
+    """Return the JVM of a classic session."""
+    jvm = spark._jvm
+    assert jvm is not None
+    return jvm
+
+
+def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system for a path, and its name of that."""
+    name = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
+
+
+@contextmanager
+def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
+    """Yield a Java reader of a file's lines, None if there is no such file."""
+    from py4j.protocol import Py4JJavaError
+
+    files, name = _file_system(spark, path)
+    if not files.exists(name):  # To hear of it by an exception takes 50 ms.
+        yield None
+        return
+    try:
+        stream = files.open(name)
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() != NOT_FOUND:
+            raise
+        yield None
+        return
+    jvm = _jvm(spark)
+    reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(stream, "UTF-8"))
+    try:
+        yield reader
+    finally:
+        reader.close()

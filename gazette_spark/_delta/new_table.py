@@ -1,0 +1,160 @@
+"""The definition of a new table: columns, partitions or clusters, properties.
+
+It is made by one statement of SQL, from names and types that are quoted here: that works by path and by
+name, and where Spark Connect's server has Delta but not Delta's plugin for Connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark.errors import OptionError, TableRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """Definition of a table that :class:`~gazette_spark.sink.DeltaSink` makes.
+
+    An existing table is left as it is. Other partitions than these are an error, because they never change.
+    Its clustering and properties may have been altered since, and stay as they are.
+    """
+
+    schema: StructType | str | None = None
+    """Columns, with NOT NULL and comments, as a type or as DDL; None takes those of the first batch, all of
+    which may be null."""
+    partition_by: Sequence[str] = ()
+    cluster_by: Sequence[str] = ()
+    """Columns of liquid clustering, top-level ones; not together with ``partition_by``."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse an invalid definition, as far as that shows without Spark."""
+        schema: object = self.schema
+        if not isinstance(schema, StructType | str | None):
+            expected = "a StructType, DDL such as 'id BIGINT NOT NULL, text STRING', or None"
+            raise OptionError("new_table.schema", repr(self.schema)[:80], expected)
+        for name in ("partition_by", "cluster_by"):
+            object.__setattr__(self, name, _column_names(f"new_table.{name}", getattr(self, name)))
+        if self.partition_by and self.cluster_by:
+            got = f"partition_by={list(self.partition_by)}, cluster_by={list(self.cluster_by)}"
+            raise OptionError("new_table", got, "one of the two: Delta has partitions or clusters")
+        _check_properties(self.properties)
+        if isinstance(self.schema, StructType):
+            self._check_columns(self.schema)
+
+    def parsed(self, spark: SparkSession) -> StructType | None:
+        """Return the schema as a type; None if it is the first batch's."""
+        return spark.createDataFrame([], self.schema).schema if isinstance(self.schema, str) else self.schema
+
+    def columns(self, spark: SparkSession, rows: StructType) -> StructType:
+        """Return the columns of the table to be made.
+
+        Args:
+            spark: A session, to read DDL.
+            rows: Schema of the first batch. Columns from it may be null: a later batch may lack values.
+        """
+        schema = self.parsed(spark)
+        if schema is None:
+            columns = [StructField(column.name, column.dataType, metadata=column.metadata) for column in rows]
+            schema = StructType(columns)
+        self._check_columns(schema)
+        return schema
+
+    def statement(self, table: str, schema: StructType) -> str:
+        """Return the SQL that makes a table of these columns, unless there is one."""
+        parts = [f"CREATE TABLE IF NOT EXISTS {table} ({ddl(schema)}) USING delta"]
+        if self.partition_by:
+            parts.append(f"PARTITIONED BY ({_listed(self.partition_by)})")
+        if self.cluster_by:
+            parts.append(f"CLUSTER BY ({_listed(self.cluster_by)})")
+        if self.properties:
+            pairs = (f"{_text(name)} = {_text(value)}" for name, value in self.properties.items())
+            parts.append(f"TBLPROPERTIES ({', '.join(pairs)})")
+        return " ".join(parts)
+
+    def check_partitions(self, table: str, actual: Sequence[str]) -> None:
+        """Refuse a table that exists with other partitions.
+
+        Raises:
+            TableRefusedError: naming both.
+        """
+        if [name.lower() for name in self.partition_by] != [name.lower() for name in actual]:
+            problem = (
+                f"it is partitioned by {_shown(actual)}, and new_table asks for {_shown(self.partition_by)}."
+                " Partitions of a table cannot be changed: ask for those it has, or write to another table"
+            )
+            raise TableRefusedError(table, problem)
+
+    def _check_columns(self, schema: StructType) -> None:
+        columns = {name.lower() for name in schema.names}
+        for option, names in (("partition_by", self.partition_by), ("cluster_by", self.cluster_by)):
+            if unknown := [name for name in names if name.lower() not in columns]:
+                raise OptionError(f"new_table.{option}", repr(unknown), f"columns of {schema.names}")
+
+
+def _column_names(option: str, value: object) -> tuple[str, ...]:
+    expected = "a list of column names"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(option, repr(value)[:80], expected)
+    names = tuple(value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise OptionError(option, repr(names)[:80], expected)
+    if len({name.lower() for name in names}) < len(names):
+        raise OptionError(option, repr(names)[:80], f"{expected}, each once")
+    return names
+
+
+def _check_properties(properties: object) -> None:
+    expected = "texts by name: {'delta.appendOnly': 'true'}"
+    if not isinstance(properties, Mapping):
+        raise OptionError("new_table.properties", repr(properties)[:80], expected)
+    for name, value in properties.items():
+        if not (isinstance(name, str) and name and isinstance(value, str)):
+            raise OptionError("new_table.properties", f"{name!r}: {value!r}"[:80], expected)
+
+
+def ddl(schema: StructType) -> str:
+    """Return a table's columns as ``CREATE TABLE`` takes them.
+
+    What SQL cannot say is left out: that an array or a map has no nulls, and metadata other than comments.
+    """
+    return ", ".join(_field(column, " ") for column in schema.fields)
+
+
+def _field(column: StructField, separator: str) -> str:
+    parts = [f"{quoted(column.name)}{separator}{_type(column.dataType)}"]
+    if not column.nullable:
+        parts.append("NOT NULL")
+    if comment := (column.metadata or {}).get("comment"):
+        parts.append(f"COMMENT {_text(str(comment))}")
+    return " ".join(parts)
+
+
+def _type(kind: DataType) -> str:
+    match kind:
+        case StructType():
+            return f"STRUCT<{', '.join(_field(field, ': ') for field in kind.fields)}>"
+        case ArrayType():
+            return f"ARRAY<{_type(kind.elementType)}>"
+        case MapType():
+            return f"MAP<{_type(kind.keyType)}, {_type(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _text(value: str) -> str:
+    """Return a literal of SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(quoted(name) for name in names)
+
+
+def _shown(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})" if names else "nothing"

@@ -1,0 +1,211 @@
+"""What a session lacks for a query, found before the query starts and said in one line.
+
+Spark reports the same later: a session without Delta by a syntax error in the sink's first statement, a
+Delta for another Spark in 300 lines of Java, workers without the package or without a way to the brokers by a
+failed task of the first batch.
+
+Each check is made once: of a session's Delta by one statement, of its workers by one task for each address of
+brokers. On Spark Connect the workers are not checked: the client does not see the options of a query.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark._delta.files import is_classic, jvm_errors
+from gazette_spark._delta.java_errors import short_java_error, without_frames
+from gazette_spark._options.source import SourceOptions, parse_options
+from gazette_spark._planning.access import security_for_tasks
+from gazette_spark.errors import MissingModuleError, OptionError
+
+DELTA_SESSION = (
+    "one that configure_spark_with_delta_pip(SparkSession.builder) of the package delta-spark has made, with "
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog; for spark-submit these "
+    "two as --conf, and --packages io.delta:delta-spark_4.2_2.13:4.4.0"
+)
+"""How a session gets Delta."""
+
+DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
+
+DELTA_JAR = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?2\.\d+-(?P<delta>\d+\.\d{1,9})[^/]*\.jar$")
+"""Name of Delta's jar: the release of Spark that it is for, which old ones leave out, and its own."""
+
+SPARK_OF_DELTA = {"3.0": "3.5", "3.1": "3.5", "3.2": "3.5", "3.3": "3.5", "4.0": "4.0"}
+"""Release of Spark by that of Delta, for jars whose names do not say it."""
+
+NO_TABLE = "DESCRIBE DETAIL delta.`/gazette_spark/no/table`"
+"""A statement of Delta's that looks for nothing but a directory."""
+
+WITHOUT_BOTH_SETTINGS = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
+
+NO_JOURNAL = "name=gazette_spark/no/journal"
+"""A selector whose listing is empty."""
+
+_checked: set[tuple[str, str]] = set()
+"""Spark applications, each with what was found good in it."""
+
+
+def check_delta(spark: SparkSession) -> None:
+    """Check that a session has Delta, for its release of Spark.
+
+    Raises:
+        OptionError: it has not; with the settings that it needs.
+    """
+    key = (_application(spark), "delta")
+    if key in _checked:
+        return
+    if (jar := delta_jar(spark)) and (problem := unfit_jar(jar, spark.version)):
+        raise OptionError("spark", problem, DELTA_SESSION)
+    try:
+        spark.sql(NO_TABLE).collect()
+    except AnalysisException as error:
+        if _is_no_delta(error):
+            raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
+    except jvm_errors(spark) as error:
+        text = str(short_java_error(error) or error).partition("\n")[0]
+        raise OptionError("spark", f"a Delta Lake that does not work: {text}", DELTA_SESSION) from None
+    if key[0]:
+        _checked.add(key)
+
+
+def unfit_jar(location: str, spark_version: str) -> str:
+    """Return why Delta's jar does not fit a release of Spark, "" if it does or its name does not tell.
+
+    >>> unfit_jar("file:/jars/delta-spark_2.13-4.0.0.jar", "4.2.0")
+    'delta-spark_2.13-4.0.0.jar, which is Delta Lake for Spark 4.0, in a session of Spark 4.2.0'
+    >>> unfit_jar("file:/jars/delta-spark_4.2_2.13-4.4.0.jar", "4.2.1")
+    ''
+    """
+    name = location.rpartition("/")[2]
+    if not (match := DELTA_JAR.search(name)):
+        return ""
+    release = match["spark"] or SPARK_OF_DELTA.get(match["delta"])
+    if release is None or spark_version.split(".")[:2] == release.split("."):
+        return ""
+    return f"{name}, which is Delta Lake for Spark {release}, in a session of Spark {spark_version}"
+
+
+def check_workers(spark: SparkSession, options: SourceOptions) -> None:
+    """Check that a task has the package, and that the brokers of a query answer it.
+
+    Args:
+        spark: The session.
+        options: The options of ``format("gazette")``.
+
+    Raises:
+        MissingModuleError: the workers' Python lacks the package, or one that it needs.
+        OptionError: it does not run, or no broker answers there.
+    """
+    if not is_classic(spark):
+        return
+    address = "" if options.fragment_store is not None else options.broker_address
+    key = (_application(spark), f"workers {address}")
+    if key in _checked:
+        return
+    look = F.udf(look_around(options if address else None), "string", useArrow=False)
+    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+    try:
+        (row,) = spark.range(0, 1, 1, 1).select(look().alias("report")).collect()
+    except failures as error:
+        text = without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
+        expected = "the Python that gazette-spark[spark] is installed in, of the driver's release"
+        raise OptionError("PYSPARK_PYTHON", f"a Python in which a task fails: {text}", expected) from None
+    report = json.loads(row.report)
+    if "module" in report:
+        raise MissingModuleError(report["module"], report["interpreter"])
+    if "problem" in report:
+        got = f"{address!r}, which the driver may reach, and a task on {report['host']} does not: "
+        expected = "an address that each machine of the cluster reaches: open the network to it"
+        raise OptionError("brokerAddress", got + report["problem"], expected)
+    _checked.add(key)
+
+
+def look_around(options: SourceOptions | None) -> Callable[[], str]:
+    """Return a function that says what a task lacks. It is pickled with its code: the package may be missing.
+
+    Args:
+        options: Of the brokers to ask; None where there are none.
+    """
+    selector = NO_JOURNAL
+    content = options and pickle.dumps(replace(options, security=security_for_tasks(options.security)))
+
+    def look() -> str:
+        import json
+        import pickle
+        import socket
+        import sys
+
+        try:
+            from gazette_spark._planning.access import open_client
+            from gazette_spark.errors import GazetteError
+
+            options = content and pickle.loads(content)  # noqa: S301 - made above
+        except ImportError as missing:
+            module = str(getattr(missing, "module", None) or missing.name).partition(".")[0]
+            return json.dumps({"module": module, "interpreter": sys.executable})
+        try:
+            if options:
+                with open_client(options) as client:
+                    client.list_journals(selector, limit=1)
+        except GazetteError as error:
+            problem = str(error).partition("\n")[0]
+            return json.dumps({"problem": problem, "host": socket.gethostname()})
+        return "{}"
+
+    return look
+
+
+def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
+    """Yield the options of each Gazette stream that a query reads; none on Spark Connect.
+
+    Raises:
+        OptionError: one of them is invalid.
+    """
+    if not is_classic(df.sparkSession):
+        return
+    with suppress(*jvm_errors(df.sparkSession)):
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        for leaf in map(leaves.apply, range(leaves.size())):
+            if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "gazette":
+                options: Any = leaf.extraOptions()
+                yield parse_options(
+                    {str(name): str(options.get(name)) for name in options.keySet()}, "stream"
+                )
+
+
+def _application(spark: SparkSession) -> str:
+    """Return the name of what has jars and workers: all sessions of an application share them."""
+    if is_classic(spark):
+        return str(spark.sparkContext.applicationId)
+    return str(getattr(spark, "session_id", ""))
+
+
+def delta_jar(spark: SparkSession) -> str:
+    """Return where the class of Delta's extension comes from, "" if that is not known."""
+    if not is_classic(spark):
+        return ""
+    with suppress(*jvm_errors(spark)):
+        java: Any = spark._jvm.java.lang  # type: ignore[union-attr]
+        loader = java.Thread.currentThread().getContextClassLoader()
+        extension = java.Class.forName(DELTA_CLASS, False, loader)  # noqa: FBT003 - Java's
+        return str(extension.getProtectionDomain().getCodeSource().getLocation())
+    return ""
+
+
+def _is_no_delta(error: AnalysisException) -> bool:
+    """Say whether Spark took a word of Delta's statement for a table's name, or lacks one of two settings."""
+    if error.getCondition() == WITHOUT_BOTH_SETTINGS:
+        return True
+    name = (error.getMessageParameters() or {}).get("relationName", "")
+    return error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" and name.strip("`") == "DETAIL"

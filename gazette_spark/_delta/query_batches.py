@@ -1,0 +1,92 @@
+"""The batches of a query, from its checkpoint: the files that Spark writes before it runs a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark._delta.files import path_exists, read_text
+from gazette_spark._ledger.entry import Batch, Positions
+from gazette_spark._ledger.query_checkpoint import (
+    check_pinned,
+    metadata_path,
+    offsets_path,
+    parse_offsets,
+    parse_planned_ms,
+    parse_query_id,
+    state_path,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _LastBatch:
+    """The last batch that was read: where it ended, the next one begins."""
+
+    root: str
+    batch_id: int
+    query_id: str
+    end: Positions
+    stateful: bool
+    planned_ms: int | None = None
+
+
+class QueryBatches:
+    """Reads one file for a batch that follows the last one, three for any other."""
+
+    def __init__(self, table: str, app_id: str) -> None:
+        self._table = table
+        self._app_id = app_id
+        self._last: _LastBatch | None = None
+
+    def read(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
+        """Return a batch of the query with the checkpoint ``root``.
+
+        Raises:
+            QueryCheckpointError: a file is missing, damaged or of a later release.
+        """
+        # Forgotten until this batch is read: after an error the files are read again.
+        last, self._last = self._last, None
+        path = offsets_path(root, batch_id)
+        text = read_text(spark, path)
+        end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
+        if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
+            last = self._before(spark, root, batch_id)
+        if batch_id == 0:
+            check_pinned(end, path)
+        self._last = replace(last, batch_id=batch_id, end=end, planned_ms=planned_ms)
+        return Batch(
+            self._table,
+            self._app_id,
+            last.query_id,
+            batch_id,
+            last.end,
+            end,
+            planned_ms=planned_ms,
+            after_ms=last.planned_ms,
+            stateful=last.stateful,
+        )
+
+    def _before(self, spark: SparkSession, root: str, batch_id: int) -> _LastBatch:
+        """Read the batch before another; empty for the first batch."""
+        end: Positions = ()
+        planned_ms: int | None = None
+        if batch_id > 0:
+            path = offsets_path(root, batch_id - 1)
+            text = read_text(spark, path)
+            end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
+        about = metadata_path(root)
+        query_id = parse_query_id(read_text(spark, about), about)
+        # Spark makes the directory when it plans the first batch, before the sink gets that.
+        stateful = path_exists(spark, state_path(root))
+        return _LastBatch(root, batch_id - 1, query_id, end, stateful, planned_ms)
+
+
+def keep_state(df: DataFrame) -> None:
+    """Run a batch of a query with state whose rows are not needed.
+
+    The next batch begins with this one's state. Without it Spark ends the query
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there already may run again, and makes
+    the same.
+    """
+    df.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,153 @@
+"""Fits the rows of a batch to the columns and the layout of their table: DataFrame in, DataFrame out.
+
+The columns are those of the snapshot that the batch was decided on. Another writer may still change them
+before the commit. Then Delta rejects the write, and everything is read and decided again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
+from gazette_spark._delta.features import computes_columns
+from gazette_spark._delta.new_table import NewTable
+from gazette_spark._delta.schema_fit import Rules, SchemaFit, Unfit, conform, fit
+from gazette_spark._delta.small_files import batch_bytes, files_wanted, in_files
+from gazette_spark._delta.violations import without_unchecked_nulls
+from gazette_spark._ledger.entry import Batch
+from gazette_spark.errors import OptionError, SchemaMismatchError
+
+log = logging.getLogger(__name__)
+
+EVOLUTIONS = ("fail", "addNewColumns")
+"""Policies for columns that a table does not have; the words are those of Databricks' Auto Loader."""
+
+MAPPING = "delta.columnMapping.mode"
+MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode"
+"""Default column mapping of tables that a session makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How a sink makes its table, changes its columns, and sizes its files."""
+
+    new_table: NewTable | None = None
+    schema_evolution: str = "fail"
+    target_file_bytes: int | None = None
+    compact_every: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            OptionError: naming the invalid one.
+        """
+        new: object = self.new_table
+        if new is not None and not isinstance(new, NewTable):
+            raise OptionError("new_table", repr(new)[:80], "a NewTable")
+        if self.schema_evolution not in EVOLUTIONS:
+            expected = " or ".join(map(repr, EVOLUTIONS))
+            raise OptionError("schema_evolution", repr(self.schema_evolution), expected)
+        for name in ("target_file_bytes", "compact_every"):
+            value: object = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise OptionError(name, repr(value)[:80], "a whole number from 1 on, or None")
+
+    @property
+    def adds_columns(self) -> bool:
+        """Whether batches may add columns to the table."""
+        return self.schema_evolution == "addNewColumns"
+
+    def make(self, spark: SparkSession, target: DeltaTable, rows: StructType) -> None:
+        """Make the table for rows of a schema, as ``new_table`` says, unless it exists."""
+        new = self.new_table or NewTable()
+        spark.sql(new.statement(target.name, new.columns(spark, rows))).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRows:
+    """The rows of a batch in the columns of the table, ready to be written."""
+
+    df: DataFrame
+    table: TableSnapshot
+    """The table that they were aligned to, with its detail if the columns depended on it."""
+    exists: bool
+    """There is a table now."""
+    add_columns: bool
+    """The write has to add columns to the table."""
+
+
+def align(
+    df: DataFrame,
+    table: TableSnapshot,
+    target: DeltaTable,
+    layout: TableLayout,
+    batch: Batch,
+    *,
+    beside: tuple[str, ...] = (),
+) -> AlignedRows:
+    """Bring rows into the columns of their table, make that if ``layout`` defines it, and size the files.
+
+    Args:
+        df: The rows.
+        table: The snapshot on which the batch was decided.
+        target: The table.
+        layout: How the table is made, and may change.
+        batch: The batch of the rows.
+        beside: Columns of the rows that are not stored, and stay as they are.
+
+    Raises:
+        SchemaMismatchError: the rows do not fit; the table is unchanged.
+    """
+    spark = df.sparkSession
+    stored = df.drop(*beside).schema if beside else df.schema
+    fitted, table = fit_columns(spark, stored, table, target, layout)
+    if isinstance(fitted, Unfit):
+        raise SchemaMismatchError(target.name, batch.app_id, batch.batch_id, fitted.problems)
+    # Delta makes a missing table of the first rows. Only a definition takes a statement of its own, and that
+    # comes after the comparison: rows that do not fit leave no empty table behind.
+    exists = table.exists
+    if not exists and layout.new_table is not None:
+        layout.make(spark, target, stored)
+        exists = True
+    if fitted.added:
+        log.info("adding_columns table=%s columns=%s", target.name, ",".join(fitted.added))
+    if table.schema is not None:
+        df = without_unchecked_nulls(df, table.schema)
+    files = files_wanted(batch_bytes(batch), layout.target_file_bytes)
+    rows = in_files(conform(df, fitted.schema, beside), files, target.partition_by)
+    return AlignedRows(rows, table, exists, bool(fitted.added))
+
+
+def fit_columns(
+    spark: SparkSession, rows: StructType, table: TableSnapshot, target: DeltaTable, layout: TableLayout
+) -> tuple[SchemaFit | Unfit, TableSnapshot]:
+    """Compare the columns of rows with those of their table, or of the table to be made.
+
+    Returns:
+        The result, and the snapshot with all that it depends on.
+    """
+    columns, detail = table.schema, table.detail
+    if not table.exists:
+        new = layout.new_table or NewTable()
+        mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
+        columns = new.parsed(spark)
+        detail = TableDetail("", "", properties={MAPPING: mapping, **new.properties})
+    fitted = fit(target.name, rows, columns, add=layout.adds_columns, rules=_rules(detail))
+    if isinstance(fitted, Unfit) and table.exists and detail is None:
+        # The strictest rules were assumed, which suffices for most batches. Only a misfit is worth the read.
+        table = replace(table, detail=target.detail(spark))
+        fitted = fit(target.name, rows, columns, add=layout.adds_columns, rules=_rules(table.detail))
+    return fitted, table
+
+
+def _rules(detail: TableDetail | None) -> Rules:
+    if detail is None:
+        return Rules()
+    mapping = detail.properties.get(MAPPING, "none").lower()
+    feed = detail.properties.get("delta.enableChangeDataFeed", "false").lower()
+    return Rules(mapping != "none", feed == "true", computes_columns(detail.features))

@@ -1,0 +1,318 @@
+"""Compare a batch's columns with a table's, before anything is written.
+
+:func:`fit` compares two schemas, by names as Delta does: without regard to case, wherever in the struct they
+are. It returns the schema that the rows are written in, or the problem of each column:
+
+=============================================  ====================================================
+same type                                      written
+type that fits into the table's, any value     cast: INT to BIGINT, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ
+other type                                     refused: a cast could change or lose values
+column or field that the table does not have   refused, or added to the table on request
+column or field that the batch does not have   null; refused if the table says NOT NULL
+name that differs in case                      the table's
+=============================================  ====================================================
+
+Fields are those of structs, of structs in arrays and in maps, at any depth. :func:`conform` brings rows into
+the shape. Delta's rules depend on how a table is named. By path it refuses an INT for a BIGINT. By name it
+accepts any text for a number and fails on invalid ones. Only things that Delta alone knows are left to its
+rules: NOT NULL, CHECK, and generated columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    VarcharType,
+)
+
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark.errors import ColumnProblem
+
+FORBIDDEN = " ,;{}()\n\t="
+"""Characters that Delta takes in a column's name only with column mapping."""
+
+CHANGE_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+"""Names that a table with a change data feed needs itself."""
+
+INTEGERS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+"""Integer types, narrow to wide, with the decimal digits of their largest value."""
+
+EXACT: dict[type[DataType], tuple[type[DataType], ...]] = {
+    FloatType: (ByteType, ShortType),
+    DoubleType: (FloatType, ByteType, ShortType, IntegerType),
+    TimestampNTZType: (DateType,),
+}
+"""Floating-point and timestamp types, each with the types whose values it represents exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Properties, beside its schema, that decide which columns a table accepts. By default the strictest."""
+
+    any_name: bool = False
+    """The table maps columns, so that their names may have any character."""
+    change_feed: bool = True
+    """The table has a change data feed, whose column names are reserved."""
+    fills: bool = False
+    """The table may compute columns that a batch lacks: generated ones, identities, defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFit:
+    """Schema of a batch that can be written."""
+
+    schema: StructType
+    """The batch's columns in their order, with the names and types they get."""
+    added: tuple[str, ...] = ()
+    """Columns and fields that the table gets by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Reasons why a batch cannot be written."""
+
+    problems: tuple[ColumnProblem, ...]
+
+
+@dataclass
+class _Comparison:
+    """One comparison: its settings, and its findings so far."""
+
+    table: str
+    rules: Rules
+    add: bool
+    added: list[str] = field(default_factory=list)
+    problems: list[ColumnProblem] = field(default_factory=list)
+
+
+def fit(
+    table: str, batch: StructType, existing: StructType | None, *, add: bool, rules: Rules = Rules()
+) -> SchemaFit | Unfit:
+    """Say how rows are to be written to a table.
+
+    Args:
+        table: Its name, for statements in advice.
+        batch: The rows' schema.
+        existing: The table's, None if it is made from the rows.
+        add: Whether the table may get columns.
+        rules: Properties of the table.
+    """
+    comparison = _Comparison(table, rules, add=add or existing is None)
+    written = _fields(comparison, "", batch, StructType() if existing is None else existing)
+    if comparison.problems:
+        return Unfit(tuple(comparison.problems))
+    columns = [written[column.name.lower()] for column in batch.fields]
+    return SchemaFit(StructType(columns), () if existing is None else tuple(comparison.added))
+
+
+def _fields(
+    comparison: _Comparison, path: str, batch: StructType, existing: StructType
+) -> dict[str, StructField]:
+    """Return the written types of a struct's fields, by lower name: first the table's, then new ones."""
+    sources = _by_lower_name(comparison, path, batch)
+    targets = {column.name.lower(): column for column in existing.fields}
+    fields = {}
+    for name, column in targets.items():
+        if name in sources:
+            kind = _type(comparison, path + column.name, sources[name].dataType, column.dataType)
+            fields[name] = StructField(column.name, kind)
+        else:
+            fields[name] = StructField(column.name, bare(column.dataType))
+            _check_missing(comparison, path, column)
+    for name, column in sources.items():
+        if name not in targets:
+            _check_new(comparison, path, column, is_outermost=True)
+            comparison.added.append(path + column.name)
+            fields[name] = column
+    return fields
+
+
+def _by_lower_name(comparison: _Comparison, path: str, batch: StructType) -> dict[str, StructField]:
+    fields: dict[str, StructField] = {}
+    for column in batch.fields:
+        other = fields.setdefault(column.name.lower(), column)
+        if other is not column:
+            problem = f"is there twice, as {other.name!r} and {column.name!r}: to Delta these are one name"
+            advice = "rename one of them, or drop it"
+            comparison.problems.append(ColumnProblem(path + column.name, problem, advice))
+    return fields
+
+
+def _type(comparison: _Comparison, path: str, source: DataType, target: DataType) -> DataType:
+    """Return as which type values are written to a column of another."""
+    match source, target:
+        case StructType(), StructType():
+            return StructType(list(_fields(comparison, path + ".", source, target).values()))
+        case ArrayType(), ArrayType():
+            return ArrayType(_type(comparison, path + ".element", source.elementType, target.elementType))
+        case MapType(), MapType():
+            return MapType(
+                _type(comparison, path + ".key", source.keyType, target.keyType),
+                _type(comparison, path + ".value", source.valueType, target.valueType),
+            )
+    if not holds(target, source):
+        old, new = target.simpleString(), source.simpleString()
+        problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
+        advice = (
+            "cast it in the query, or change the table's type (ALTER TABLE … ALTER COLUMN … TYPE, with the "
+            "table property delta.enableTypeWidening)"
+        )
+        comparison.problems.append(ColumnProblem(path, problem, advice, old, new))
+    return bare(target)
+
+
+def _check_missing(comparison: _Comparison, path: str, column: StructField) -> None:
+    """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields.
+
+    A struct that may be null is no way around its fields: for Delta those of a null struct are null.
+    """
+    if comparison.rules.fills and not path:
+        return
+    name = path + column.name
+    if column.nullable:
+        for field in column.dataType.fields if isinstance(column.dataType, StructType) else ():
+            _check_missing(comparison, name + ".", field)
+        return
+    advice = f"give it in the query, or ALTER TABLE {comparison.table} ALTER COLUMN {name} DROP NOT NULL"
+    problem = "is NOT NULL in the table, and the batch does not have it"
+    comparison.problems.append(ColumnProblem(name, problem, advice, column.dataType.simpleString()))
+
+
+def _check_new(comparison: _Comparison, path: str, new: StructField, *, is_outermost: bool) -> None:
+    """Report problems of adding a column or field, and those in it, to the table."""
+    name, kind = path + new.name, new.dataType.simpleString()
+    if problem := _bad_name(new.name, comparison.rules, top=not path):
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
+    if isinstance(new.dataType, NullType):
+        problem = "has no type in the batch, only nulls", "cast it to one in the query, or drop it"
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
+    elif is_outermost and not comparison.add:
+        advice = "schema_evolution='addNewColumns' adds it to the table; or leave it out of the query"
+        problem = f"is not in the table, and {kind} in the batch", advice
+        comparison.problems.append(ColumnProblem(name, *problem, None, kind))
+    for inner_path, inner in _inner_structs(name, new.dataType):
+        for column in _by_lower_name(comparison, inner_path, inner).values():
+            _check_new(comparison, inner_path, column, is_outermost=False)
+
+
+def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]]:
+    """Yield the structs next below a type, with the prefix of their fields' names."""
+    match kind:
+        case StructType():
+            yield path + ".", kind
+        case ArrayType():
+            yield from _inner_structs(path + ".element", kind.elementType)
+        case MapType():
+            yield from _inner_structs(path + ".key", kind.keyType)
+            yield from _inner_structs(path + ".value", kind.valueType)
+
+
+def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
+    """Return problem and advice if Delta does not take a name."""
+    if not name:
+        return "has an empty name", "rename it in the query"
+    forbidden = "".join(sorted(set(name) & set(FORBIDDEN)))
+    if forbidden and not rules.any_name:
+        advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
+        return f"has {forbidden!r} in its name, which Delta takes only with column mapping", advice
+    if top and name.lower() in CHANGE_COLUMNS and rules.change_feed:
+        return "has a name that the table's change data feed needs", "rename it in the query"
+    return None
+
+
+def holds(wide: DataType, narrow: DataType) -> bool:
+    """Tell whether each value of a type is one of another, so that no cast can fail or change it."""
+    wide, narrow = bare(wide), bare(narrow)
+    if wide == narrow or isinstance(narrow, NullType):
+        return True
+    if isinstance(wide, DecimalType):
+        whole, scale = _digits(narrow)
+        return 0 <= scale <= wide.scale and whole <= wide.precision - wide.scale
+    if type(wide) in INTEGERS:
+        return INTEGERS.get(type(narrow), 99) < INTEGERS[type(wide)]
+    return isinstance(narrow, EXACT.get(type(wide), ()))
+
+
+def _digits(kind: DataType) -> tuple[int, int]:
+    """Return a number's maximum digits before and behind the point; (0, -1) for other types."""
+    if isinstance(kind, DecimalType):
+        return kind.precision - kind.scale, kind.scale
+    whole = INTEGERS.get(type(kind))
+    return (0, -1) if whole is None else (whole, 0)
+
+
+def bare(kind: DataType) -> DataType:
+    """Return a type without nullability, comments and lengths of texts: what values are made of."""
+    match kind:
+        case StructType():
+            return StructType([StructField(field.name, bare(field.dataType)) for field in kind.fields])
+        case ArrayType():
+            return ArrayType(bare(kind.elementType))
+        case MapType():
+            return MapType(bare(kind.keyType), bare(kind.valueType))
+        case CharType() | VarcharType():
+            return StringType()
+    return kind
+
+
+def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:
+    """Return rows in the schema of :attr:`SchemaFit.schema`, which has their columns in their order.
+
+    Those ``beside`` are not in the schema, and stay as they are.
+    """
+    columns = [column for column in df.schema.fields if column.name not in beside]
+    pairs = list(zip(columns, schema.fields, strict=True))
+    if all((old.name, bare(old.dataType)) == (new.name, bare(new.dataType)) for old, new in pairs):
+        return df
+    shaped = [
+        _shaped(F.col(quoted(old.name)), old.dataType, new.dataType).alias(new.name) for old, new in pairs
+    ]
+    return df.select(*shaped, *(F.col(quoted(name)) for name in beside))
+
+
+def _shaped(column: Column, source: DataType, target: DataType) -> Column:
+    """Return an expression for the values of a column as another type of the same shape."""
+    if bare(source) == bare(target):
+        return column
+    match source, target:
+        case StructType(), StructType():
+            by_name = {field.name.lower(): field for field in source.fields}
+            fields = []
+            for field in target.fields:
+                old = by_name.get(field.name.lower())
+                value = (
+                    F.lit(None).cast(field.dataType)
+                    if old is None
+                    else _shaped(column.getField(old.name), old.dataType, field.dataType)
+                )
+                fields.append(value.alias(field.name))
+            return F.when(column.isNotNull(), F.struct(*fields))
+        case ArrayType(), ArrayType():
+            return F.transform(column, lambda value: _shaped(value, source.elementType, target.elementType))
+        case MapType(), MapType():
+            keyed = F.transform_keys(column, lambda key, _: _shaped(key, source.keyType, target.keyType))
+            return F.transform_values(
+                keyed, lambda _, value: _shaped(value, source.valueType, target.valueType)
+            )
+    return column.cast(target)

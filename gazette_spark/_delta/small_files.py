@@ -1,0 +1,72 @@
+"""How many files a batch becomes, and when a table's small ones are put together.
+
+Both are decided from offsets and numbers that are known anyway: the bytes a batch has read, and how many
+entries the app id has made. So neither costs a look at the rows, and both are the same after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark._ledger.entry import Batch, LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+
+log = logging.getLogger(__name__)
+
+
+def batch_bytes(batch: Batch) -> int | None:
+    """Return how many bytes of its journals a batch has read, None if it reads other sources, too."""
+    total = 0
+    for begin, end in zip(batch.begin, batch.end, strict=True):
+        if not isinstance(begin, JournalOffsets) or not isinstance(end, JournalOffsets):
+            return None
+        total += sum(until - begin.read_through[journal] for journal, until in end.read_through.items())
+    return total
+
+
+def files_wanted(read_bytes: int | None, target_file_bytes: int | None) -> int | None:
+    """Return the number of parts to write a batch in, None to keep its partitions.
+
+    Args:
+        read_bytes: Bytes the batch has read, None if not known.
+        target_file_bytes: Bytes read for each file, about.
+    """
+    if read_bytes is None or target_file_bytes is None:
+        return None
+    return max(1, -(-read_bytes // target_file_bytes))
+
+
+def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> DataFrame:
+    """Return rows in ``files`` parts at most.
+
+    In a table without partitions neighbouring parts are joined, without a shuffle. In one with partitions
+    each part would leave a file in each of them; so rows are brought together by partition.
+    """
+    if files is None:
+        return df
+    if files == 1 or not partition_by:
+        return df.coalesce(files)
+    return df.repartition(files, *(quoted(name) for name in partition_by))
+
+
+def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:
+    """Tell whether to compact a table after an entry: those of an app id are numbered without holes."""
+    return compact_every is not None and (entry.txn_version + 1) % compact_every == 0
+
+
+def compact(spark: SparkSession, table: str) -> None:
+    """Compact the small files of a table. A failure is only logged: it must not stop a query.
+
+    Delta skips files that are large already. Its commit changes no row and has no ledger entry.
+    """
+    try:
+        row = spark.sql(f"OPTIMIZE {table}").select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()
+    except Exception as error:  # noqa: BLE001 - conflicts and all else: it is tried again N entries later.
+        log.warning("compaction_failed table=%s error=%s", table, str(error).partition("\n")[0][:200])
+        return
+    if row is not None:
+        log.info("compacted table=%s files_removed=%d files_added=%d", table, row[1], row[0])

@@ -1,0 +1,136 @@
+"""What is wrong with a query's table and checkpoint, as far as that is known before the query starts.
+
+Spark and Delta find the same in the first batch, seconds later, and say so in a hundred lines of Java.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.files import unwritable
+from gazette_spark._delta.new_table import NewTable
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState
+from gazette_spark._ledger.history import HistoryRow, app_ids
+from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+
+log = logging.getLogger(__name__)
+
+CHAR = re.compile(r"char\(", re.IGNORECASE)
+
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key in a column's metadata for its type, where that is CHAR or VARCHAR: as a type Spark shows STRING."""
+
+COMMITS_LOOKED_AT = 1000
+"""Commits in which other writers of a table are looked for."""
+
+
+def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, exists: bool) -> None:
+    """Try the directories of a query, and find a table's schema in the catalog.
+
+    Raises:
+        TableRefusedError: the table cannot be made there.
+        QueryCheckpointError: the checkpoint cannot be written there.
+    """
+    if target.path is not None:
+        if problem := unwritable(spark, target.path):
+            raise TableRefusedError(target.name, f"its directory cannot be written: {problem}")
+    elif not exists and (schema := schema_of(str(target.table))) and not _has_schema(spark, schema):
+        problem = f"there is no schema {schema}: run CREATE SCHEMA {schema}, or name the table of another one"
+        raise TableRefusedError(target.name, problem)
+    if problem := unwritable(spark, checkpoint):
+        raise QueryCheckpointError(checkpoint, f"the directory cannot be written: {problem}")
+
+
+def schema_of(table: str) -> str:
+    """Return the schema, and the catalog, that a table's name has before its last dot; "" if none.
+
+    >>> schema_of("orders"), schema_of("shop.orders"), schema_of("main.shop.`a.b`")
+    ('', 'shop', 'main.shop')
+    """
+    before = table[: table.rindex("`", 0, -1)] if table.endswith("`") and len(table) > 1 else table
+    return before.rpartition(".")[0]
+
+
+def _has_schema(spark: SparkSession, schema: str) -> bool:
+    try:
+        return spark.catalog.databaseExists(schema)
+    except PySparkException:
+        return True  # The catalog does not say. The first batch will.
+
+
+def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
+    """Log which other app ids have filled a table that this one begins to fill: one renamed doubles rows."""
+    if state.entry is not None or state.table_version < 0:
+        return
+    for entry in _entries_of_others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
+        log.warning(
+            "table %s holds %s for app id %r. App id %r is new to it: of a journal that both read, "
+            "the table gets each row twice",
+            *(target.name, ends_text(list(entry.read_through.items())), entry.app_id, app_id),
+        )
+
+
+def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
+    """Refuse a table that holds rows of others, for a query whose batches replace all of its rows.
+
+    Raises:
+        TableRefusedError: naming another app id, or that the rows are not this one's.
+    """
+    way_out = (
+        "In the output mode complete each batch is the whole table, so rows of others would be deleted. "
+        "Write to a table of its own, or use the output mode update"
+    )
+    if other := next(_entries_of_others(target, spark, app_id, target.history(spark, None)), None):
+        raise TableRefusedError(target.name, f"app id {other.app_id!r} writes to it, too. {way_out}")
+    if state.entry is None and target.rows(spark).limit(1).collect():
+        problem = f"it holds rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
+        raise TableRefusedError(target.name, problem)
+
+
+def check_key_types(
+    target: DeltaTable, spark: SparkSession, keys: Sequence[str], new_table: NewTable | None, *, exists: bool
+) -> None:
+    """Refuse keys of the type CHAR: on such a key Delta 4.4 fails in MERGE, with an internal error.
+
+    Raises:
+        TableRefusedError: naming them.
+    """
+    new = new_table.parsed(spark) if new_table is not None else None
+    schema = target.schema(spark) if exists else new or StructType()
+    # Spark shows a CHAR of a table as STRING, and its type in the metadata.
+    types = {
+        column.name: str(column.metadata.get(CHAR_TYPE, "")) or column.dataType.simpleString()
+        for column in schema.fields
+    }
+    names = {key.lower() for key in keys}
+    if chars := [name for name, text in types.items() if CHAR.match(text) and name.lower() in names]:
+        problem = (
+            "upsert cannot compare its keys: Delta Lake has no MERGE by a column of the type CHAR: "
+            f"{', '.join(chars)}. Use STRING or VARCHAR"
+        )
+        raise TableRefusedError(target.name, problem)
+
+
+def _entries_of_others(
+    target: DeltaTable, spark: SparkSession, app_id: str, commits: Sequence[HistoryRow]
+) -> Iterator[LedgerEntry]:
+    for other in app_ids(commits):
+        if other != app_id and (entry := target.ledger(spark, other).entry) is not None:
+            yield entry
+
+
+def ends_text(ends: Sequence[tuple[str, int]]) -> str:
+    """Return where journals end, the first ones.
+
+    >>> ends_text([("a", 1), ("b", 2), ("c", 3), ("d", 4)])
+    'a up to 1, b up to 2, c up to 3 and 1 more'
+    """
+    shown = ", ".join(f"{journal} up to {end}" for journal, end in ends[:3])
+    return f"{shown} and {len(ends) - 3} more" if len(ends) > 3 else shown

@@ -1,0 +1,107 @@
+"""Drops the rows of a batch that its table has already.
+
+Which rows those are is decided by offsets (:mod:`gazette_spark._ledger.decision`); here they are found by the
+columns that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns
+mean something else, or were changed. It ends the query: to keep it could double it, to drop it could lose it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+
+from gazette_spark._ledger.decision import NewRange
+from gazette_spark._ledger.entry import Batch, Isolation, SkippedGap, ranges_text
+from gazette_spark.errors import TrimError
+
+log = logging.getLogger(__name__)
+
+METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
+"""The source's columns of a row's journal and offset."""
+
+COMMITTED_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_ack_offset": LongType()}
+"""Likewise, of queries of committed messages: a message belongs to the bytes that committed it."""
+
+RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
+"""Columns of the format ``raw``. Only all three together say where a row comes from: records may have fields
+named ``journal`` and ``offset``."""
+
+
+def origin_columns(schema: StructType) -> tuple[str, str] | None:
+    """Return the names of the columns of a row's journal and offset, None if they are missing."""
+    if has_columns(schema, METADATA_COLUMNS):
+        return "_journal", "_offset"
+    return ("journal", "offset") if has_columns(schema, RAW_COLUMNS) else None
+
+
+def range_origin(schema: StructType, isolation: Isolation) -> tuple[str, str] | None:
+    """Return the columns that say in which bytes of a batch a row is; None if they are missing."""
+    if isolation == "read_uncommitted":
+        return origin_columns(schema)
+    return ("_journal", "_ack_offset") if has_columns(schema, COMMITTED_COLUMNS) else None
+
+
+def has_columns(schema: StructType, columns: Mapping[str, DataType]) -> bool:
+    """Say whether a schema has columns of these names and types."""
+    types = {field.name: field.dataType for field in schema.fields}
+    return all(types.get(name) == kind for name, kind in columns.items())
+
+
+def missing_columns(schema: StructType, isolation: Isolation = "read_uncommitted") -> str:
+    """Say why rows of a schema cannot be matched with journal offsets, and what to do."""
+    expected = "_journal and _offset (or journal, offset and value as BINARY, of the format raw)"
+    if isolation == "read_committed":
+        expected = "_journal and _ack_offset"
+    return (
+        f"its rows, with the columns {', '.join(schema.names)}, do not say where they come from. Give the "
+        f"sink rows with the source's columns {expected}"
+    )
+
+
+def trim(df: DataFrame, ranges: Sequence[NewRange], batch: Batch) -> DataFrame:
+    """Return the rows of a batch that its table does not have.
+
+    Raises:
+        TrimError: the rows do not say where they come from.
+    """
+    origin = range_origin(df.schema, batch.isolation)
+    if origin is None:
+        problem = missing_columns(df.schema, batch.isolation)
+        raise TrimError(batch.table, batch.app_id, batch.batch_id, problem)
+    dropped = [SkippedGap(span.journal, span.begin, span.since) for span in ranges if span.begin < span.since]
+    if dropped:
+        line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(dropped)}"
+        log.warning("rows are in the table, trimmed %s", line)
+    return rows_in_ranges(df, ranges, origin)
+
+
+def rows_in_ranges(
+    df: DataFrame, ranges: Sequence[NewRange], columns: tuple[str, str], *, doing: str = "trim"
+) -> DataFrame:
+    """Return the rows in the given ranges; running it fails at a row outside the batch's offsets.
+
+    ``doing`` is the impossible action in the error's text.
+    """
+    journal, offset = (F.col(name) for name in columns)
+    begin, since, end = range_columns(ranges, journal)
+    shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
+    problem = F.concat_ws(
+        " ", F.lit(f"cannot {doing}: the batch has no row of"), F.lit(f"{columns[0]}, {columns[1]} ="), *shown
+    )
+    inside = (offset >= begin) & (offset < end)
+    return df.where(F.when(inside, offset >= since).otherwise(F.raise_error(problem)))
+
+
+def range_columns(ranges: Sequence[NewRange], journal: Column) -> tuple[Column, Column, Column]:
+    """Return begin, since and end of a journal's range, null for other journals.
+
+    The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
+    """
+    by_journal = json.dumps({span.journal: [span.begin, span.since, span.end] for span in ranges})
+    span = F.try_element_at(F.from_json(F.lit(by_journal), "MAP<STRING, ARRAY<BIGINT>>"), journal)
+    return F.get(span, 0), F.get(span, 1), F.get(span, 2)

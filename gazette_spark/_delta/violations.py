@@ -1,0 +1,302 @@
+"""The rows that do not fit a Delta table, and the reasons: what makes a dead letter.
+
+A row is a misfit if its record could not be read, if a NOT NULL column of the table would get null, or if a
+CHECK constraint of the table is false for it; as in SQL, one that is null passes. Everything is one
+expression over the batch, so a row's fate follows from the row and the table's rules alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
+
+from gazette_spark._delta.files import jvm_errors
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark._delta.trim import origin_columns
+from gazette_spark._delta.upsert import Upsert
+from gazette_spark.errors import BadRowError
+
+RECORD = "_record"
+"""The source's column for a record's bytes."""
+
+ORIGIN_COLUMNS = ("_journal", "_offset", "_end_offset", "_ack_offset", RECORD)
+"""The source's columns about a row's origin. A query with dead letters has to read some of them, which does
+not mean that the main table is to have them."""
+
+REASON = "__gazette_reason"
+PLACE = "__gazette_letter"
+"""Helper columns, in no table: why a row does not fit; journal and offset of a dead letter."""
+
+CHANGED = (
+    "a row that was none of the dead letters does not fit the table: the batch was evaluated twice, with two "
+    "results. Make the query's expressions deterministic, or persist the batch:"
+)
+"""Begin of the error text at a row that fits in the first pass over a batch and not in the second."""
+
+RULE_PREFIX = "delta.constraints."
+"""Table properties with this prefix hold the expressions of CHECK constraints."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullCheck:
+    """A place in a row where a table takes no null."""
+
+    path: str
+    """Such as ``at.x``, ``list.element``, ``map.value.x``."""
+    has_null: Callable[[Column], Column]
+    """Given the row's column, says whether there is a null; null in a row without such a place."""
+    by_delta: bool
+    """Delta checks it, too. It checks columns and the fields of structs, but nothing in arrays and maps."""
+
+    def reason(self) -> str:
+        """Say what is wrong with a row that has a null there."""
+        return f"column {self.path} is NULL but the table's is NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """Rules that a table has for its rows."""
+
+    schema: StructType | None = None
+    """The table's columns, None if there is no table yet."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """Name and SQL expression of each CHECK constraint, by name."""
+
+    @classmethod
+    def of(cls, schema: StructType | None, properties: Mapping[str, str]) -> TableRules:
+        """Return the rules of a table with these columns and properties."""
+        checks = {
+            name.removeprefix(RULE_PREFIX): text
+            for name, text in properties.items()
+            if name.startswith(RULE_PREFIX)
+        }
+        return cls(schema, tuple(sorted(checks.items())))
+
+    def has(self, column: str) -> bool:
+        """Say whether the table has a column; Delta does not tell upper from lower case."""
+        return self.schema is not None and column.lower() in (name.lower() for name in self.schema.names)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSplit:
+    """How the rows of one batch part: those that fit the main table, and those that become dead letters."""
+
+    rules: TableRules
+    """The main table's."""
+    corrupt_column: str
+    """Column, if the rows have it, that is not null in records that could not be read."""
+    origin: tuple[str, str]
+    """Columns of a row's journal and offset."""
+    is_committed: bool
+    """The rows are committed messages, which have acknowledgements."""
+    upsert: Upsert | None = None
+    """How rows are merged into the main table, if they are."""
+
+    def misfits(self, df: DataFrame, app_id: str) -> DataFrame:
+        """Return the rows that do not fit, as the table of dead letters has them."""
+        reasoned = self._reasoned(df)
+        journal, offset = self.origin
+        acks = [F.col("_ack_offset").alias("ack_offset")] if self.is_committed else []
+        ends = F.col("_end_offset") if "_end_offset" in df.columns else F.lit(None)
+        return reasoned.where(F.col(REASON).isNotNull()).select(
+            F.lit(app_id).alias("app_id"),
+            F.col(journal).alias("journal"),
+            F.col(offset).alias("offset"),
+            ends.cast("bigint").alias("end_offset"),
+            self._raw(df).alias("raw"),
+            F.col(REASON).alias("reason"),
+            *acks,
+        )
+
+    def fitting(self, df: DataFrame, letters: DataFrame | None) -> DataFrame:
+        """Return the other rows, without columns that are for dead letters alone.
+
+        Running it fails at a row that is no dead letter and does not fit.
+
+        Args:
+            df: Rows of the batch.
+            letters: Places of the dead letters, None if there are none.
+        """
+        reasoned = self._reasoned(df)
+        if letters is not None:
+            place = origin_place(reasoned, self.origin)
+            reasoned = reasoned.join(letters, place == letters[PLACE], "left_anti")
+        # A new table gets the columns that say where a row comes from, but not its bytes. Where rows are
+        # merged by key, their origin also says which of them is the last.
+        unwanted = (RECORD,) if self.upsert or self.rules.schema is None else ORIGIN_COLUMNS
+        dropped = [
+            name
+            for name in (self.corrupt_column, *unwanted)
+            if name in df.columns and not self.rules.has(name)
+        ]
+        return failing(reasoned, F.col(REASON), CHANGED).drop(REASON, *dropped)
+
+    def _reasoned(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the column :data:`REASON`: why a row does not fit, null if it fits."""
+        rules = self.rules
+        # A CHECK may use columns that the rows lack: they are null there.
+        missing = {
+            field.name: F.lit(None).cast(field.dataType)
+            for field in (rules.schema.fields if rules.schema else ())
+            if field.name.lower() not in (name.lower() for name in df.columns)
+        }
+        reasons = [
+            F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
+            for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
+        ]
+        reasons += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
+        reason = F.nullif(F.concat_ws("; ", *reasons), F.lit("")) if reasons else F.lit(None).cast("string")
+        flag = self.upsert.delete_when if self.upsert else None
+        if flag is not None and flag in df.columns:
+            # A row that deletes another does not get into the table, so the table's rules do not apply to it.
+            deletes = F.coalesce(F.col(quoted(flag)), F.lit(False))  # noqa: FBT003 - a literal
+            reason = F.when(~deletes, reason)
+        if self.corrupt_column in df.columns:
+            unread = F.col(quoted(self.corrupt_column)).isNotNull()
+            reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
+        if not missing:  # Spark Connect takes no empty list of columns.
+            return df.withColumn(REASON, reason)
+        return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
+
+    def _raw(self, df: DataFrame) -> Column:
+        """Return the record's bytes, or their best substitute."""
+        types = {field.name: field.dataType for field in df.schema.fields}
+        for column in (RECORD, "value") if self.origin == ("journal", "offset") else (RECORD,):
+            if types.get(column) == BinaryType():
+                return F.col(column)
+        columns = [F.col(quoted(name)) for name in df.columns if name != self.corrupt_column]
+        row = F.to_json(F.struct(*columns)).cast("binary")
+        if self.corrupt_column not in df.columns:
+            return row
+        return F.coalesce(F.col(quoted(self.corrupt_column)).cast("binary"), row)
+
+
+def origin_place(rows: DataFrame, origin: tuple[str, str]) -> Column:
+    """Return journal and offset as one value.
+
+    Two equal columns would not do: Spark carries conditions over from one of them to the other, and
+    :func:`~gazette_spark._delta.trim.rows_in_ranges` fails at rows that are not the batch's.
+    """
+    journal, offset = origin
+    return F.struct(rows[journal].alias("journal"), rows[offset].alias("offset"))
+
+
+def without_unchecked_nulls(df: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows whose running fails at a null that the table does not take and Delta does not look for."""
+    reasons = [
+        F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
+        for column, check in null_checks(schema, df.schema)
+        if not check.by_delta
+    ]
+    return failing(df, F.concat_ws("; ", *reasons)) if reasons else df
+
+
+def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
+    """Return rows whose running fails at one that has a problem; see :func:`named_rows`.
+
+    Spark moves conditions before joins and other conditions, where they meet rows that those leave out. It
+    leaves this one in its place, and later ones behind it, because part of it is not deterministic.
+
+    Args:
+        df: Rows, with or without the columns of a row's origin.
+        problem: A text, null or empty in rows without a problem.
+        said: Begin of the error's text.
+    """
+    origin = origin_columns(df.schema) or ()
+    shown = [F.coalesce(F.col(name).cast("string"), F.lit("null")) for name in origin]
+    where = [F.lit(f"in the row of {', '.join(origin)} ="), *shown] if origin else []
+    error = F.raise_error(F.concat_ws(" ", F.lit("row: " + said), problem, *where, F.lit("|")))
+    stays = F.spark_partition_id() >= 0
+    fine = F.coalesce(problem, F.lit("")) == ""
+    return df.where(F.when(~stays, 0).when(fine, 1).otherwise(error) == 1)
+
+
+BAD_ROW = re.compile(r"\brow: (.*?) \|")
+"""Spark's error text at a row for which :func:`failing` fails, with a group for the problem."""
+
+
+@contextmanager
+def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> Iterator[None]:
+    """Raise the package's error where rows of :func:`failing` are run and fail.
+
+    Raises:
+        BadRowError: naming the row.
+    """
+    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+    try:
+        yield
+    except failures as error:
+        if match := BAD_ROW.search(str(error)):
+            raise BadRowError(table, app_id, batch_id, match[1].strip()) from error
+        raise
+
+
+def null_checks(table: StructType, rows: StructType) -> Iterator[tuple[str, NullCheck]]:
+    """Yield the places where a table takes no null and rows may have one, each with the rows' column.
+
+    Columns that the rows lack are left out. Without them every row would be dead, so the batch is refused.
+    """
+    for column, source in _common(table, rows):
+        yield from ((source.name, check) for check in _checks(column.name, column, source))
+
+
+def _common(table: StructType, rows: StructType) -> Iterator[tuple[StructField, StructField]]:
+    sources = {field.name.lower(): field for field in rows.fields}
+    for field in table.fields:
+        if (source := sources.get(field.name.lower())) is not None:
+            yield field, source
+
+
+def _checks(path: str, column: StructField, source: StructField) -> Iterator[NullCheck]:
+    """Yield the checks of a column or field of the table, and of what is in its values."""
+    if not column.nullable:
+        yield NullCheck(path, F.isnull, by_delta=True)
+    match column.dataType, source.dataType:
+        case StructType() as fields, StructType() as sources:
+            for field, inner in _common(fields, sources):
+                for check in _checks(f"{path}.{field.name}", field, inner):
+                    yield replace(check, has_null=partial(_in_field, inner.name, check.has_null))
+        case ArrayType() as array, ArrayType() as source_array:
+            element = StructField("", array.elementType, array.containsNull)
+            yield from _element_checks(f"{path}.element", _itself, element, source_array.elementType)
+        case MapType() as entries, MapType() as source_map:
+            key = StructField("", entries.keyType)
+            yield from _element_checks(f"{path}.key", F.map_keys, key, source_map.keyType)
+            value = StructField("", entries.valueType, entries.valueContainsNull)
+            yield from _element_checks(f"{path}.value", F.map_values, value, source_map.valueType)
+
+
+def _element_checks(
+    path: str, values: Callable[[Column], Column], element: StructField, source: DataType
+) -> Iterator[NullCheck]:
+    """Yield the checks of the values in an array or map. Delta makes none of them."""
+    for check in _checks(path, element, StructField("", source)):
+        # A null element is its own fault; it has no fields whose absence could be one, too.
+        has_null = check.has_null if check.path == path else partial(_in_struct, check.has_null)
+        yield replace(check, has_null=partial(_in_any, values, has_null), by_delta=False)
+
+
+def _in_field(name: str, has_null: Callable[[Column], Column], struct: Column) -> Column:
+    return has_null(struct.getField(name))
+
+
+def _in_struct(has_null: Callable[[Column], Column], element: Column) -> Column:
+    return element.isNotNull() & has_null(element)
+
+
+def _in_any(
+    values: Callable[[Column], Column], has_null: Callable[[Column], Column], container: Column
+) -> Column:
+    return F.exists(values(container), has_null)
+
+
+def _itself(column: Column) -> Column:
+    return column

@@ -1,0 +1,311 @@
+"""The three ways in which a batch gets into a Delta table: appended, merged by key, or as files of tasks.
+
+Each way is one Delta commit that carries the rows, the ledger entry and a transaction number. What has become
+of it, only the table's history says: Delta may skip a number that it knows without an error, and may raise a
+conflict for a commit that succeeded.
+
+MERGE has no writer options. Delta takes transaction number and ``userMetadata`` from the session, so they
+are set there for the statement. With a transaction number Delta commits a MERGE that changes nothing, too:
+offsets that move without rows get their entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from gazette_spark.errors import MissingPackageError
+
+try:
+    from delta.exceptions import (
+        ConcurrentAppendException,
+        ConcurrentDeleteDeleteException,
+        ConcurrentDeleteReadException,
+        ConcurrentTransactionException,
+        ConcurrentWriteException,
+        DeltaConcurrentModificationException,
+        MetadataChangedException,
+        ProtocolChangedException,
+    )
+except ModuleNotFoundError as missing:
+    problems = {
+        "delta": "the sink needs the package delta-spark; the package named delta is another one",
+        "pyspark": "Spark is not installed",
+    }
+    if (name := (missing.name or "").partition(".")[0]) not in problems:
+        raise
+    raise MissingPackageError(problems[name]) from None
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark._delta.delta_table import APP_ID_PREFIX, DeltaTable, TableSnapshot
+from gazette_spark._delta.file_commits import FileCommits
+from gazette_spark._delta.files import is_classic
+from gazette_spark._delta.row_steps import AlignedRows, TableLayout, align
+from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.sql_names import quoted
+from gazette_spark._delta.start_checks import check_alone
+from gazette_spark._delta.trim import range_origin
+from gazette_spark._delta.upsert import Origin, Upsert, copies, free_name, merge_statement, rank
+from gazette_spark._ledger.entry import Batch, LedgerEntry
+from gazette_spark.errors import UpsertError
+from gazette_spark.failpoints import failpoint
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Delta's conflict errors; they do not share a base."""
+
+BAD_KEY = re.compile(r"upsert: (a key .*?) \|")
+"""Spark's error text where :func:`last_rows` meets a key that is null or there twice, with a group for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What is known of a write before the table's history has been read again."""
+
+    table: TableSnapshot
+    """The table that the rows were fitted to."""
+    adds_columns: bool = False
+    """The write adds columns to it."""
+    conflict: Exception | None = None
+    """What Delta has raised, if it has raised a conflict."""
+
+
+class AppendWriter:
+    """Appends rows."""
+
+    reads_columns = True
+    """Whether the writer compares the columns of rows with the table's."""
+
+    def __init__(self, target: DeltaTable, layout: TableLayout) -> None:
+        self._target = target
+        self._layout = layout
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._target.name})"
+
+    def open(self, spark: SparkSession) -> None:
+        """Prepare a commit, before the ledger is read."""
+        load_conflict_classes(spark)
+
+    def commit(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
+        """Try once to write rows and their entry.
+
+        Raises:
+            SinkError: the rows cannot be written to this table; nothing was written.
+        """
+        try:
+            return self._write(rows, entry, table, batch)
+        except CONFLICTS as error:
+            return WriteResult(table, conflict=error)
+        except AnalysisException as error:
+            # Delta reports columns that have changed since the snapshot as any other misfit, not as a
+            # conflict. Everything else is an error.
+            if table.schema is None or table.schema == self._target.schema(rows.sparkSession):
+                raise
+            return WriteResult(table, conflict=error)
+
+    def commit_entry(self, spark: SparkSession, entry: LedgerEntry) -> None:
+        """Commit an entry without rows to the table, which exists."""
+        self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
+
+    def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
+        aligned = align(rows, table, self._target, self._layout, batch)
+        self._target.append(aligned.df, entry, exists=aligned.exists, add_columns=aligned.add_columns)
+        return WriteResult(aligned.table, aligned.add_columns)
+
+
+class FileWriter(AppendWriter):
+    """Commits data files that tasks write; the rows tell of them. See :mod:`gazette_spark._ingest`."""
+
+    reads_columns = False
+
+    def __init__(self, target: DeltaTable, layout: TableLayout, files: FileCommits) -> None:
+        super().__init__(target, layout)
+        self._files = files
+
+    def open(self, spark: SparkSession) -> None:
+        """Open the snapshot to commit on. Whatever is committed for the app id after that is a conflict."""
+        self._files.open(self._target.current_location(spark))
+
+    def commit_entry(self, _spark: SparkSession, entry: LedgerEntry) -> None:
+        """Commit an entry without files."""
+        self._files.commit(None, entry)
+
+    def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, _batch: Batch) -> WriteResult:
+        return WriteResult(table, conflict=self._files.commit(rows, entry))
+
+
+class MergeWriter(AppendWriter):
+    """Keeps one row of each key: the last."""
+
+    def __init__(self, target: DeltaTable, layout: TableLayout, upsert: Upsert) -> None:
+        super().__init__(target, layout)
+        self._upsert = upsert
+        self._alone_at: tuple[int, str] | None = None
+        """Version and newest attempt of the table after this writer's last write, if that was committed on a
+        table without rows of others."""
+
+    def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
+        spark, newest = rows.sparkSession, table.ledger.entry
+        if table.exists and (newest is None or newest.mode != "upsert"):
+            check_keys_once(self._target, spark, entry, self._upsert)
+        complete = batch.output_mode == "complete"
+        if complete:
+            # A complete result replaces all rows, so rows of others would be deleted. The history is searched
+            # for them at first, and whenever somebody else has committed.
+            if table.exists and (table.ledger.table_version, table.attempt) != self._alone_at:
+                check_alone(self._target, spark, entry.app_id, table.ledger)
+            self._alone_at = table.ledger.table_version + 1, entry.attempt
+        last = last_rows(self._target, rows, entry, self._upsert, grouped=batch.output_mode != "append")
+        aligned = align(last, table, self._target, self._layout, batch, beside=self._upsert.beside)
+        with _named_key(self._target, entry):
+            if aligned.exists:
+                merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
+            else:  # Delta makes the table of the rows; a row that deletes has nothing to delete.
+                made = aligned.df
+                if self._upsert.delete_when is not None:
+                    made = made.where(~_column(self._upsert.delete_when))
+                made = made.select(*map(_column, self._upsert.stored(made.columns)))
+                self._target.append(made, entry, exists=False)
+        return WriteResult(aligned.table, aligned.add_columns)
+
+
+def load_conflict_classes(spark: SparkSession) -> None:
+    """Have Spark Connect raise Delta's conflicts by their classes, as classic PySpark does by itself.
+
+    Where Delta's package for Connect is missing, a conflict ends the query, which loses nothing else.
+    """
+    if not is_classic(spark):
+        with suppress(ImportError):
+            import delta.connect.exceptions  # noqa: F401 - to load it is all it takes.
+
+
+def last_rows(
+    target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert, *, grouped: bool = False
+) -> DataFrame:
+    """Return the last row of each key: the columns that are stored, and ``delete_when`` without nulls.
+
+    Running it fails if a key is null, or there twice in rows that are ``grouped`` by their keys and have
+    nothing that says which of two is the last.
+
+    Raises:
+        UpsertError: the batch's columns do not fit ``upsert``.
+    """
+    origin: Origin | None = range_origin(df.schema, entry.isolation)
+    if origin is not None and entry.isolation == "read_committed" and "_offset" in df.columns:
+        origin = (*origin, "_offset")  # Messages of a transaction have one acknowledgement.
+    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    if problem := upsert.unfit(types, origin, grouped=grouped):
+        raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
+
+    # A null in a key is most likely a record that did not parse. As a key it would keep one of these.
+    text = f"upsert: a key is null ({', '.join(upsert.keys)})"
+    text += f", in the row of {', '.join(origin)} =" if origin else ""
+    shown = [F.coalesce(_column(name).cast("string"), F.lit("null")) for name in origin or ()]
+    problem_text = F.concat_ws(" ", F.lit(text), *shown, F.lit("|"))
+    has_key = reduce(and_, [_column(name).isNotNull() for name in upsert.keys])
+    rows = df.where(F.when(has_key, has_key).otherwise(F.raise_error(problem_text)))
+
+    # Without an order no row of a key is the last, so there may be one only.
+    place = free_name("place_from_last", df.columns)
+    if origin is not None or upsert.order_by is not None:
+        rows = rows.withColumn(place, F.expr(rank(upsert, origin))).where(_column(place) == 1)
+    else:
+        rows = rows.withColumn(place, F.expr(copies(upsert)))
+        text = f"upsert: a key ({', '.join(upsert.keys)}) is there twice in a batch, so the keys are not the"
+        twice = F.raise_error(F.lit(f"{text} grouping keys |"))
+        rows = rows.where(F.when(_column(place) == 1, F.lit(True)).otherwise(twice))  # noqa: FBT003 - a value
+    flag = upsert.delete_when
+    deleted = [] if flag is None else [F.expr(f"coalesce({quoted(flag)}, false)").alias(flag)]
+    return rows.select(*map(_column, upsert.stored(df.columns)), *deleted)
+
+
+def merge_rows(
+    target: DeltaTable, aligned: AlignedRows, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
+) -> None:
+    """Merge rows, of which no two have one key, into a table that exists, in one Delta commit with ``entry``.
+
+    The failpoint ``sink.during_merge`` is reached when all is set and the statement comes next. Tests that
+    are to kill a running MERGE do so in its tasks, or at a rename of Delta's log.
+
+    Args:
+        target: The table.
+        aligned: The rows.
+        entry: Their ledger entry.
+        upsert: How rows are merged.
+        complete: The rows are all rows of the table: others are deleted.
+    """
+    spark = aligned.df.sparkSession
+    view = f"gazette_spark_{entry.attempt}"
+    aligned.df.createOrReplaceTempView(view)
+    merge = merge_statement(
+        target.name, view, aligned.df.columns, upsert, add_columns=aligned.add_columns, complete=complete
+    )
+    settings = {
+        "spark.databricks.delta.write.txnAppId": APP_ID_PREFIX + entry.app_id,
+        "spark.databricks.delta.write.txnVersion": str(entry.txn_version),
+        # Spark replaces ${…} in settings; JSON has another way to write the dollar sign.
+        "spark.databricks.delta.commitInfo.userMetadata": entry.to_json().replace("${", "\\u0024{"),
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+    try:
+        with session_settings(spark, settings):
+            failpoint("sink.during_merge")
+            spark.sql(merge).collect()
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry, upsert: Upsert) -> None:
+    """Check that a table's rows were one of each key before the first batch is merged into it.
+
+    A key that is there twice would be updated twice, by each batch. Later on, merging keeps them single.
+
+    Raises:
+        UpsertError: naming a key that is there twice.
+    """
+    rows = target.rows(spark)
+    if not {*upsert.keys} <= {*rows.columns}:
+        return  # Fitting the rows to the table names the column.
+    keys = [_column(name) for name in upsert.keys]
+    twice = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("copies")).where("copies > 1").limit(1).collect()
+    if twice:
+        *values, number = twice[0]
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(upsert.keys, values, strict=True))
+        problem = (
+            f"{number} rows of the table have the key {shown}, and each batch would update all of them. "
+            "Leave one row of each key in the table, or write to another one"
+        )
+        raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
+
+
+def _column(name: str) -> Column:
+    return F.col(quoted(name))
+
+
+@contextmanager
+def _named_key(target: DeltaTable, entry: LedgerEntry) -> Iterator[None]:
+    """Raise the package's error where rows of :func:`last_rows` are run and fail."""
+    try:
+        yield
+    except PySparkException as error:
+        if match := BAD_KEY.search(str(error)):
+            null = "is null" in match[1]
+            way_out = "Leave such rows out of the query, or give them a key" if null else "Name all of them"
+            problem = f"{match[1]}. {way_out}"
+            raise UpsertError(target.name, entry.app_id, entry.batch_id, problem) from error
+        raise

@@ -1,0 +1,97 @@
+"""Delta tables without a JVM: opened with ``deltalake``, whose errors become this package's.
+
+``deltalake`` is loaded when the first table is opened; it comes with ``gazette-spark[lag]``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gazette_spark._ledger.history import HistoryRow, history_row
+from gazette_spark.errors import InputError
+from gazette_spark.locations import deltalake_location, misread_by_deltalake
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def open_table(location: str) -> DeltaTable:
+    """Open the newest version of a table.
+
+    Args:
+        location: Its directory or URL, in Spark's spelling: nothing is quoted.
+
+    Raises:
+        InputError: ``deltalake`` is not installed, would open another table, or finds none that it can open.
+    """
+    if other := misread_by_deltalake(location):
+        raise InputError(
+            f"table {location} cannot be read: deltalake would read {other!r} instead. If that is the table, "
+            "give its location without percent-encoding; else rename the directory"
+        )
+    with named_errors(location):
+        from deltalake import DeltaTable
+
+        return DeltaTable(deltalake_location(location))
+
+
+def directory_history(table: Path) -> Iterator[HistoryRow]:
+    """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
+    commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
+    for path in sorted(commits, reverse=True):
+        yield from _commit_row(int(path.stem), path.read_bytes())
+
+
+def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
+    """Yield the commits left in the log of a table in an object store, newest first.
+
+    ``deltalake`` 1.6.6 gives an empty history of a table whose location contains ``#`` or ``?``, although it
+    reads the files of its log. So these are read here, one request each. Other tables are left to
+    ``deltalake``, which reads many files at a time.
+    """
+    if not {"#", "?"} & set(location):
+        yield from map(history_row, table.history(limit))
+        return
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import PyFileSystem
+
+    files = PyFileSystem(DeltaStorageHandler.from_table(table._table))
+    newest = table.version()
+    oldest = 0 if limit is None else max(0, newest - limit + 1)
+    for version in range(newest, oldest - 1, -1):
+        try:
+            with files.open_input_file(f"_delta_log/{version:020}.json") as file:
+                content = file.read()
+        except FileNotFoundError:  # Older files of the log are deleted after its retention.
+            return
+        yield from _commit_row(version, content)
+
+
+def _commit_row(version: int, content: bytes) -> Iterator[HistoryRow]:
+    for line in content.splitlines():
+        match json.loads(line):
+            case {"commitInfo": dict(info)}:
+                yield history_row({**info, "version": version})
+                return
+
+
+@contextmanager
+def named_errors(location: str) -> Iterator[None]:
+    """Raise what ``deltalake`` raises as an error that names the table.
+
+    Raises:
+        InputError: in place of any error of ``deltalake``, of Arrow or of the file system.
+    """
+    try:
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        raise InputError("to read a Delta table without Spark, install gazette-spark[lag]") from None
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise InputError(f"table {location} cannot be read: {error}") from error

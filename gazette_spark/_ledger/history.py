@@ -1,0 +1,316 @@
+"""Find an app id's newest entries in a Delta table's history.
+
+The history is the table's log read backwards. Two kinds of commits make earlier ones invisible: ``RESTORE``
+jumps back to the version it names, and a table that was replaced (``CREATE OR REPLACE TABLE``, ``CLONE``)
+begins there. The search follows the jumps, so it finds the entries of the rows visible now. Transaction ids
+are not undone by either, so the highest one is looked for in all commits, undone or not.
+
+An entry can be there twice. Where Delta compacts a table by itself after a MERGE, that commit takes over
+the session's ``userMetadata``. It adds no rows; the older of the two is the one that did.
+
+An entry may be stored as what moved since its parent. Then the search goes back to one with all positions.
+
+A history can also end early, where Delta cleaned up its log. The search tells that apart from the table's
+beginning, and never guesses a missing part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, LedgerState, parse_entry
+from gazette_spark.errors import JsonError, RestoredError
+from gazette_spark.strict_json import parse_json
+
+REPLACING = frozenset(
+    {
+        "CLONE",
+        "CREATE OR REPLACE TABLE",
+        "CREATE OR REPLACE TABLE AS SELECT",
+        "REPLACE TABLE",
+        "REPLACE TABLE AS SELECT",
+    }
+)
+"""Operations after which no earlier row is in the table."""
+
+FIRST_PAGE = 8
+"""Commits read at first. A page of 8 takes no longer than a page of 1, and mostly suffices."""
+
+PAGE_GROWTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One line of ``DESCRIBE HISTORY``."""
+
+    version: int
+    operation: str = ""
+    parameters: Mapping[str, str | None] = field(default_factory=dict)
+    user_metadata: str | None = None
+    time: str = ""
+
+
+def history_row(info: Mapping[str, Any]) -> HistoryRow:
+    """Return the line that ``DESCRIBE HISTORY`` has for a commit.
+
+    Args:
+        info: its ``commitInfo``, with its ``version``. Spark writes parameters there that are no texts.
+    """
+    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    parameters = info.get("operationParameters") or {}
+    return HistoryRow(
+        info["version"],
+        operation=info.get("operation", ""),
+        parameters={name: None if value is None else str(value) for name, value in parameters.items()},
+        user_metadata=info.get("userMetadata"),
+        time=moment.isoformat(sep=" ", timespec="milliseconds"),
+    )
+
+
+RestoredVersion = Callable[[HistoryRow, Sequence[HistoryRow]], int | None]
+"""Finds the version that a RESTORE to a point in time went back to, among the rows; None if it cannot."""
+
+
+def read_state(
+    read_page: Callable[[int], Sequence[HistoryRow]],
+    app_id: str,
+    *,
+    table: str,
+    entries: int = 2,
+    restored: RestoredVersion = lambda _row, _rows: None,
+) -> LedgerState:
+    """Read a history back until an app id's state is known.
+
+    Args:
+        read_page: Returns the given number of newest rows, newest first, fewer if there are no more.
+        app_id: The app id of the entries.
+        table: Name of the table, for errors.
+        entries: Visible entries to find: 1 is enough for the table's position; a writer needs 2.
+        restored: Finds the version that a RESTORE to a point in time went back to.
+    """
+    limit = FIRST_PAGE
+    while True:
+        rows = read_page(limit)
+        complete = len(rows) < limit
+        state = find_state(rows, app_id, table=table, entries=entries, complete=complete, restored=restored)
+        if state is not None:
+            return state
+        limit *= PAGE_GROWTH
+
+
+def find_state(
+    rows: Sequence[HistoryRow],
+    app_id: str,
+    *,
+    table: str,
+    complete: bool,
+    entries: int = 2,
+    restored: RestoredVersion = lambda _row, _rows: None,
+) -> LedgerState | None:
+    """Find an app id's state in the newest rows of a history.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+        table: Name of the table, for errors.
+        complete: There are no older rows.
+        entries: Visible entries to find.
+        restored: Finds the version that a RESTORE to a point in time went back to.
+
+    Returns:
+        The state, or None if it takes older rows to know it.
+
+    Raises:
+        RestoredError: the table was restored to a point in time, and nothing says which version that was.
+        LedgerFormatError: an entry cannot be read.
+    """
+    by_version = {row.version: row for row in rows}
+    entry_of = entries_by_version(rows, app_id)
+    visible: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
+    jumps: list[int] = []
+    truncated = False
+    at = rows[0].version if rows else -1
+    while at >= 0 and len(visible) < entries:
+        row = by_version.get(at)
+        if row is None:
+            if not complete:
+                return None
+            truncated = True
+            break
+        # No earlier row is in the table. But the highest transaction number counts across replacements, and
+        # without any entry among the rows it is further back.
+        if row.operation in REPLACING and (entry_of or complete):
+            jumps.append(at)
+            break
+        if row.operation == "RESTORE":
+            jumps.append(at)
+            version = _named_version(row)
+            if version is None and (version := restored(row, rows)) is None:
+                if not complete:
+                    return None
+                raise _restored_to_a_time(row, app_id, table)
+            at = version
+            continue
+        if entry := entry_of.get(at):
+            # Delta's own compaction repeats the entry of the commit before it: the older one has the rows.
+            if visible and visible[-1][1].attempt == entry.attempt:
+                visible.pop()
+            visible.append((row, entry))
+        at -= 1
+    if visible and isinstance(visible[0][1], EntryDelta):
+        if not complete:
+            return None
+        visible, truncated = [], True  # The entry that it is stored on was cleaned up.
+    newest, entry = visible[0] if visible else (None, None)
+    assert not isinstance(entry, EntryDelta)
+    undone = next((entry.start for entry in entry_of.values() if isinstance(entry, LedgerEntry)), ())
+    return LedgerState(
+        entry,
+        previous=visible[1][1].attempt if len(visible) > 1 else None,
+        txn_version=max((entry.txn_version for entry in entry_of.values()), default=-1),
+        table_version=rows[0].version if rows else -1,
+        entry_version=newest.version if newest else -1,
+        entry_time=newest.time if newest else "",
+        jumps=tuple(at for at in jumps if newest is None or at < newest.version),
+        truncated=truncated,
+        undone=() if visible else undone,
+    )
+
+
+def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
+    """Return an app id's entries by version, newest first, with all positions where the rows show them.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+
+    Raises:
+        LedgerFormatError: an entry cannot be read.
+    """
+    by_version: dict[int, LedgerEntry | EntryDelta] = {}
+    by_attempt: dict[str, LedgerEntry] = {}
+    for row in reversed(rows):
+        entry = parse_entry(row.user_metadata, app_id)
+        if isinstance(entry, EntryDelta):
+            parent = by_attempt.get(entry.entry.parent or "")
+            entry = (parent and entry.on(parent)) or entry
+        if isinstance(entry, LedgerEntry):
+            by_attempt[entry.attempt] = entry
+        if entry:
+            by_version[row.version] = entry
+    return dict(reversed(by_version.items()))
+
+
+def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
+    """Return an app id's state after some more commits, as a search from the newest one would find it.
+
+    Args:
+        state: An earlier state of the app id.
+        rows: All commits since, oldest first.
+        app_id: The app id of the state.
+
+    Returns:
+        The state, or None if older rows are needed: there was no entry, or rows were undone. Its
+        ``jumps`` are not looked for: only states without a previous entry need them.
+
+    Raises:
+        LedgerFormatError: an entry cannot be read.
+    """
+    for row in rows:
+        if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
+            return None
+        stored = parse_entry(row.user_metadata, app_id)
+        if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
+            state = replace(state, table_version=row.version)
+            continue
+        entry = stored.on(previous) if isinstance(stored, EntryDelta) else stored
+        if entry is None:
+            return None
+        state = LedgerState(
+            entry,
+            previous=previous.attempt,
+            txn_version=max(state.txn_version, entry.txn_version),
+            table_version=row.version,
+            entry_version=row.version,
+            entry_time=row.time,
+        )
+    return state
+
+
+def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
+    """Return the app ids that have an entry in a history, by name."""
+    names = set()
+    for row in rows:
+        try:
+            value = parse_json(row.user_metadata or "null")
+        except JsonError:
+            continue  # Other writers put any text there.
+        match value:
+            case {"app_id": str(app_id), "format_version": _}:
+                names.add(app_id)
+    return sorted(names)
+
+
+def visible_entries(
+    rows: Sequence[HistoryRow], app_id: str, *, table: str
+) -> Iterator[tuple[HistoryRow, LedgerEntry]]:
+    """Yield an app id's entries whose rows are visible, newest first, as far as all their positions show.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+        table: Name of the table, for errors.
+
+    Raises:
+        RestoredError: the table was restored to a point in time, which names no version.
+        LedgerFormatError: an entry cannot be read.
+    """
+    by_version = {row.version: row for row in rows}
+    at = rows[0].version if rows else -1
+    # The oldest commit with the attempt so far: Delta's own compaction may repeat an entry.
+    candidate: tuple[HistoryRow, LedgerEntry] | None = None
+    entry_of = entries_by_version(rows, app_id)
+    while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
+        if row.operation == "RESTORE":
+            if candidate:
+                yield candidate
+                candidate = None
+            if (version := _named_version(row)) is None:
+                raise _restored_to_a_time(row, app_id, table)
+            at = version
+            continue
+        if entry := entry_of.get(at):
+            if candidate and candidate[1].attempt != entry.attempt:
+                yield candidate
+                candidate = None
+            if isinstance(entry, EntryDelta):
+                break
+            candidate = row, entry
+        at -= 1
+    if candidate:
+        yield candidate
+
+
+def _named_version(row: HistoryRow) -> int | None:
+    """Return the version that a RESTORE names, None if it names a point in time.
+
+    The log has such a time as a text without its time zone: it leads to no version for certain.
+    """
+    version = row.parameters.get("version")
+    return int(version) if version is not None and version.isdecimal() else None
+
+
+def _restored_to_a_time(row: HistoryRow, app_id: str, table: str) -> RestoredError:
+    """Return the error for a RESTORE whose version is not known: a wrong one would lose or double rows."""
+    moment = row.parameters.get("timestamp")
+    return RestoredError(
+        table,
+        app_id,
+        f"version {row.version} restored the table to a point in time ({moment}), and neither the log nor "
+        "the files of earlier versions say which version that was",
+        "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version: it changes "
+        "no row and says it",
+    )

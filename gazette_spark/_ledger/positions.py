@@ -1,0 +1,149 @@
+"""A query's position over time, from its table's history or its query checkpoint.
+
+A :class:`GroupCommit` is one step of a query: the position in a commit of its table, or in a batch of its
+query checkpoint. The functions here turn a table's history, or a query checkpoint's offset log, into such
+steps. :mod:`gazette_spark.lag.feeds` reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
+from gazette_spark._ledger.history import REPLACING, HistoryRow, entries_by_version
+from gazette_spark.offsets import Fingerprint, JournalOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A position that a query has committed."""
+
+    order: int
+    """Rises from step to step: a table's version, a batch's number."""
+    timestamp_ms: int
+    """Time of the commit, by the committer's clock."""
+    read_through: Mapping[str, int]
+    """Next byte of each journal."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """Write heads that the query saw when it planned the batch, as far as it left them."""
+    planned_ms: int | None = None
+    """When it saw them, by its clock."""
+    gaps: tuple[SkippedGap, ...] = ()
+    """Skipped bytes of the batch, as the ledger has them."""
+    accepted_gaps: tuple[SkippedGap, ...] = ()
+    """Those of ``gaps`` that an operator accepted."""
+    trimmed_bytes: int = 0
+    """Bytes of the batch whose rows the table had, and that were dropped."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """Identify the journals, as the ledger has it. Of a query checkpoint's steps they are not known."""
+
+
+def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = -1) -> list[GroupCommit]:
+    """Return the steps of one app id in a table's history, oldest first.
+
+    A RESTORE is a step, too: back to the table's position then. A RESTORE without a version, or to a version
+    before the remaining history, is no step, for its position is unknown.
+
+    Args:
+        rows: newest first, down to the oldest available row, or to where the caller stopped reading.
+        app_id: app id of the entries.
+        since_version: newest version whose step the caller has already.
+    """
+    steps: list[GroupCommit] = []
+    visible: dict[int, LedgerEntry | None] = {}
+    at: LedgerEntry | None = None
+    entry_of = entries_by_version(rows, app_id)
+    for row in reversed(rows):
+        before, entry = at, entry_of.get(row.version)
+        if row.operation in REPLACING:
+            at = None
+        if row.operation == "RESTORE":
+            at = visible.get(int(version)) if (version := _restored(row)) else None
+        elif isinstance(entry, EntryDelta):
+            at = None  # Its position is unknown: what it stands on is older than the rows.
+        elif entry:
+            at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
+        visible[row.version] = at
+        if at is None or at is before or row.version <= since_version:
+            continue
+        step = GroupCommit(row.version, epoch_ms(row.time), at.read_through)
+        if at is entry:
+            step = replace(
+                step,
+                heads=_heads(at),
+                planned_ms=at.planned_ms,
+                gaps=at.gaps,
+                accepted_gaps=at.accepted_gaps,
+                trimmed_bytes=at.trimmed_bytes,
+                fingerprints=at.fingerprints,
+            )
+        steps.append(step)
+    return steps
+
+
+def _heads(entry: LedgerEntry) -> Mapping[str, int]:
+    """Return the write heads at an entry's planning.
+
+    An entry names those of journals with more to read, so it had caught up in the others. Fences, and entries
+    of batches without a query, name none.
+    """
+    if entry.planned_ms is None:
+        return entry.heads
+    return {**entry.read_through, **entry.heads}
+
+
+def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> bool:
+    """Return whether positions among the rows depend on versions older than all of them.
+
+    A RESTORE may lead there, and an entry may stand on one.
+    """
+    if any(
+        isinstance(entry, EntryDelta) for name in app_ids for entry in entries_by_version(rows, name).values()
+    ):
+        return True
+    restored = (_restored(row) for row in rows if row.operation == "RESTORE")
+    return any(version is not None and int(version) < rows[-1].version for version in restored)
+
+
+def _restored(row: HistoryRow) -> str | None:
+    version = row.parameters.get("version")
+    return version if version is not None and version.isdecimal() else None
+
+
+def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) -> GroupCommit | None:
+    """Return the step of a batch in a query checkpoint; None for a query without a Gazette source.
+
+    Where several sources read one journal, the least of their offsets counts.
+    """
+    merged = least_offsets(positions)
+    heads: dict[str, int] = {}
+    for position in positions:
+        if isinstance(position, JournalOffsets):
+            for journal in position.read_through:
+                if (head := position.head_seen(journal)) is not None:
+                    heads[journal] = max(head, heads.get(journal, head))
+    return GroupCommit(batch_id, timestamp_ms, merged, heads) if merged else None
+
+
+def finished_batches(offsets: Iterable[str], commits: Iterable[str]) -> Iterator[int]:
+    """Yield the batches a query checkpoint has the end and the commit of, newest first.
+
+    Args:
+        offsets: names of the files in ``offsets``.
+        commits: names of the files in ``commits``.
+    """
+    done = {name for name in commits if name.isdecimal()}
+    yield from sorted((int(name) for name in set(offsets) & done), reverse=True)
+
+
+def epoch_ms(time: str) -> int:
+    """Return the milliseconds since 1970 of a history's time, as ``HistoryRow`` has it."""
+    return round(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

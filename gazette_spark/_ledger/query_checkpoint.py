@@ -1,0 +1,128 @@
+"""Read what Spark writes into a query checkpoint.
+
+Spark writes ``offsets/<batch_id>`` before it runs the batch: a line ``v1``, a line of JSON about the
+query, then one line per source with the offset at which the batch ends, ``-`` for a source without
+one. The batch begins where the one before it ended. ``metadata`` holds the query's id.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gazette_spark._ledger.entry import Positions, SourcePosition
+from gazette_spark.errors import JsonError, OffsetError, QueryCheckpointError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.strict_json import parse_json
+
+OFFSET_LOG_VERSION = "v1"
+NO_OFFSET = "-"
+_FIELDS = {"format_version", "journals"}
+"""Fields that only a Gazette position has."""
+UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
+
+
+def offsets_path(root: str, batch_id: int) -> str:
+    """Return the file that holds where batch ``batch_id`` ends."""
+    return f"{root.rstrip('/')}/offsets/{batch_id}"
+
+
+def metadata_path(root: str) -> str:
+    """Return the file that holds the query's id."""
+    return f"{root.rstrip('/')}/metadata"
+
+
+def offsets_directory(root: str) -> str:
+    """Return the directory where Spark records the offsets of its batches."""
+    return offsets_path(root, 0).rpartition("/")[0]
+
+
+def is_unfinished(name: str) -> bool:
+    """Say whether a file in ``offsets`` is one that Spark was writing, and would have given another name."""
+    return UNFINISHED.fullmatch(name) is not None
+
+
+def state_path(root: str) -> str:
+    """Return the directory that holds the state of a query, and is there only if it has some."""
+    return f"{root.rstrip('/')}/state"
+
+
+def parse_offsets(text: str, path: str) -> Positions:
+    """Read an ``offsets/<batch_id>`` file.
+
+    Raises:
+        QueryCheckpointError: it is of a form this release does not know, or incomplete.
+    """
+    version, _, rest = text.partition("\n")
+    if version != OFFSET_LOG_VERSION:
+        raise QueryCheckpointError(path, f"version is {version[:20]!r}; expected {OFFSET_LOG_VERSION!r}")
+    _about, *sources = rest.removesuffix("\n").split("\n")
+    if not sources:
+        raise QueryCheckpointError(path, "incomplete: it names no source")
+    return tuple(_parse_source(line, path) for line in sources)
+
+
+def parse_planned_ms(text: str, path: str) -> int:
+    """Read from an ``offsets/<batch_id>`` file when Spark planned the batch, in milliseconds since 1970.
+
+    A batch that runs again after a crash keeps its time; one that is planned again gets another.
+
+    Raises:
+        QueryCheckpointError: the file does not say.
+    """
+    lines = text.split("\n", 2)
+    try:
+        about = parse_json(lines[1])
+    except (IndexError, JsonError):
+        about = None
+    match about:
+        case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
+            return planned_ms
+    raise QueryCheckpointError(path, "its second line names no batchTimestampMs: when the batch was planned")
+
+
+def _parse_source(line: str, path: str) -> SourcePosition:
+    """Read one source's line: Gazette positions are known by their fields, others are kept as text."""
+    if line == NO_OFFSET:
+        return None
+    try:
+        value = parse_json(line)
+    except JsonError as error:
+        if all(f'"{name}"' in line for name in _FIELDS):
+            raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
+        return line
+    if not isinstance(value, dict) or not value.keys() >= _FIELDS:
+        return line
+    try:
+        return JournalOffsets.from_dict(value)
+    except OffsetError as error:
+        raise QueryCheckpointError(path, str(error)) from error
+
+
+def check_pinned(positions: Positions, path: str) -> None:
+    """Check that batch 0 reads nothing of any Gazette source, so its begin is known to be its end.
+
+    Raises:
+        QueryCheckpointError: it reads from a position that is written nowhere.
+    """
+    for number, position in enumerate(positions):
+        if isinstance(position, JournalOffsets) and position.position != "pinned":
+            problem = (
+                f"source {number} did not pin its first offsets in batch 0, so where it began is unknown"
+            )
+            raise QueryCheckpointError(path, problem)
+
+
+def parse_query_id(text: str, path: str) -> str:
+    """Read the ``metadata`` file.
+
+    Raises:
+        QueryCheckpointError: it does not hold an id.
+    """
+    try:
+        value = parse_json(text)
+    except JsonError:
+        value = None
+    match value:
+        case {"id": str(query_id)}:
+            return query_id
+    raise QueryCheckpointError(path, f'expected {{"id":"…"}}, got {text[:80]!r}')

@@ -1,0 +1,73 @@
+"""The number of rows that a batch has of each journal, and a digest of their bytes.
+
+A digest is the root of a tree of SHA-256 hashes, so it does not depend on the order of the rows or on the
+tasks that hash them:
+
+1. The hash of a row is that of ``offset in decimal``, ``:`` and ``value``. A null value and its colon are
+   left out.
+2. A leaf is the rows whose offsets, divided by :data:`LEAF_BYTES`, have the same quotient. Its hash is that
+   of its rows' hashes, sorted and concatenated.
+3. A node is the leaves within :data:`NODE_BYTES`, and the root is all nodes; both are hashed like a leaf.
+
+Every hash is written, and concatenated, as 64 hexadecimal digits.
+
+Two different collections of rows with the same digest are a collision of SHA-256, because the input of each
+hash determines the hashes or the row below it: a row has a colon, or is shorter than a hash.
+
+A sum of hashes would be cheaper, but an attacker can solve for its terms. Under exclusive or, a row that
+occurs three times looks like one, and Gaussian elimination finds rows that cancel each other out. Under a
+sum modulo 2^256, Wagner's generalized birthday attack needs about 2^32 hashes if the attacker chooses the
+bytes of 2^16 rows. A salt would not help, because the entry has to contain it. A sum withstands these attacks
+from about 16,000 bits on (LtHash), which takes more work for each row than the tree.
+
+Anyone who can rewrite an entry in Delta's log can replace the digest together with the rows.
+
+Spark computes the digest in :mod:`gazette_spark._delta.batch_digest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+LEAF_BYTES = 1 << 20
+"""Offsets of a leaf: the hashes of its rows are in the memory of one task."""
+
+NODE_BYTES = 1 << 30
+"""Offsets of a node."""
+
+DIGITS = 64
+"""Hexadecimal digits of a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRows:
+    """Number and digest of the rows that a batch has of one journal."""
+
+    journal: str | None
+    """None: rows of no journal, or of a batch without a column that says which."""
+    rows: int
+    digest: str | None = None
+    """64 hexadecimal digits; None where the batch does not have the records' bytes."""
+
+    def to_value(self) -> list[Any]:
+        """Return the stored form."""
+        return [self.journal, self.rows, self.digest]
+
+    @classmethod
+    def from_value(cls, value: object) -> AuditedRows:
+        """Read the stored form.
+
+        Raises:
+            ValueError: the value is not a valid stored form.
+        """
+        match value:
+            case [str() | None as journal, int(rows), None] if rows >= 0:
+                return cls(journal, rows)
+            case [str() | None as journal, int(rows), str(digest)] if rows >= 0 and _is_digest(digest):
+                return cls(journal, rows, digest)
+        raise ValueError(f"no audit of rows: {value!r:.200}")
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == DIGITS and set(text) <= set("0123456789abcdef")

@@ -1,0 +1,106 @@
+"""Which journals a query reads or writes: names, a pattern, a selector or a path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gazette_spark._options.values import check_journal, shown
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSelection:
+    """The journals a query reads: those with these names, or those that match, also if they match later."""
+
+    option: str
+    """Name of the option that says so."""
+    names: tuple[str, ...] = ()
+    """Each must exist."""
+    selector: str = ""
+    """Canonical text of a label selector; empty matches all."""
+    pattern: str = ""
+    """Regular expression of whole names, of those that the selector matches; empty matches all."""
+
+    def __str__(self) -> str:
+        return ", ".join(self.names) or self.pattern or self.selector
+
+    def matches(self, journal: str) -> bool:
+        """Tell whether a journal that the names or the selector match is selected."""
+        return not self.pattern or re.fullmatch(self.pattern, journal) is not None
+
+
+def only_selection(parsed: Sequence[JournalSelection | None]) -> JournalSelection:
+    """Return the one selection among the parsed options that say which journals a query reads.
+
+    Raises:
+        OptionError: there are several, or none.
+    """
+    selections = [selection for selection in parsed if selection is not None]
+    if len(selections) == 1:
+        return selections[0]
+    ways = (
+        "exactly one of option 'journals', option 'journalsPattern', option 'selector', load('a/journal') "
+        "and load('a/prefix/')"
+    )
+    names = " and ".join(selection.option for selection in selections)
+    raise OptionError(names or "journals", "more than one" if selections else "nothing", ways)
+
+
+def parse_journals(name: str, text: str) -> JournalSelection:
+    """Parse names of journals, separated by commas."""
+    names = tuple(part.strip() for part in text.split(","))
+    for index, journal in enumerate(names, start=1):
+        check_journal(name, journal, f"element {index}: ")
+        if journal in names[: index - 1]:
+            raise OptionError(name, f"element {index}: {shown(journal)} a second time", "each journal once")
+    return JournalSelection(name, names=names)
+
+
+def parse_pattern(name: str, text: str) -> JournalSelection:
+    """Parse a regular expression of whole names."""
+    expected = "a regular expression of whole names, in Python's syntax, such as shop/orders-[0-9]+"
+    if not text or text != text.strip():
+        raise OptionError(name, shown(text), expected)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(name, f"{shown(text)} ({error})", expected) from None
+    prefix = literal_prefix(text)
+    return JournalSelection(name, selector=f"prefix={prefix}" if prefix else "", pattern=text)
+
+
+def literal_prefix(pattern: str) -> str:
+    """Return a directory, with its slash, that holds all journals a pattern matches; empty if unknown.
+
+    Brokers list this directory only.
+    """
+    # A quantifier may make what is before it optional, and an alternative need not begin so.
+    directory = re.match(r"((?:[\w%=-]+/)+)(?![?*{])", pattern, re.ASCII)
+    return directory[1] if directory and "|" not in pattern else ""
+
+
+def parse_selector_option(name: str, text: str) -> JournalSelection:
+    """Parse a label selector."""
+    if not text.strip():
+        raise OptionError(name, shown(text), "a label selector such as app=clicks,region in (eu,us)")
+    try:
+        selector = parse_selector(text)
+    except ProtocolError as error:
+        raise OptionError(name, f"{shown(text)} ({error.problem})", "a label selector") from None
+    for value in values_of(selector.include, PREFIX) + values_of(selector.exclude, PREFIX):
+        if not value.endswith("/"):
+            raise OptionError(name, shown(text), f"a prefix that ends in '/': prefix={value}/")
+    return JournalSelection(name, selector=format_selector(selector))
+
+
+def parse_path(name: str, text: str) -> JournalSelection:
+    """Parse a journal's name, or a prefix that ends in a slash."""
+    if not text.endswith("/"):
+        check_journal(name, text)
+        return JournalSelection(name, names=(text,))
+    # A prefix may be shorter than a journal's name; the rest of the rules are the same.
+    check_journal(name, f"{text}some-journal")
+    return parse_selector_option(name, f"prefix={text}")

@@ -1,0 +1,260 @@
+"""Every option of writing to journals, declared once; rules as in :mod:`gazette_spark._options.source`.
+
+An option of the same name means the same as when reading. Where rows go is said in one way: by naming a
+journal, by selecting journals among which rows are shared out, or, without either, by the rows' own
+column ``journal``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gazette_spark._formats.registry import FRAMINGS
+from gazette_spark._options.security import SECURITY_OPTIONS, Security, take_security
+from gazette_spark._options.selection import JournalSelection, parse_path, parse_selector_option
+from gazette_spark._options.source import CONNECT_TIMEOUT, OPTIONS, QUOTE, SEPARATOR, parse_options
+from gazette_spark._options.table import Option, of_options, option, option_texts, options_of, parse_texts
+from gazette_spark._options.values import (
+    DAY_MS,
+    check_journal,
+    count,
+    depth,
+    parse_address,
+    parse_column,
+    parse_record_size,
+    shown,
+    word,
+)
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.protocol.labels import parse_target_selector
+
+Purpose = Literal["read", "write"]
+
+PURPOSES: Mapping[str, Purpose] = {"pyspark.sql.worker.write_into_data_source": "write"}
+"""Modules of Spark's processes that make a data source for one purpose only, and what for.
+
+``create_data_source`` makes those of queries that read, and also those that commit a stream's batches.
+"""
+
+
+def _parse_transaction_journal(name: str, text: str) -> str:
+    check_journal(name, text)
+    return text
+
+
+def _parse_transaction_id(name: str, text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._/+-]{1,200}", text):
+        raise OptionError(name, shown(text), "1 to 200 letters, digits, or any of . _ / + -")
+    return text
+
+
+def _parse_journal(name: str, text: str) -> JournalSelection:
+    check_journal(name, text)
+    return JournalSelection(name, names=(text,))
+
+
+def _parse_target_selector(name: str, text: str) -> JournalSelection:
+    selection = parse_selector_option(name, text)
+    try:
+        parse_target_selector(text)
+    except ProtocolError as error:
+        got = f"{shown(text)} ({error.problem})"
+        raise OptionError(name, got, "a label selector without empty values") from None
+    return selection
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The parsed options. Without a target, each row's column ``journal`` names its journal."""
+
+    broker_address: str = option(
+        parse_address,
+        "URL of any broker of the cluster; the client finds the others. Required. The environment's "
+        "`BROKER_ADDRESS` counts if the option is missing.",
+        section="Connection",
+        shown_default="`BROKER_ADDRESS`",
+    )
+    target: JournalSelection | None = of_options(
+        Option(
+            "path",
+            parse_path,
+            "Argument of save() or start(): a journal, or a prefix, which selects the journals below it.",
+            section="Journals",
+            form="a/journal, or a/prefix/",
+        ),
+        Option(
+            "journal",
+            _parse_journal,
+            "Journal of all rows. It wins over the column `journal`.",
+        ),
+        Option(
+            "selector",
+            _parse_target_selector,
+            "Label selector of the journals that share the rows: by the column `key`, or at random without "
+            "one. It wins over the column `journal`.",
+        ),
+    )
+    mapping: str | None = option(
+        word("modulo", "rendezvous"),
+        "How `key` chooses among selected journals, the same way as Gazette's own clients. `modulo`: by "
+        "its hash and the number of journals. `rendezvous`: a new journal takes over only the keys that "
+        "it gets.",
+        shown_default="`modulo`",
+    )
+    framing: str | None = option(
+        word(*FRAMINGS),
+        "How a value becomes a record. `lines`: a newline is added. `csv`: a newline is added to one "
+        "record of CSV. `fixed`: a frame's header goes before it. `none`: the bytes as they are. "
+        "Default: the framing of the journal's content-type label, else `lines`.",
+        section="Records",
+        shown_default="see meaning",
+    )
+    max_record_bytes: int = option(
+        parse_record_size,
+        "Maximum length of a value. A longer value fails the query. Readers have the same limit by default.",
+        default="16m",
+    )
+    sep: str = of_options(SEPARATOR)
+    quote: str = of_options(QUOTE)
+    delivery_guarantee: str = option(
+        word("at_least_once", "exactly_once"),
+        "`at_least_once`: each row is written at least once, and visible when it is appended. "
+        "`exactly_once`: rows are messages of transactions, and readers of committed messages see each "
+        "row once.",
+        section="Transactions",
+        default="at_least_once",
+    )
+    transaction_journal: str | None = option(
+        _parse_transaction_journal,
+        "Journal that records the commits of the query. Required for `deliveryGuarantee=exactly_once`. "
+        "Each query needs its own.",
+    )
+    transaction_id: str | None = option(
+        _parse_transaction_id,
+        "Id of a batch write. A repetition under one of the last 100 ids writes nothing again. A stream "
+        "has its query's id. For `deliveryGuarantee=exactly_once`.",
+        shown_default="a new id",
+    )
+    transaction_first_batch: int | None = option(
+        depth(1 << 62),
+        "Batch of a stream that needs no record of the batch before it. Set it once, where a running "
+        "query turns to `exactly_once` or to another `transactionJournal`.",
+    )
+    uuid_path: str | None = option(
+        parse_column,
+        "Place of a row's UUID: a JSON pointer, a CSV column counted from 0, or the number of a protobuf "
+        "field. For `deliveryGuarantee=exactly_once`.",
+        form="a JSON pointer, or a number",
+        shown_default="`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
+    )
+    security: Security = of_options(*SECURITY_OPTIONS)
+    request_timeout_ms: int = option(
+        count(DAY_MS),
+        "Time for which an append is retried, and for which rows wait for earlier appends of their task; "
+        "then the task fails.",
+        section="Timeouts and logging",
+        default="60000",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    )
+    connect_timeout_ms: int = of_options(CONNECT_TIMEOUT)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether rows are written in transactions."""
+        return self.delivery_guarantee == "exactly_once"
+
+
+WRITE_OPTIONS = options_of(WriteOptions)
+"""All options, in the order in which they are checked and shown."""
+
+_ONLY_WRITING = {row.name.lower() for row in WRITE_OPTIONS} - {row.name.lower() for row in OPTIONS}
+"""Options that reading does not have, in lower case."""
+
+
+def parse_write_options(
+    options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
+) -> WriteOptions:
+    """Parse what Spark hands over.
+
+    Args:
+        options: option names, in any case, and their texts.
+        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+
+    Raises:
+        OptionError: naming the first option that is wrong, and the valid ones.
+    """
+    texts = option_texts(options, WRITE_OPTIONS)
+    values = parse_texts(texts, WRITE_OPTIONS, None, environ=environ)
+    values["security"] = take_security(values, texts)
+    targets = {name: values.pop(name) for name in ("journal", "selector", "path")}
+    named = [name for name, target in targets.items() if target is not None]
+    if len(named) > 1:
+        ways = "one of option 'journal', option 'selector', save('a/journal') and save('a/prefix/')"
+        raise OptionError(" and ".join(named), "more than one", ways)
+    values["target"] = targets[named[0]] if named else None
+    if values["mapping"] and not (values["target"] and values["target"].selector):
+        raise OptionError("mapping", "no selector", "to be used with selector, or a prefix as path, only")
+    _check_transaction(values, texts)
+    return WriteOptions(**values)
+
+
+def checked_address(
+    options: Mapping[str, str], purpose: Purpose | None = None, *, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Check options for reading or writing, and return the broker's address.
+
+    Args:
+        options: option names, in any case, and their texts.
+        purpose: purpose of the options; None while the purpose is unknown: then they have to fit one of the
+            two.
+        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+
+    Raises:
+        OptionError: an option is invalid.
+    """
+    if purpose == "write":
+        return parse_write_options(options, environ=environ).broker_address
+    try:
+        return parse_options(options, environ=environ).broker_address
+    except OptionError:
+        if purpose == "read":
+            raise
+        if not any(name.lower() in _ONLY_WRITING for name in options):
+            with suppress(OptionError):
+                return parse_write_options(options, environ=environ).broker_address
+            raise
+    return parse_write_options(options, environ=environ).broker_address
+
+
+def spark_purpose() -> Purpose | None:
+    """Return what this Spark process makes data sources for; None if unknown.
+
+    Spark does not tell a data source its purpose when it makes one, so the options of both are checked then.
+    Where a later Spark has other processes, an invalid option shows a little later.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    running = {getattr(main, "name", "")} | sys.modules.keys()
+    purposes = {purpose for module, purpose in PURPOSES.items() if module in running}
+    return purposes.pop() if len(purposes) == 1 else None
+
+
+def _check_transaction(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Check the options of exactly-once writes against each other."""
+    if values["delivery_guarantee"] == "exactly_once":
+        if values["transaction_journal"] is None:
+            expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"
+            raise OptionError("transactionJournal", "nothing", expected)
+        for name, default in (("sep", ","), ("quote", '"')):
+            if values[name] != default:
+                got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
+                raise OptionError(name, got, f"{default!r}, as Gazette's messages of CSV have it")
+        return
+    for name in ("transactionJournal", "transactionId", "transactionFirstBatch", "uuidPath"):
+        if name.lower() in texts:
+            raise OptionError(name, "deliveryGuarantee=at_least_once", "exactly_once, which alone uses it")

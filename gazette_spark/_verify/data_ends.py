@@ -1,0 +1,216 @@
+"""The origin of a table's rows, and their end by the rows themselves, for tables whose ledger was cleaned up.
+
+A row says where its record begins (``_offset``, or ``offset`` of the format ``raw``), and its end if the
+table has ``_end_offset``. Without that the last record of each journal is read again, and compared with its
+row where the table has the record's bytes.
+
+What rows cannot tell: bytes after the last record that left no row, such as records a query filters; they
+are read again, to the same effect. Journals of which there is no row. Whether a row before it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from gazette_spark._formats.framing import RecordFraming
+from gazette_spark._formats.registry import framing_name, framing_named
+from gazette_spark._ledger.delta_reader import named_errors, open_table
+from gazette_spark._planning.boundary import next_record_end, window_reader
+from gazette_spark._planning.cutter import MAX_RECORD_BYTES
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark._verify.gap_reads import skipping_scan
+from gazette_spark.errors import InputError
+
+INTEGERS = frozenset({"bigint", "int", "smallint", "tinyint", "long", "integer", "short", "byte"})
+"""Types of an offset, as Spark and as Delta's log name them."""
+
+BYTES = frozenset({"binary", "string"})
+"""Types of a record's bytes: a text that Spark cast them to keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OriginColumns:
+    """Columns of a table with the journal and the offset of its rows."""
+
+    journal: str
+    offset: str
+    value: str | None
+    """The record's bytes, if the table has them unchanged."""
+    place: str | None = None
+    """Where the message begins that committed the row's, if the table says it."""
+
+
+def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
+    """Return the columns of the source's metadata, or else of raw records; None if a table has neither.
+
+    Args:
+        types: The type of each column, by name.
+    """
+    place = "_ack_offset" if types.get("_ack_offset") in INTEGERS else None
+    if "_journal" in types and types.get("_offset") in INTEGERS:
+        return OriginColumns("_journal", "_offset", None, place)
+    if "journal" in types and types.get("offset") in INTEGERS and types.get("value") in BYTES:
+        return OriginColumns("journal", "offset", "value", place)
+    return None
+
+
+class DeltaRows:
+    """The rows of a table's newest version, without a JVM: through ``deltalake``. For one thread.
+
+    Rows are read by SQL, which supports tables with deletion vectors and mapped columns, too.
+
+    Args:
+        location: The table's directory or URL, in Spark's spelling: nothing is quoted.
+
+    Raises (all of its methods do):
+        InputError: ``deltalake`` is not installed or cannot read the table, or rows have no origin.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._table = open_table(location)
+        with named_errors(location):
+            fields = self._table.schema().fields
+        self._types = {field.name: str(getattr(field.type, "type", "")) for field in fields}
+        columns = origin_columns(self._types)
+        if columns is None:
+            raise InputError(
+                f"{self!r}: its columns do not say where rows come from; that takes _journal and _offset, or "
+                "journal, offset and value of the format raw"
+            )
+        self._columns = columns
+
+    def __repr__(self) -> str:
+        return f"DeltaRows({self._location!r})"
+
+    def last_rows(self) -> list[tuple[str | None, int, int | None, int | None]]:
+        """Return journal, rows, last offset and largest end, null where the table has no ``_end_offset``.
+
+        Committed messages end with the last one that committed some of them.
+        """
+        place = self._columns.place
+        journal, offset = sql_name(self._columns.journal), sql_name(place or self._columns.offset)
+        ends = place is None and self._types.get("_end_offset") in INTEGERS
+        end = f"MAX({sql_name('_end_offset')})" if ends else "CAST(NULL AS BIGINT)"
+        columns = f"{journal}, COUNT(*), MAX({offset}), {end}"
+        return self._select(f"SELECT {columns} FROM rows GROUP BY {journal}")  # noqa: S608 - quoted
+
+    def value_at(self, journal: str, offset: int) -> bytes | None:
+        """Return the bytes of a record's row, None if the table does not have them."""
+        if self._columns.value is None or self._columns.place is not None:
+            return None  # An acknowledgement is no row.
+        names = [
+            sql_name(name) for name in (self._columns.value, self._columns.journal, self._columns.offset)
+        ]
+        journal_text = "'" + journal.replace("'", "''") + "'"
+        where = f"{names[1]} = {journal_text} AND {names[2]} = {offset}"
+        query = f"SELECT CAST({names[0]} AS BYTEA) FROM rows WHERE {where}"  # noqa: S608 - quoted
+        [(value,), *_] = self._select(query)
+        return None if value is None else bytes(value)
+
+    def _select(self, query: str) -> list[tuple[Any, ...]]:
+        with named_errors(self._location):
+            from deltalake import QueryBuilder
+
+            stream = QueryBuilder().register("rows", self._table).execute(query)
+            columns = pa.RecordBatchReader.from_stream(stream).read_all().columns
+        return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def sql_name(column: str) -> str:
+    """Return a column's name quoted for SQL, with any characters."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """The query's options for reading records, where they are not the default."""
+
+    framing: str | None = None
+    """None: the one the journal's label says."""
+    separator: str = ","
+    quote: str = '"'
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def framing_of(self, client: JournalSource, journal: str) -> RecordFraming:
+        """Return the framing a journal is read in."""
+        name = framing_name(client.get_journal(journal).spec, self.framing, None)
+        return framing_named(name, self.max_record_bytes, self.separator, self.quote)
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnd:
+    """End of a table's rows of one journal."""
+
+    journal: str
+    rows: int
+    last_offset: int
+    """Offset of the last row: the start of its record."""
+    read_through: int | None
+    """Next byte to read; None where rows do not say it."""
+
+
+def data_ends(
+    table: DeltaRows, client: JournalSource | None, options: RecordOptions | None = None
+) -> list[DataEnd]:
+    """Return the end of each journal's rows, by name.
+
+    Args:
+        table: The rows of a table.
+        client: Where the journals are, to read last records again whose rows do not say where they end.
+        options: How the query read the journals.
+
+    Raises:
+        InputError: a row has no journal or offset; or a journal has another record than the row.
+        GazetteError: a journal cannot be read.
+    """
+    ends = []
+    for journal, rows, offset, reached in table.last_rows():
+        if journal is None or offset is None:
+            raise InputError(
+                f"{table!r}: {rows} rows have no journal, or no offset: where they end is unknown"
+            )
+        # An end before the last row is another row's: the last one was written without the column.
+        end = reached if reached is not None and reached > offset else None
+        if end is None and client is not None:
+            end = _record_end(client, journal, offset, table.value_at(journal, offset), options)
+        ends.append(DataEnd(journal, rows, offset, end))
+    return sorted(ends, key=lambda end: end.journal)
+
+
+def _record_end(
+    client: JournalSource, journal: str, offset: int, value: bytes | None, options: RecordOptions | None
+) -> int:
+    """Return where the record at an offset ends; ``value`` is its bytes if the table has them."""
+    options = options or RecordOptions()
+    framing = options.framing_of(client, journal)
+    head = client.highest_heads([journal])[journal]
+    longest = options.max_record_bytes
+    window = window_reader(client, journal)
+    end: int | None = None
+    content: bytes | None = None
+    if framing.name == "none":
+        # A record is the bytes that a task got at once, so only its length gives its end.
+        if value is not None and offset + len(value) <= head:
+            end = offset + len(value)
+            content = window(offset, end)
+    else:
+        until = next_record_end(window, offset, head, longest, journal=journal, framing=framing)
+        if until is not None:
+            piece = Piece(journal, offset, until, until, starts_on_record=True, framing=framing.name)
+            for block in skipping_scan(client, piece, framing, (), longest):
+                if len(block) and block.offsets[0] == offset:
+                    end, content = block.end_offset_array()[0].as_py(), framing.values(block)[0].as_py()
+                    break
+    if end is None or value not in (None, content):
+        problem = "has no whole record there" if end is None else "has other bytes there"
+        raise InputError(
+            f"journal {journal!r}: the table's last row begins at offset {offset}, and the journal "
+            f"{problem}. It is another journal, or it was read in another framing"
+        )
+    return end

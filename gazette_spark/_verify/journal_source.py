@@ -1,0 +1,276 @@
+"""Reads covered ranges of journals as their query did: the plan, and the source that Spark reads it by.
+
+That is the source ``gazette`` but for two things. Its pieces are planned before, by :func:`plan_reads`, from
+the ledger's ranges. And it skips the bytes that the ledger names as missing, whether they are back or not.
+Other missing bytes are an error, so each record that was planned is read.
+
+Of a range of committed messages the records are the messages that were committed in it. They follow from its
+bytes from the first one on, so one task reads it as a whole. Behind bytes that are gone it begins without the
+states of producers. Then messages of them that are repeated there look new, and transactions of which the
+query had lost bytes itself look whole. All others have the fate they had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from gazette_spark._formats.framing import Block, RecordFraming, bounded
+from gazette_spark._formats.metadata import ACK_OFFSET
+from gazette_spark._formats.raw import ChunkFraming
+from gazette_spark._formats.registry import framing_named
+from gazette_spark._options.security import Security
+from gazette_spark._options.source import SourceOptions, parse_options
+from gazette_spark._planning.access import open_client, security_for_tasks
+from gazette_spark._planning.boundary import record_end, window_reader
+from gazette_spark._planning.committed import CommittedScan, committed_scan, uuid_place
+from gazette_spark._planning.cutter import PieceScan
+from gazette_spark._planning.pieces import OffsetRange, Piece, split
+from gazette_spark._planning.reads import JournalSource, skipped_spans
+from gazette_spark._planning.view import JournalView
+from gazette_spark._verify.gap_reads import gone_of, skipping_scan
+from gazette_spark._verify.tiling import CoveredRange
+from gazette_spark.errors import DataLossError, JournalNotFoundError
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.spans import outside
+from gazette_spark.source import GazetteDataSource
+
+Gaps = tuple[tuple[int, int], ...]
+
+TASKS = 64
+"""Tasks of a read that are enough for an ordinary cluster; each has ``maxBytesPerPartition`` at most."""
+
+LEAST_TASK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """The read of one covered range."""
+
+    gaps: Gaps
+    """Bytes that are skipped: those the ledger names, and those that are gone."""
+    gone: Gaps
+    """Bytes that the journal no longer has and the ledger does not name, with the records they cut."""
+    pieces: tuple[Piece, ...]
+    committed: bool = False
+    """The records are committed messages."""
+
+    def near(self, begin: int, end: int) -> PlannedRange:
+        """Return the read of all records that begin in these offsets, and of few others if possible."""
+        if self.committed:
+            return self  # What commits a message may lie anywhere behind it.
+        near = tuple(piece for piece in self.pieces if piece.begin < end and begin < piece.end)
+        return replace(self, pieces=near)
+
+
+def plan_reads(
+    client: JournalSource, options: SourceOptions, claims: Sequence[CoveredRange]
+) -> dict[str, PlannedRange]:
+    """Plan the reads of covered ranges, each of another journal; return them by journal.
+
+    Raises:
+        GazetteError: a journal cannot be asked about, or ends before its range.
+    """
+    view = JournalView(client, options)
+    by_name = {claim.journal: claim for claim in claims if claim.start < claim.end}
+    view.refresh_specs(by_name)
+    # Of a journal that does not exist any more, all bytes are gone.
+    gone = view.map_journals(lambda name: _is_gone(view, name), by_name)
+    present = {name: claim for name, claim in by_name.items() if not gone[name]}
+    planned = {claim.journal: PlannedRange((), (), ()) for claim in claims}
+    for name in by_name.keys() - present.keys():
+        planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
+    view.check_heads({name: claim.end for name, claim in present.items()})
+    fragments = view.map_journals(view.fragments, present)
+    framings = {name: view.framing(name) for name in present}
+    skipped = view.map_journals(
+        lambda name: _skipped(view, present[name], framings[name], fragments[name]), present
+    )
+    ranges: list[OffsetRange] = []
+    for name, claim in present.items():
+        gaps, lost = skipped[name]
+        if claim.committed:
+            # The fate of a message follows from all bytes before it, so one task reads the range as a whole,
+            # from behind the last bytes that are gone.
+            uuid_place(options, framings[name].name)  # Raises here rather than in a task.
+            begin = max([claim.start, *(end for _, end in lost)])
+            piece = Piece(
+                name, begin, claim.end, claim.end, starts_on_record=True, framing=framings[name].name
+            )
+            unread = ((claim.start, begin),) if claim.start < begin else ()
+            planned[name] = PlannedRange(gaps, unread, (piece,) if begin < claim.end else (), committed=True)
+            continue
+        planned[name] = PlannedRange(gaps, lost, ())
+        if framings[name].name == "none":  # The end of a batch is the end of a chunk.
+            ranges += [OffsetRange(name, span.begin, span.end) for span in claim.spans]
+        else:
+            ranges.append(OffsetRange(name, claim.start, claim.end))
+    total = sum(read.size_bytes for read in ranges)
+    for piece in split(
+        ranges,
+        fragments,
+        solid={name: [read for read in stored if read.is_compressed] for name, stored in fragments.items()},
+        framings=framings,
+        max_bytes=min(max(total // TASKS, LEAST_TASK_BYTES), options.max_bytes_per_partition),
+    ):
+        read = planned[piece.journal]
+        planned[piece.journal] = replace(read, pieces=(*read.pieces, piece))
+    return planned
+
+
+def _is_gone(view: JournalView, journal: str) -> bool:
+    try:
+        view.spec(journal)
+    except JournalNotFoundError:
+        return True
+    return False
+
+
+def _skipped(
+    view: JournalView, claim: CoveredRange, framing: RecordFraming, fragments: Sequence[Fragment]
+) -> tuple[Gaps, Gaps]:
+    """Return the bytes that a read skips, and those of them that the ledger does not name."""
+    stored = [(fragment.begin, fragment.end) for fragment in fragments]
+    missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
+    lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
+    gone = tuple(_with_cut_record(view, claim, framing, *span) for span in lost)
+    return tuple(sorted([*claim.gaps, *lost])), gone
+
+
+def _with_cut_record(
+    view: JournalView, claim: CoveredRange, framing: RecordFraming, begin: int, end: int
+) -> tuple[int, int]:
+    """Return missing bytes with the rest of the record that they cut: it has a row, and cannot be read."""
+    if isinstance(framing, ChunkFraming):
+        size = framing.chunk_bytes
+        return max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)
+    low = max([claim.start, *(gap_end for _, gap_end in claim.gaps if gap_end <= begin)])
+    window = window_reader(view.client, claim.journal, fail_on_data_loss=False)
+    longest = view.options.max_record_bytes
+    return record_end(window, low, begin, longest, journal=claim.journal, framing=framing), end
+
+
+def read_records(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    plan: Mapping[str, PlannedRange],
+    *,
+    values: bool,
+    places: bool = False,
+) -> DataFrame:
+    """Return the records of planned ranges: ``journal``, ``offset`` and maybe ``place`` and ``value``.
+
+    Args:
+        spark: The session.
+        options: Options of the source.
+        plan: The ranges, by journal.
+        values: Read the records' bytes, too.
+        places: Name the offset, too, to whose range a record belongs (``place``): of a committed message that
+            of its acknowledgement.
+    """
+    spark.dataSource.register(AuditSource)
+    columns = ["journal STRING", "offset BIGINT"]
+    columns += ["place BIGINT"] * places + ["value BINARY"] * values
+    reader = spark.read.format(AuditSource.name()).schema(", ".join(columns))
+    return reader.options(**options, plan=plan_text(plan)).load()
+
+
+def plan_text(plan: Mapping[str, PlannedRange]) -> str:
+    """Return planned ranges as the option ``plan``."""
+    return json.dumps(
+        [
+            {
+                "gaps": read.gaps,
+                "pieces": [
+                    [p.journal, p.begin, p.end, p.limit, p.starts_on_record, p.framing] for p in read.pieces
+                ],
+                "committed": read.committed,
+            }
+            for read in plan.values()
+        ]
+    )
+
+
+class PlannedPartition(InputPartition):
+    """One task's work: a piece of a range, and the bytes it skips."""
+
+    def __init__(self, piece: Piece, security: Security, gaps: Gaps, *, committed: bool) -> None:
+        self.piece = replace(piece, start=piece.begin)
+        self.security = security
+        self.gaps = gaps
+        self.committed = committed
+
+
+class AuditSource(GazetteDataSource):
+    """The source ``gazette`` with the option ``plan``, from :func:`read_records`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._plan = options.pop("plan")
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "gazette_audit"
+
+    def reader(self, schema: StructType) -> AuditReader:  # type: ignore[override]
+        """Return the reader of ``spark.read``."""
+        return AuditReader(parse_options(self.options, "batch"), schema, self._plan)
+
+
+class AuditReader(DataSourceReader):
+    """Reads planned pieces."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, plan: str) -> None:
+        self._options = options
+        self._schema = schema
+        self._plan = plan
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks of the plan."""
+        plan, self._plan = json.loads(self._plan), ""  # The reader itself goes to each task.
+        security = security_for_tasks(self._options.security)
+        return [
+            PlannedPartition(
+                Piece(*piece), security, tuple(map(tuple, read["gaps"])), committed=read["committed"]
+            )
+            for read in plan
+            for piece in read["pieces"]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a piece. Runs on executors."""
+        # Spark adds one empty partition to a batch query without partitions.
+        if not isinstance(partition, PlannedPartition):
+            return
+        options = replace(self._options, security=partition.security)
+        piece, schema = partition.piece, to_arrow_schema(self._schema)
+        framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
+        build: dict[str, Callable[[Block], pa.Array]] = {
+            "journal": lambda block: pa.repeat(piece.journal, len(block)),
+            "offset": Block.offset_array,
+            "place": lambda block: block.columns.get(ACK_OFFSET, block.offset_array()),
+            "value": framing.values,
+        }
+
+        def scan_of(part: Piece) -> PieceScan:
+            return skipping_scan(client, part, framing, partition.gaps, options.max_record_bytes)
+
+        with open_client(options) as client:
+            scan: PieceScan | CommittedScan = (
+                committed_scan(client, piece, options, scan_of, (ACK_OFFSET,))
+                if partition.committed
+                else scan_of(piece)
+            )
+            for block in bounded(scan):
+                arrays = [build[column.name](block) for column in schema]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for begin, end in gone_of(scan.gaps, partition.gaps):
+                raise DataLossError(piece.journal, begin, end)

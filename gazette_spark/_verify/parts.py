@@ -1,0 +1,206 @@
+"""The offsets that a table covers, cut into bins whose records and rows are added up.
+
+Everything here is a function of values. A *part* is offsets of one journal whose rows are compared, or have a
+reason why they cannot be. A *bin* is a piece of a part that is short enough to be compared row by row. Both
+sides of a bin have a number of records and the sums of their digests; the first difference of the table is in
+the first bin in which those differ.
+
+A row's digest is the SHA-256 of a salt and the row, folded into four words of 32 bits. Each word is added up
+on its own, without an overflow. The salt is random, and drawn when the versions of table and journals that
+are compared exist already. So the words of rows that differ are independent random numbers. If any row is
+there more or less often than it should be, the sums of a word agree with a probability of about 2^-32, and
+those of all four with 2^-128, whatever was done to the table, and by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.arrays import Positions
+from gazette_spark._verify.tiling import CoveredRange, Span
+from gazette_spark.protocol.spans import outside
+
+UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
+SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
+RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
+GONE = "the journal no longer has these bytes"
+ADOPTED = "rows from before the ledger was adopted"
+
+BIN_BYTES = 1 << 20
+"""Least bytes of a journal in a bin."""
+
+WORDS = 4
+"""Words of a row's digest."""
+
+MAX_BINS = 50_000
+"""Bins of all parts together, but for one of each part: every executor has the list of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Offsets ``[begin, end)`` of a covered range."""
+
+    claim: CoveredRange
+    begin: int
+    end: int
+    span: Span | None = None
+    """Commit that added them, where its rows are counted one by one."""
+    reason: str | None = None
+    """Reason why their rows cannot be compared with records."""
+
+
+def parts_of(
+    claim: CoveredRange, gone: Sequence[tuple[int, int]], *, refused: str | None, by_commit: bool
+) -> Iterator[Part]:
+    """Yield the parts of a covered range, ascending.
+
+    Args:
+        claim: The range.
+        gone: Bytes that the journal no longer has, ascending.
+        refused: Reason why none of the rows can be compared.
+        by_commit: No part has rows of two commits.
+    """
+    if claim.adopted and claim.start:
+        yield Part(claim, 0, claim.start, reason=ADOPTED)
+    if refused:
+        if claim.start < claim.end:
+            yield Part(claim, claim.start, claim.end, reason=refused)
+        return
+    commits: list[tuple[int, int, Span | None]] = [(claim.start, claim.end, None)]
+    if by_commit:
+        commits = [(span.begin, span.end, span) for span in claim.spans]
+        # Bytes whose entries Delta cleaned up come before those of the commits.
+        first = claim.spans[0].begin if claim.spans else claim.end
+        commits[:0] = [(claim.start, first, None)] if claim.start < first else []
+    for begin, end, span in commits:
+        lost = [(max(low, begin), min(high, end)) for low, high in gone if low < end and begin < high]
+        pieces: list[tuple[int, int, str | None]] = [(*piece, None) for piece in outside(lost, begin, end)]
+        pieces += [(*piece, GONE) for piece in lost]
+        for low, high, reason in sorted(pieces):
+            yield Part(claim, low, high, span, reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bins:
+    """Parts in bins, in the parts' order. A bin's edges are multiples of ``width``, or its part's edges."""
+
+    parts: Sequence[Part]
+    part: Positions
+    """Index of each bin's part."""
+    begins: Positions
+    ends: Positions
+    width: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], *, least: int = BIN_BYTES, most: int = MAX_BINS) -> Bins:
+        """Cut parts into bins."""
+        width = max(least, sum(part.end - part.begin for part in parts) // most)
+        edges = [
+            np.array([part.begin, *range(part.begin // width * width + width, part.end, width), part.end])
+            for part in parts
+        ]
+        return cls(
+            parts,
+            np.repeat(np.arange(len(parts)), [len(edge) - 1 for edge in edges]),
+            np.concatenate([np.empty(0, np.int64), *(edge[:-1] for edge in edges)]),
+            np.concatenate([np.empty(0, np.int64), *(edge[1:] for edge in edges)]),
+            width,
+        )
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def one(self, index: int) -> Part:
+        """Return one bin as a part."""
+        part = self.parts[int(self.part[index])]
+        return Part(part.claim, int(self.begins[index]), int(self.ends[index]), part.span, part.reason)
+
+    def table(self) -> pa.Table:
+        """Return the bins as rows."""
+        claims = [self.parts[at].claim for at in self.part.tolist()]
+        return pa.table(
+            {
+                "bin": pa.array(np.arange(len(self)), pa.int64()),
+                "app_id_": pa.array([claim.app_id for claim in claims], pa.string()),
+                "journal_": pa.array([claim.journal for claim in claims], pa.string()),
+                "part_": pa.array(self.part, pa.int64()),
+                "slot_": pa.array(self.begins // self.width, pa.int64()),
+                "begin_": pa.array(self.begins, pa.int64()),
+                "end_": pa.array(self.ends, pa.int64()),
+            }
+        )
+
+    def by_part(self, counts: Positions) -> Positions:
+        """Add up numbers of bins by part."""
+        return np.bincount(self.part, counts, len(self.parts)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """Sums of one side: records, rows or dead letters; by bin."""
+
+    counts: Positions
+    digests: Positions
+    """Sums of each word of the rows' digests, a line of :data:`WORDS` numbers for each bin."""
+    committed: Positions
+    """Number of rows that were committed in the bytes of a bin: of messages another one than that of a bin's
+    offsets, which is where messages begin."""
+    outside: Mapping[int, int] = field(default_factory=dict)
+    """Rows in no bin, by the negative number that stands for the reason."""
+
+    @classmethod
+    def gathered(cls, size: int, sums: Iterable[Sequence[int | None]]) -> Totals:
+        """Gather sums of rows: the bin of their offset, that of their commit, their number, their words."""
+        counts, committed = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        digests = np.zeros((size, WORDS), np.int64)
+        outside: dict[int, int] = {}
+        for at, commit_at, count, *words in sums:
+            assert at is not None
+            assert count is not None
+            if commit_at is not None:
+                committed[commit_at] += count
+            if at < 0:
+                outside[at] = outside.get(at, 0) + count
+            else:
+                counts[at] += count
+                digests[at] += words
+        return cls(counts, digests, committed, outside)
+
+
+def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int]:
+    """Return the bins whose records are not the rows and dead letters, ascending."""
+    compared = np.array([part.reason is None for part in bins.parts], bool)[bins.part]
+    differ = records.counts != rows.counts + dead.counts
+    differ |= (records.digests != rows.digests + dead.digests).any(axis=1)
+    different: list[int] = np.flatnonzero(differ & compared).tolist()
+    return different
+
+
+Counted = Mapping[tuple[int, bytes | None], int]
+"""How often a side has an offset and its bytes, or their digest."""
+
+
+def first_difference(records: Counted, rows: Counted, what: str = "record") -> tuple[int, str] | None:
+    """Return the least offset at which rows are not the records, and what is wrong; None if they are.
+
+    ``what`` is the name of a record in the text.
+    """
+    by_offset: dict[int, list[tuple[bytes | None, int]]] = {}
+    for (offset, value), count in rows.items():
+        by_offset.setdefault(offset, []).append((value, count))
+    expected = dict(records.keys())
+    for offset in sorted(expected.keys() | by_offset.keys()):
+        values = by_offset.get(offset, [])
+        if offset not in expected:
+            return offset, f"the table has a row here, where no {what} begins"
+        if not values:
+            return offset, f"the {what} has no row in the table"
+        if sum(count for _, count in values) > 1:
+            return offset, f"the {what} is in the table more than once"
+        if values[0][0] != expected[offset]:
+            return offset, f"the row's bytes are not the {what}'s"
+    return None

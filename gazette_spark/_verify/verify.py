@@ -1,0 +1,531 @@
+"""Proves that a table's entries cover its journals without a seam, and that its rows are their records.
+
+Two DataFrames are compared: the *expected* rows, which are the ledger's ranges read from the journals again,
+and the *actual* rows of the table. Both are added up by ranges of offsets (``comparison``), and only a range
+whose sums differ is compared row by row. Rows that cannot be compared have a reason attached to their range
+(``parts``). The ledger is followed by plain functions before that (``tiling``).
+
+A result is one of three: the table differs; all of it was compared and is as it should be; or it was not
+compared as a whole, and the report says which offsets were not, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import groupby
+from typing import Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._formats.arrays import Positions
+from gazette_spark._ledger.history import HistoryRow, app_ids, visible_entries
+from gazette_spark._options.source import READ_COMMITTED, parse_options
+from gazette_spark._planning.reads import JournalSource
+from gazette_spark._verify.comparison import (
+    FOREIGN,
+    RECORDS,
+    ROWS,
+    STRAY,
+    Comparison,
+    dead_letters,
+    rows_of,
+    side,
+)
+from gazette_spark._verify.data_ends import OriginColumns, origin_columns
+from gazette_spark._verify.journal_source import PlannedRange, plan_reads, read_records
+from gazette_spark._verify.parts import (
+    ADOPTED,
+    GONE,
+    RECREATED,
+    SHARED,
+    UPSERT,
+    Bins,
+    Part,
+    parts_of,
+    unequal,
+)
+from gazette_spark._verify.tiling import (
+    CoveredRange,
+    Difference,
+    OtherCommit,
+    Tiling,
+    changed_rows,
+    check_contiguous,
+    commits_of_others,
+    shared_journals,
+)
+from gazette_spark.errors import GazetteError, InputError
+
+Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
+"""Depth of a comparison: the ledger alone, the number of records, their offsets, their bytes; or of rows with
+the number and digest in their entry."""
+
+PROOFS = frozenset({"offsets", "bytes", "entry"})
+
+NO_COLUMNS = (
+    "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
+    "offset and value of the format raw"
+)
+NO_ENTRY = "the table has a row here, which no visible entry accounts for"
+BEHIND_GONE = (
+    "; bytes before offset {} are gone: a message that was repeated from them, or a transaction that began "
+    "there, looks the same"
+)
+"""Comes after a difference in committed messages, whose fate may hang on bytes that are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Rows that may stay without a comparison."""
+
+    gone: bool = False
+    """Those whose bytes the journals no longer have."""
+    unclaimed: bool = False
+    """Those that no entry speaks of: of other sources of a query, or from before an adopted ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRange:
+    """How the rows of some offsets were compared."""
+
+    app_id: str
+    journal: str
+    begin: int
+    end: int
+    depth: Depth
+    reason: str | None = None
+    """Reason why they were not compared, or by their number only."""
+    accepted: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """Result of an audit."""
+
+    table: str
+    table_version: int
+    depth: Depth = "entries"
+    """Depth to which this table can be compared."""
+    tilings: list[Tiling] = field(default_factory=list)
+    ranges: list[ComparedRange] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)
+    """By journal, the number of records read."""
+    appended: dict[int, int] = field(default_factory=dict)
+    """By version, the number of rows that its commit says it appended."""
+    dead: dict[str, int] = field(default_factory=dict)
+    """By journal, the number of records that are dead letters; only for writers with dead letters."""
+    gone: list[tuple[str, int, int]] = field(default_factory=list)
+    """Bytes that no entry names and the journals no longer have."""
+    audited: int = 0
+    """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
+    unproven: list[str] = field(default_factory=list)
+    """Reasons why the table is not verified although nothing differs."""
+    others: tuple[OtherCommit, ...] = ()
+    """Commits without an entry of these writers that added, changed or removed rows, or may have."""
+    difference: Difference | None = None
+
+    @property
+    def claims(self) -> list[CoveredRange]:
+        """Ranges that the entries say are in the table."""
+        return [claim for tiling in self.tilings for claim in tiling.claims]
+
+    @property
+    def result(self) -> Literal["verified", "different", "not verified"]:
+        """The answer."""
+        if self.difference:
+            return "different"
+        return "not verified" if self.unproven else "verified"
+
+
+def verify_table(
+    spark: SparkSession,
+    table: DeltaTable,
+    client: JournalSource | None,
+    options: Mapping[str, str],
+    *,
+    app_id: str | None = None,
+    accepted: Accepted = Accepted(),
+    locations: Mapping[str, str] | None = None,
+) -> Report:
+    """Audit the newest version of a table.
+
+    Args:
+        spark: The session, classic or Connect; its workers need this package.
+        table: The table.
+        client: Asks about the journals from here; None: look at the entries alone.
+        options: The source's options for the same journals: ``brokerAddress``, and how the query read them.
+        app_id: Only this writer's entries; else those of all. Rows of other writers are then rows too many.
+        accepted: Rows that may stay without a comparison.
+        locations: Locations of tables of dead letters, by their names in a catalog.
+
+    Raises:
+        InputError: there is no entry, or the table cannot be read.
+        GazetteError: a journal cannot be read.
+    """
+    with _named_errors(table.name):
+        history, metrics = read_history(spark, table)
+        report = Report(table.name, history[0].version if history else -1)
+        report.appended = {
+            row.version: rows
+            for row in history
+            if row.operation == "WRITE" and (rows := changed_rows(row, metrics).get("added")) is not None
+        }
+        report.difference = _follow_ledger(report, history, app_id)
+        writers = {app_id} if app_id else set(app_ids(history))
+        report.others = tuple(commits_of_others(history, metrics, writers))
+        if client is None or report.difference:
+            return report
+        if report.claims:
+            _compare_rows(
+                report,
+                spark,
+                table,
+                client,
+                options,
+                app_id=app_id,
+                accepted=accepted,
+                locations=locations or {},
+            )
+        else:
+            report.unproven.append("its entries name no journal")
+        return report
+
+
+def read_history(
+    spark: SparkSession, table: DeltaTable
+) -> tuple[list[HistoryRow], dict[int, Mapping[str, str]]]:
+    """Return a table's commits, newest first, and their ``operationMetrics`` by version."""
+    columns = ("version", "operation", "operationParameters", "userMetadata", "operationMetrics")
+    commits = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
+    rows = [HistoryRow(commit[0], commit[1] or "", commit[2] or {}, commit[3]) for commit in commits]
+    return rows, {commit[0]: commit[4] or {} for commit in commits}
+
+
+def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
+    cleaned_up = bool(history) and history[-1].version > 0
+    for writer in [app_id] if app_id else app_ids(history):
+        entries = [
+            (row.version, entry) for row, entry in visible_entries(history, writer, table=report.table)
+        ]
+        if not entries:
+            continue
+        tiling = check_contiguous(writer, entries[::-1], cleaned_up=cleaned_up)
+        if isinstance(tiling, Difference):
+            return tiling
+        report.tilings.append(tiling)
+        # Delta's log says how many rows a commit wrote. An entry that counted others is wrong.
+        for version, entry in reversed(entries):
+            counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
+            if entry.audit is not None and wrote not in (None, counted):
+                problem = f"its entry says that it brings {counted} rows, the commit wrote {wrote}"
+                return Difference(problem, version)
+    if not report.tilings:
+        whose = f"of app id {app_id!r}" if app_id else "of any writer"
+        problem = f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
+        raise InputError(problem)
+    return None
+
+
+def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in order
+    report: Report,
+    spark: SparkSession,
+    table: DeltaTable,
+    client: JournalSource,
+    options: Mapping[str, str],
+    *,
+    app_id: str | None,
+    accepted: Accepted,
+    locations: Mapping[str, str],
+) -> None:
+    """Compare the records that the journals have in the ledger's ranges with the table's rows."""
+    claims, tilings = report.claims, {tiling.app_id: tiling for tiling in report.tilings}
+    rows = table.rows(spark, report.table_version)
+    names = origin_columns(dict(rows.dtypes))
+    report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
+
+    # Not all rows can be told to be records of a range. Such a range gets a reason here, and no step below
+    # needs to know which one it is.
+    shared = shared_journals(report.tilings)
+    refused: dict[int, str] = {}
+    for index, claim in enumerate(claims):
+        if tilings[claim.app_id].upsert:
+            refused[index] = UPSERT
+        elif claim.journal in shared:
+            refused[index] = RECREATED if claim.recreated else SHARED
+    compared = [claim for index, claim in enumerate(claims) if index not in refused]
+
+    # The expected side. Its plan says which bytes the journals have lost: their rows cannot be compared with
+    # records. Where entries counted their rows, and where rows have no origin, parts end with the commits.
+    committed = any(claim.committed for claim in claims)
+    options = {**options, "journals": claims[0].journal}  # An option says which; the plan decides.
+    options |= {"isolationLevel": READ_COMMITTED} if committed else {}
+    plan = plan_reads(client, parse_options(options, "batch"), compared)
+    parts: list[Part] = []
+    for index, claim in enumerate(claims):
+        reason = refused.get(index)
+        gone = () if reason else plan[claim.journal].gone
+        report.gone += [(claim.journal, *span) for span in gone]
+        if gone and claim.committed and names is None:
+            # Messages count where they were committed, and any of these may be of the bytes that are gone.
+            gone = ((claim.start, claim.end),)
+        by_commit = names is None or any(span.rows is not None for span in claim.spans)
+        parts += parts_of(claim, gone, refused=reason, by_commit=by_commit)
+    # An entry's digest is compared with rows where these have the bytes, else with records.
+    values = report.depth == "bytes"
+    read_values = values or any(part.span and part.span.digest for part in parts)
+
+    # The actual side: the table's rows, and dead letters in place of rows. Rows of a journal that was made
+    # again are left out: those of the old one may lie past the end of the new one.
+    others: list[DataFrame] = []
+    if names:
+        recreated = [claim.journal for claim in claims if claim.recreated]
+        all_rows = rows_of(rows, names, places=committed, values=values)
+        others.append(all_rows.where(~F.coalesce(F.col("journal").isin(recreated), F.lit(False))))  # noqa: FBT003 - Spark's
+    buried = {
+        tiling.app_id: _dead_tables(spark, tiling.dead_letters, locations)
+        for tiling in report.tilings
+        if tiling.dead_letters
+    }
+    if buried:
+        others.append(dead_letters(spark, buried))
+
+    def comparison(plan: Mapping[str, PlannedRange]) -> Comparison:
+        records = read_records(spark, options, plan, values=read_values, places=committed)
+        extra = {"place": "place"} if committed else {}
+        extra |= {"value": "value"} if read_values else {}
+        expected = side(records, RECORDS, journal="journal", offset="offset", **extra)
+        return Comparison(spark, reduce(DataFrame.unionAll, [expected, *others]), values, committed)
+
+    # One job adds up both sides. Everything is decided by its small result.
+    everything, bins = comparison(plan), Bins.of(parts)
+    records, actual, dead = everything.totals(bins)
+    report.records = dict.fromkeys((claim.journal for claim in compared), 0)
+    records_of, rows_in, dead_of = (bins.by_part(total.counts) for total in (records, actual, dead))
+    for part, count, letters in zip(parts, records_of, dead_of, strict=True):
+        if part.claim.journal in report.records:
+            report.records[part.claim.journal] += int(count)
+        if part.claim.app_id in buried:
+            report.dead[part.claim.journal] = report.dead.get(part.claim.journal, 0) + int(letters)
+
+    if names is None:
+        # Without columns of origin, rows can only be counted: those of a commit, and those of the table.
+        expected_rows = bins.by_part(records.committed - dead.committed)
+        report.difference = _wrong_count(report, parts, expected_rows)
+        if report.difference is None and app_id is None and _all_known(report, parts):
+            expected, count = int(expected_rows.sum()), rows.count()
+            if count != expected:
+                problem = f"the table has {count} rows, its bytes hold {expected} records"
+                report.difference = Difference(problem, report.table_version)
+    elif different := unequal(bins, records, actual, dead):
+        # Only the first bin that differs is read again, row by row.
+        part = bins.one(different[0])
+        read = plan[part.claim.journal]
+        near = comparison({part.claim.journal: read.near(part.begin, part.end)})
+        report.difference = _first_difference(part, near, read)
+    elif actual.outside.get(STRAY):
+        report.difference = Difference(NO_ENTRY, report.table_version, *everything.first_stray(bins))
+    elif count := actual.outside.get(FOREIGN):
+        if not any(tiling.foreign for tiling in report.tilings):
+            report.difference = Difference(NO_ENTRY, report.table_version)
+        elif not accepted.unclaimed:
+            report.unproven.append(f"{count} rows are of the query's other sources")
+
+    # Entries that counted and digested their rows vouch for those whose records are gone.
+    vouched: dict[int, Depth] = {}
+    if report.difference is None:
+        counts = [bins.by_part(total.committed).tolist() for total in (records, actual)]
+        vouched, report.difference = _compare_entries(
+            report, parts, counts, everything, names=names, parted=set(buried)
+        )
+
+    described = [
+        _describe(report, part, has_rows=bool(count), vouched=vouched.get(index), accepted=accepted)
+        for index, (part, count) in enumerate(zip(parts, rows_in, strict=True))
+    ]
+    for same, group in groupby(filter(None, described), lambda part: replace(part, begin=0, end=0)):
+        ranges = list(group)
+        report.ranges.append(replace(same, begin=ranges[0].begin, end=ranges[-1].end))
+    missing = [part for part in report.ranges if part.depth not in PROOFS]
+    report.unproven += sorted({part.reason for part in missing if part.reason and not part.accepted})
+    if missing == report.ranges and report.ranges and not report.unproven:
+        report.unproven.append("nothing was compared")
+
+
+def _dead_tables(spark: SparkSession, names: Sequence[str], locations: Mapping[str, str]) -> list[DeltaTable]:
+    """Return the tables of dead letters that entries call so, each once."""
+    tables = {}
+    for name in names:
+        path = locations.get(name)
+        table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
+        if table.path is None and not spark.catalog.tableExists(name):
+            problem = (
+                f"its dead letters are in table {name} of a catalog, which this session does not have: "
+                f"say where that is, --dead-letters {name}=URL"
+            )
+            raise InputError(problem)
+        tables[table.name] = table
+    return list(tables.values())
+
+
+def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> Difference | None:
+    """Return the first commit that wrote another number of rows than its bytes hold records."""
+    if any(tiling.foreign for tiling in report.tilings):
+        return None
+    expected: dict[int, int] = {}
+    lossy = {part.span.table_version for part in parts if part.span and part.reason == GONE}
+    for part, count in zip(parts, records, strict=True):
+        if part.span and part.reason is None:
+            version = part.span.table_version
+            expected[version] = expected.get(version, 0) + int(count)
+    for version, count in sorted(expected.items()):
+        wrote = report.appended.get(version)
+        if wrote not in (None, count) and version not in lossy:
+            return Difference(f"the commit wrote {wrote} rows, its bytes hold {count} records", version)
+    return None
+
+
+def _all_known(report: Report, parts: Sequence[Part]) -> bool:
+    """Return whether the records of all rows are known."""
+    others = any(tiling.upsert or tiling.foreign for tiling in report.tilings)
+    return not report.gone and not others and all(part.reason is None for part in parts)
+
+
+def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Difference:
+    """Return the first difference in a part whose sums differ."""
+    claim, what = part.claim, "committed message" if part.claim.committed else "record"
+    offset, problem, place = near.first_in(part, what) or (
+        None,
+        f"the rows of these offsets are not the {what}s",
+        None,
+    )
+    # A message belongs to the commit that has its acknowledgement. A row that is none has no such commit.
+    at = place if claim.committed else part.begin if offset is None else offset
+    version = claim.table_version if at is None else claim.version_at(at)
+    if claim.committed:
+        problem += "".join(BEHIND_GONE.format(end) for _, end in read.gone)
+    if offset is None:
+        return Difference(problem, version, claim.journal, part.begin, part.end)
+    return Difference(problem, version, claim.journal, offset)
+
+
+def _compare_entries(
+    report: Report,
+    parts: Sequence[Part],
+    counts: Sequence[Sequence[int]],
+    everything: Comparison,
+    *,
+    names: OriginColumns | None,
+    parted: set[str],
+) -> tuple[dict[int, Depth], Difference | None]:
+    """Compare what entries counted and digested with the records; with the rows where records cannot say it.
+
+    Args:
+        report: Gets the number of commits that have what their entry says.
+        parts: All parts.
+        counts: Numbers of records and of rows that were committed in a part's bytes.
+        everything: Both sides.
+        names: The table's columns of origin.
+        parted: Writers with dead letters.
+
+    Returns:
+        The depth of parts whose records are gone and whose rows are those of entries; the first difference.
+    """
+    in_bytes = report.depth == "bytes"
+    gone = {id(part.claim) for part in parts if part.reason == GONE}
+    spans: list[tuple[Part, int, int]] = []
+    vouched: dict[int, Depth] = {}
+    for (_, span), group in groupby(enumerate(parts), lambda item: (id(item[1].claim), item[1].span)):
+        indexes = [index for index, _ in group]
+        claim = parts[indexes[0]].claim
+        if span is None or span.rows is None:
+            continue
+        lost = [index for index in indexes if parts[index].reason == GONE]
+        # A message of bytes that are gone may have been committed in any commit of its journal.
+        is_lossy = id(claim) in gone if claim.committed else bool(lost)
+        has_rows = names is not None and (not claim.committed or names.place is not None)
+        by_rows = is_lossy or claim.app_id in parted or (claim.committed and has_rows)
+        if by_rows and not has_rows:
+            continue
+        number = ROWS if by_rows else RECORDS
+        count = sum(counts[number][index] for index in indexes)
+        spans.append((Part(claim, span.begin, span.end, span), number, count))
+        witnesses = claim.spans if claim.committed else (span,)
+        if all(witness.rows is not None for witness in witnesses) and (
+            not claim.committed
+            or sum(witness.end - witness.begin for witness in witnesses) == claim.end - claim.start
+        ):
+            proven = all(not witness.rows or (in_bytes and witness.digest) for witness in witnesses)
+            vouched.update(dict.fromkeys(lost, "entry" if proven else "counts"))
+    problems: dict[int, str] = {}
+    for index, (part, number, count) in enumerate(spans):
+        assert part.span is not None
+        if part.span.rows != count:
+            where = "rows in the table" if number == ROWS else "records in the journal"
+            problems[index] = f"its entry says {part.span.rows} rows, there are {count} {where}"
+    # Where rows have the bytes, they are the records, or a difference was found before: they stand for both.
+    digested = [
+        index
+        for index, (part, number, _) in enumerate(spans)
+        if part.span and part.span.digest and (in_bytes or number == RECORDS)
+    ]
+    if digested and not problems:
+        digests = everything.digests(ROWS if in_bytes else RECORDS, [spans[index][0] for index in digested])
+        whose = "rows" if in_bytes else "records"
+        for at, index in enumerate(digested):
+            part = spans[index][0]
+            assert part.span is not None
+            if part.span.digest != digests.get(at):
+                problems[index] = (
+                    f"its entry has the digest {part.span.digest}, its {whose} have {digests.get(at)}"
+                )
+    if not problems:
+        report.audited += len(spans)
+        return vouched, None
+    part = spans[min(problems)][0]
+    assert part.span is not None
+    version = part.span.table_version
+    return {}, Difference(problems[min(problems)], version, part.claim.journal, part.begin, part.end)
+
+
+def _describe(
+    report: Report, part: Part, *, has_rows: bool, vouched: Depth | None, accepted: Accepted
+) -> ComparedRange | None:
+    """Return how the rows of a part were compared; None if there are none to compare."""
+    claim, depth, reason, is_accepted = part.claim, report.depth, part.reason, False
+    if reason == ADOPTED and not has_rows and depth != "counts":
+        return None
+    if reason == GONE and vouched:
+        depth, reason, is_accepted = vouched, None if vouched == "entry" else GONE, accepted.gone
+    elif reason:
+        depth = "nothing"
+        is_accepted = {GONE: accepted.gone, ADOPTED: accepted.unclaimed}.get(reason, False)
+    elif depth == "counts":
+        reason = NO_COLUMNS
+        if part.span is None or part.span.table_version not in report.appended:
+            depth = "nothing"
+            reason += ", and the commit does not say how many rows it wrote"
+    return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, is_accepted)
+
+
+@contextmanager
+def _named_errors(table: str) -> Iterator[None]:
+    """Raise what Spark raises as one line: the error of this package in it, if there is one.
+
+    Raises:
+        InputError: in place of any error of Spark.
+    """
+    try:
+        yield
+    except GazetteError:
+        raise
+    except PySparkException as error:
+        lines = str(error).splitlines()
+        ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
+        text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
+        raise InputError(f"table {table} cannot be compared: {text}") from error
