@@ -28,6 +28,9 @@ SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
+_USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
+"""What stands before a host; in Azure's schemes that is the container's name."""
+
 
 def split_scheme(location: str) -> tuple[str, str]:
     """Return the scheme of a location in Spark's spelling, "" if it has none, and the rest."""
@@ -101,6 +104,16 @@ def misread_by_deltalake(location: str) -> str | None:
     path = local_path(location)
     read = unquote(location) if path is None else unquote(location).replace("\\", "/")
     return None if read == location else read
+
+
+def masked_url(text: str) -> str:
+    """Return a location without user, password and query of its URL, which may be secrets.
+
+    >>> masked_url("orders=s3://key:secret@lake/orders?sig=x"), masked_url("abfss://lake@acc/day=1")
+    ('orders=s3://***@lake/orders?***', 'abfss://lake@acc/day=1')
+    """
+    shown, query, _ = _USER.sub("//***@", text).partition("?") if "://" in text else (text, "", "")
+    return f"{shown}?***" if query else shown
 
 
 def escape_glob(location: str) -> str:

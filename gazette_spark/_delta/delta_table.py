@@ -158,10 +158,11 @@ class DeltaTable:
             "operationParameters",
             "userMetadata",
             "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
+            "operationMetrics",
         )
         return [
-            HistoryRow(row.version, row.operation, row.operationParameters or {}, row.userMetadata, row.time)
-            for row in rows or []
+            HistoryRow(version, operation or "", parameters or {}, user_metadata, time, metrics or {})
+            for version, operation, parameters, user_metadata, time, metrics in rows or []
         ]
 
     def ledger(self, spark: SparkSession, app_id: str, since: LedgerState | None = None) -> LedgerState:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gazette_spark._ledger.history import HistoryRow, history_row
 from gazette_spark.errors import InputError
-from gazette_spark.locations import deltalake_location, misread_by_deltalake
+from gazette_spark.locations import deltalake_location, local_path, masked_url, misread_by_deltalake
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -39,11 +40,64 @@ def open_table(location: str) -> DeltaTable:
         return DeltaTable(deltalake_location(location))
 
 
+class DeltaLog:
+    """Reads a table's history: in a directory from the log's files, elsewhere with ``deltalake``.
+
+    ``deltalake`` is loaded when it is needed.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._table: DeltaTable | None = None
+
+    def __repr__(self) -> str:
+        return f"DeltaLog({masked_url(self._location)!r})"
+
+    def rows(self, limit: int | None) -> list[HistoryRow]:
+        """Return the newest rows, newest first.
+
+        Raises:
+            InputError: ``deltalake`` is not installed, or cannot read the table. No secret of the location is
+                in it.
+        """
+        try:
+            return self._rows(limit)
+        except InputError as error:
+            shown = str(error).replace(self._location, masked_url(self._location))
+            raise InputError(shown) from error
+
+    def _rows(self, limit: int | None) -> list[HistoryRow]:
+        if (directory := local_path(self._location)) is not None:
+            return self._directory_rows(Path(directory), limit)
+        with named_errors(self._location):
+            # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
+            table, self._table = self._table, None
+            if table is None:
+                table = open_table(self._location)
+            else:
+                table.update_incremental()
+            rows = list(store_history(table, self._location, limit))
+            if not rows:
+                raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
+            self._table = table
+            return rows
+
+    def _directory_rows(self, directory: Path, limit: int | None) -> list[HistoryRow]:
+        try:
+            rows = list(islice(directory_history(directory), limit))
+        except (OSError, ValueError) as error:
+            raise InputError(f"table {self._location} cannot be read: {error}") from error
+        if not rows:
+            problem = "there is no commit in its _delta_log"
+            raise InputError(f"{self._location} is no Delta table: {problem}")
+        return rows
+
+
 def directory_history(table: Path) -> Iterator[HistoryRow]:
     """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
     commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
     for path in sorted(commits, reverse=True):
-        yield from _commit_row(int(path.stem), path.read_bytes())
+        yield _commit_row(int(path.stem), path.read_bytes())
 
 
 def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
@@ -68,15 +122,15 @@ def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterat
                 content = file.read()
         except FileNotFoundError:  # Older files of the log are deleted after its retention.
             return
-        yield from _commit_row(version, content)
+        yield _commit_row(version, content)
 
 
-def _commit_row(version: int, content: bytes) -> Iterator[HistoryRow]:
+def _commit_row(version: int, content: bytes) -> HistoryRow:
     for line in content.splitlines():
         match json.loads(line):
             case {"commitInfo": dict(info)}:
-                yield history_row({**info, "version": version})
-                return
+                return history_row({**info, "version": version})
+    return HistoryRow(version)  # Delta's protocol does not ask for this action.
 
 
 @contextmanager

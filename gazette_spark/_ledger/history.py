@@ -51,6 +51,8 @@ class HistoryRow:
     parameters: Mapping[str, str | None] = field(default_factory=dict)
     user_metadata: str | None = None
     time: str = ""
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    """Its ``operationMetrics``: numbers, which some writers store as text."""
 
 
 def history_row(info: Mapping[str, Any]) -> HistoryRow:
@@ -67,6 +69,7 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
         parameters={name: None if value is None else str(value) for name, value in parameters.items()},
         user_metadata=info.get("userMetadata"),
         time=moment.isoformat(sep=" ", timespec="milliseconds"),
+        metrics=info.get("operationMetrics") or {},
     )
 
 

@@ -22,11 +22,14 @@ from about 16,000 bits on (LtHash), which takes more work for each row than the 
 
 Anyone who can rewrite an entry in Delta's log can replace the digest together with the rows.
 
-Spark computes the digest in :mod:`gazette_spark._delta.batch_digest`.
+Spark computes the digest in :mod:`gazette_spark._delta.batch_digest`, and :func:`tree_digest` without Spark.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,3 +74,24 @@ class AuditedRows:
 
 def _is_digest(text: str) -> bool:
     return len(text) == DIGITS and set(text) <= set("0123456789abcdef")
+
+
+def row_text(offset: int | None, value: bytes | None) -> bytes:
+    """Return the bytes that are hashed for a row."""
+    text = b"" if offset is None else b"%d" % offset
+    return text if value is None else b"%b:%b" % (text, value)
+
+
+def tree_digest(rows: Iterable[tuple[int, bytes | None]]) -> str:
+    """Return the digest of rows, each an offset and a value; there is at least one."""
+    level = [(offset, hashlib.sha256(row_text(offset, value)).hexdigest()) for offset, value in rows]
+    for width in (LEAF_BYTES, NODE_BYTES, 1 << 63):
+        groups: dict[int, list[str]] = defaultdict(list)
+        for offset, digest in level:
+            groups[offset // width].append(digest)
+        level = [
+            (number * width, hashlib.sha256("".join(sorted(digests)).encode()).hexdigest())
+            for number, digests in groups.items()
+        ]
+    [(_, root)] = level
+    return root

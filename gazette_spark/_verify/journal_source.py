@@ -176,10 +176,14 @@ def read_records(
             of its acknowledgement.
     """
     spark.dataSource.register(AuditSource)
-    columns = ["journal STRING", "offset BIGINT"]
-    columns += ["place BIGINT"] * places + ["value BINARY"] * values
-    reader = spark.read.format(AuditSource.name()).schema(", ".join(columns))
+    reader = spark.read.format(AuditSource.name()).schema(record_columns(values=values, places=places))
     return reader.options(**options, plan=plan_text(plan)).load()
+
+
+def record_columns(*, values: bool, places: bool) -> str:
+    """Return the columns that an audit reads of records, as SQL has them."""
+    columns = ["journal STRING", "offset BIGINT"]
+    return ", ".join(columns + ["place BIGINT"] * places + ["value BINARY"] * values)
 
 
 def plan_text(plan: Mapping[str, PlannedRange]) -> str:

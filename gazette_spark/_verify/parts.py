@@ -24,6 +24,15 @@ from gazette_spark._formats.arrays import Positions
 from gazette_spark._verify.tiling import CoveredRange, Span
 from gazette_spark.protocol.spans import outside
 
+RECORDS, ROWS, DEAD = range(3)
+"""The sides of a comparison. Dead letters stand in for rows."""
+
+STRAY = -1
+"""In place of a bin: rows of no journal and offset that a ledger's range has."""
+
+FOREIGN = -2
+"""In place of a bin: rows without a journal."""
+
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
 RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"

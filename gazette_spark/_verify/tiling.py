@@ -330,31 +330,23 @@ class OtherCommit:
         return f"table version {self.table_version}: {name}, {counts or 'number of rows unknown'}"
 
 
-def changed_rows(row: HistoryRow, metrics: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Return the rows that a commit says it added, updated and deleted.
-
-    Args:
-        row: The commit.
-        metrics: ``operationMetrics`` by version.
-    """
+def changed_rows(row: HistoryRow) -> dict[str, int]:
+    """Return the numbers of rows that a commit says it added, updated and deleted."""
     names = WRITE_METRICS if row.operation == "WRITE" else ROW_METRICS
-    counts = metrics.get(row.version, {})
-    return {what: int(counts[name]) for name, what in names.items() if counts.get(name, "").isdecimal()}
+    counts = {what: str(row.metrics[name]) for name, what in names.items() if name in row.metrics}
+    return {what: int(count) for what, count in counts.items() if count.isdecimal()}
 
 
-def commits_of_others(
-    history: Sequence[HistoryRow], metrics: Mapping[int, Mapping[str, str]], writers: Collection[str]
-) -> Iterator[OtherCommit]:
+def commits_of_others(history: Sequence[HistoryRow], writers: Collection[str]) -> Iterator[OtherCommit]:
     """Yield the commits, oldest first, that have no entry of some writers and may have changed rows.
 
     Args:
         history: Newest first.
-        metrics: ``operationMetrics`` by version.
         writers: App ids.
     """
     for row in reversed(history):
         if row.operation in KEEP_ROWS or not set(app_ids([row])).isdisjoint(writers):
             continue
-        rows = changed_rows(row, metrics)
+        rows = changed_rows(row)
         if any(rows.values()) or not rows:
             yield OtherCommit(row.version, row.operation, rows)

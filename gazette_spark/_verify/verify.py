@@ -1,9 +1,11 @@
 """Proves that a table's entries cover its journals without a seam, and that its rows are their records.
 
-Two DataFrames are compared: the *expected* rows, which are the ledger's ranges read from the journals again,
-and the *actual* rows of the table. Both are added up by ranges of offsets (``comparison``), and only a range
-whose sums differ is compared row by row. Rows that cannot be compared have a reason attached to their range
-(``parts``). The ledger is followed by plain functions before that (``tiling``).
+Two sides are compared: the *expected* rows, which are the ledger's ranges read from the journals again, and
+the *actual* rows of the table. Both are added up by ranges of offsets, and only a range whose sums differ is
+compared row by row. Rows that cannot be compared have a reason attached to their range (``parts``). The
+ledger is followed by plain functions before that (``tiling``).
+
+An engine reads and adds up (``engine``): Spark, or for a small table this process, which needs no JVM.
 
 A result is one of three: the table differs; all of it was compared and is as it should be; or it was not
 compared as a whole, and the report says which offsets were not, and why.
@@ -11,39 +13,27 @@ compared as a whole, and the report says which offsets were not, and why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-
-from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._formats.arrays import Positions
 from gazette_spark._ledger.history import HistoryRow, app_ids, visible_entries
 from gazette_spark._options.source import READ_COMMITTED, parse_options
 from gazette_spark._planning.reads import JournalSource
-from gazette_spark._verify.comparison import (
-    FOREIGN,
-    RECORDS,
-    ROWS,
-    STRAY,
-    Comparison,
-    dead_letters,
-    rows_of,
-    side,
-)
 from gazette_spark._verify.data_ends import OriginColumns, origin_columns
-from gazette_spark._verify.journal_source import PlannedRange, plan_reads, read_records
+from gazette_spark._verify.engine import NO_TABLE, Comparison, Engine, Sides
+from gazette_spark._verify.journal_source import PlannedRange, plan_reads
 from gazette_spark._verify.parts import (
     ADOPTED,
+    FOREIGN,
     GONE,
+    RECORDS,
     RECREATED,
+    ROWS,
     SHARED,
+    STRAY,
     UPSERT,
     Bins,
     Part,
@@ -60,7 +50,12 @@ from gazette_spark._verify.tiling import (
     commits_of_others,
     shared_journals,
 )
-from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gazette_spark._delta.delta_table import DeltaTable
 
 Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
 """Depth of a comparison: the ledger alone, the number of records, their offsets, their bytes; or of rows with
@@ -153,7 +148,7 @@ def verify_table(
     accepted: Accepted = Accepted(),
     locations: Mapping[str, str] | None = None,
 ) -> Report:
-    """Audit the newest version of a table.
+    """Audit the newest version of a table by a Spark job.
 
     Args:
         spark: The session, classic or Connect; its workers need this package.
@@ -168,43 +163,49 @@ def verify_table(
         InputError: there is no entry, or the table cannot be read.
         GazetteError: a journal cannot be read.
     """
-    with _named_errors(table.name):
-        history, metrics = read_history(spark, table)
-        report = Report(table.name, history[0].version if history else -1)
-        report.appended = {
-            row.version: rows
-            for row in history
-            if row.operation == "WRITE" and (rows := changed_rows(row, metrics).get("added")) is not None
-        }
-        report.difference = _follow_ledger(report, history, app_id)
-        writers = {app_id} if app_id else set(app_ids(history))
-        report.others = tuple(commits_of_others(history, metrics, writers))
-        if client is None or report.difference:
-            return report
-        if report.claims:
-            _compare_rows(
-                report,
-                spark,
-                table,
-                client,
-                options,
-                app_id=app_id,
-                accepted=accepted,
-                locations=locations or {},
-            )
-        else:
-            report.unproven.append("its entries name no journal")
+    from pyspark.errors import PySparkException
+
+    from gazette_spark._verify.spark_engine import SparkEngine
+
+    try:
+        engine = SparkEngine(spark, table, options, locations or {})
+        return audit(engine, client, options, app_id=app_id, accepted=accepted)
+    except PySparkException as error:
+        # One line: the error of this package in it, if there is one.
+        lines = str(error).splitlines()
+        ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
+        text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
+        raise InputError(f"table {table.name} cannot be compared: {text}") from error
+
+
+def audit(
+    engine: Engine,
+    client: JournalSource | None,
+    options: Mapping[str, str],
+    *,
+    app_id: str | None = None,
+    accepted: Accepted = Accepted(),
+) -> Report:
+    """Audit the newest version of a table by an engine; see :func:`verify_table`."""
+    history = engine.history()
+    if not history:
+        raise InputError(NO_TABLE.format(engine.table))
+    report = Report(engine.table, history[0].version)
+    report.appended = {
+        row.version: rows
+        for row in history
+        if row.operation == "WRITE" and (rows := changed_rows(row).get("added")) is not None
+    }
+    report.difference = _follow_ledger(report, history, app_id)
+    writers = {app_id} if app_id else set(app_ids(history))
+    report.others = tuple(commits_of_others(history, writers))
+    if client is None or report.difference:
         return report
-
-
-def read_history(
-    spark: SparkSession, table: DeltaTable
-) -> tuple[list[HistoryRow], dict[int, Mapping[str, str]]]:
-    """Return a table's commits, newest first, and their ``operationMetrics`` by version."""
-    columns = ("version", "operation", "operationParameters", "userMetadata", "operationMetrics")
-    commits = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
-    rows = [HistoryRow(commit[0], commit[1] or "", commit[2] or {}, commit[3]) for commit in commits]
-    return rows, {commit[0]: commit[4] or {} for commit in commits}
+    if report.claims:
+        _compare_rows(report, engine, client, options, app_id=app_id, accepted=accepted)
+    else:
+        report.unproven.append("its entries name no journal")
+    return report
 
 
 def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
@@ -234,19 +235,16 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
 
 def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in order
     report: Report,
-    spark: SparkSession,
-    table: DeltaTable,
+    engine: Engine,
     client: JournalSource,
     options: Mapping[str, str],
     *,
     app_id: str | None,
     accepted: Accepted,
-    locations: Mapping[str, str],
 ) -> None:
     """Compare the records that the journals have in the ledger's ranges with the table's rows."""
     claims, tilings = report.claims, {tiling.app_id: tiling for tiling in report.tilings}
-    rows = table.rows(spark, report.table_version)
-    names = origin_columns(dict(rows.dtypes))
+    names = origin_columns(engine.types(report.table_version))
     report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
 
     # Not all rows can be told to be records of a range. Such a range gets a reason here, and no step below
@@ -263,9 +261,9 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     # The expected side. Its plan says which bytes the journals have lost: their rows cannot be compared with
     # records. Where entries counted their rows, and where rows have no origin, parts end with the commits.
     committed = any(claim.committed for claim in claims)
-    options = {**options, "journals": claims[0].journal}  # An option says which; the plan decides.
-    options |= {"isolationLevel": READ_COMMITTED} if committed else {}
-    plan = plan_reads(client, parse_options(options, "batch"), compared)
+    source_options = {"journals": claims[0].journal}  # An option says which; the plan decides.
+    source_options |= {"isolationLevel": READ_COMMITTED} if committed else {}
+    plan = plan_reads(client, parse_options({**options, **source_options}, "batch"), compared)
     parts: list[Part] = []
     for index, claim in enumerate(claims):
         reason = refused.get(index)
@@ -280,37 +278,27 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     values = report.depth == "bytes"
     read_values = values or any(part.span and part.span.digest for part in parts)
 
-    # The actual side: the table's rows, and dead letters in place of rows. Rows of a journal that was made
-    # again are left out: those of the old one may lie past the end of the new one.
-    others: list[DataFrame] = []
-    if names:
-        recreated = [claim.journal for claim in claims if claim.recreated]
-        all_rows = rows_of(rows, names, places=committed, values=values)
-        others.append(all_rows.where(~F.coalesce(F.col("journal").isin(recreated), F.lit(False))))  # noqa: FBT003 - Spark's
-    buried = {
-        tiling.app_id: _dead_tables(spark, tiling.dead_letters, locations)
-        for tiling in report.tilings
-        if tiling.dead_letters
-    }
-    if buried:
-        others.append(dead_letters(spark, buried))
+    # The actual side: the table's rows, and dead letters in place of rows.
+    sides = Sides(
+        report.table_version,
+        names,
+        letters={tiling.app_id: tiling.dead_letters for tiling in report.tilings if tiling.dead_letters},
+        recreated=frozenset(claim.journal for claim in claims if claim.recreated),
+        values=values,
+        reads_values=read_values,
+        has_messages=committed,
+        source_options=source_options,
+    )
 
-    def comparison(plan: Mapping[str, PlannedRange]) -> Comparison:
-        records = read_records(spark, options, plan, values=read_values, places=committed)
-        extra = {"place": "place"} if committed else {}
-        extra |= {"value": "value"} if read_values else {}
-        expected = side(records, RECORDS, journal="journal", offset="offset", **extra)
-        return Comparison(spark, reduce(DataFrame.unionAll, [expected, *others]), values, committed)
-
-    # One job adds up both sides. Everything is decided by its small result.
-    everything, bins = comparison(plan), Bins.of(parts)
+    # Both sides are added up at once. Everything is decided by this small result.
+    everything, bins = engine.comparison(plan, sides), Bins.of(parts)
     records, actual, dead = everything.totals(bins)
     report.records = dict.fromkeys((claim.journal for claim in compared), 0)
     records_of, rows_in, dead_of = (bins.by_part(total.counts) for total in (records, actual, dead))
     for part, count, letters in zip(parts, records_of, dead_of, strict=True):
         if part.claim.journal in report.records:
             report.records[part.claim.journal] += int(count)
-        if part.claim.app_id in buried:
+        if part.claim.app_id in sides.letters:
             report.dead[part.claim.journal] = report.dead.get(part.claim.journal, 0) + int(letters)
 
     if names is None:
@@ -318,7 +306,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         expected_rows = bins.by_part(records.committed - dead.committed)
         report.difference = _wrong_count(report, parts, expected_rows)
         if report.difference is None and app_id is None and _all_known(report, parts):
-            expected, count = int(expected_rows.sum()), rows.count()
+            expected, count = int(expected_rows.sum()), engine.count(report.table_version)
             if count != expected:
                 problem = f"the table has {count} rows, its bytes hold {expected} records"
                 report.difference = Difference(problem, report.table_version)
@@ -326,7 +314,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         # Only the first bin that differs is read again, row by row.
         part = bins.one(different[0])
         read = plan[part.claim.journal]
-        near = comparison({part.claim.journal: read.near(part.begin, part.end)})
+        near = engine.comparison({part.claim.journal: read.near(part.begin, part.end)}, sides)
         report.difference = _first_difference(part, near, read)
     elif actual.outside.get(STRAY):
         report.difference = Difference(NO_ENTRY, report.table_version, *everything.first_stray(bins))
@@ -341,7 +329,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     if report.difference is None:
         counts = [bins.by_part(total.committed).tolist() for total in (records, actual)]
         vouched, report.difference = _compare_entries(
-            report, parts, counts, everything, names=names, parted=set(buried)
+            report, parts, counts, everything, names=names, parted=set(sides.letters)
         )
 
     described = [
@@ -355,22 +343,6 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     report.unproven += sorted({part.reason for part in missing if part.reason and not part.accepted})
     if missing == report.ranges and report.ranges and not report.unproven:
         report.unproven.append("nothing was compared")
-
-
-def _dead_tables(spark: SparkSession, names: Sequence[str], locations: Mapping[str, str]) -> list[DeltaTable]:
-    """Return the tables of dead letters that entries call so, each once."""
-    tables = {}
-    for name in names:
-        path = locations.get(name)
-        table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
-        if table.path is None and not spark.catalog.tableExists(name):
-            problem = (
-                f"its dead letters are in table {name} of a catalog, which this session does not have: "
-                f"say where that is, --dead-letters {name}=URL"
-            )
-            raise InputError(problem)
-        tables[table.name] = table
-    return list(tables.values())
 
 
 def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> Difference | None:
@@ -511,21 +483,3 @@ def _describe(
             depth = "nothing"
             reason += ", and the commit does not say how many rows it wrote"
     return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, is_accepted)
-
-
-@contextmanager
-def _named_errors(table: str) -> Iterator[None]:
-    """Raise what Spark raises as one line: the error of this package in it, if there is one.
-
-    Raises:
-        InputError: in place of any error of Spark.
-    """
-    try:
-        yield
-    except GazetteError:
-        raise
-    except PySparkException as error:
-        lines = str(error).splitlines()
-        ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
-        text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
-        raise InputError(f"table {table} cannot be compared: {text}") from error

@@ -370,7 +370,7 @@ def _words(command: str) -> tuple[str, ...]:
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return Burrow's configuration views, without secrets: URLs are masked, webhook and command left out."""
-    from gazette_spark.lag.feeds import masked_url
+    from gazette_spark.locations import masked_url
 
     return {
         "cluster": {

@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 import click
 
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerState
 from gazette_spark._ledger.history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
-from gazette_spark.lag.feeds import DeltaLog, masked_url
-from gazette_spark.locations import local_path
+from gazette_spark.locations import local_path, masked_url
 from gazette_spark.offsets import JournalOffsets
 
 

@@ -1,8 +1,9 @@
-"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger, by a Spark job."""
+"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger."""
 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gazette_spark._verify.verify import Report
+
+log = logging.getLogger(__name__)
 
 DIFFERENT, NOT_VERIFIED = 1, 3
 """Exit codes; 2 is the command line's."""
@@ -78,16 +81,22 @@ COMPARED = {
     help="Location of a dead letter table that the ledger names by its catalog name. Repeatable.",
 )
 @click.option(
+    "--spark",
+    "in_spark",
+    is_flag=True,
+    help="Compare in a local Spark session, however small the table is.",
+)
+@click.option(
     "--remote",
     default=None,
     metavar="URL",
-    help="Spark Connect server that runs the job, such as sc://host:15002.",
+    help="Compare on a Spark Connect server, such as sc://host:15002.",
 )
 @click.option(
     "--conf",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting of the local Spark session, such as spark.master. Repeatable.",
+    help="Setting of the local Spark session, such as spark.master. Repeatable; implies --spark.",
 )
 @record_options
 @click.option(
@@ -107,6 +116,7 @@ def verify(
     allow_gone: bool,
     allow_unclaimed: bool,
     dead_letters: tuple[str, ...],
+    in_spark: bool,
     remote: str | None,
     conf: tuple[str, ...],
     output_format: str,
@@ -124,8 +134,8 @@ def verify(
     committed messages. A query that filters records, or makes several rows of one, is not exact in this
     sense.
 
-    A local Spark session compares, or with --remote the executors of a Spark Connect server. They need this
-    package and a connection to the brokers.
+    A table of up to 64 MiB is compared by this process. A local Spark session compares larger ones, or with
+    --remote the executors of a Spark Connect server. They need this package and a connection to the brokers.
 
     The last line is the verdict. Exit code 0: VERIFIED. 1: DIFFERENT, with the first difference. 3: NOT
     VERIFIED: nothing differs, but some rows were not compared, or by number only; the report says which and
@@ -140,22 +150,29 @@ def verify(
     try:
         check_spark(remote)
         from gazette_spark._delta.delta_table import DeltaTable
-        from gazette_spark._verify.verify import Accepted, verify_table
+        from gazette_spark._verify.driver_engine import DriverEngine, NeedsSparkError
+        from gazette_spark._verify.verify import Accepted, audit, verify_table
 
+        accepted = Accepted(allow_gone, allow_unclaimed)
+        read = source_options(connect, remote=remote is not None, **options)
         with ExitStack() as stack:
             client = None if entries_only else stack.enter_context(connect())
-            bar = stack.enter_context(progress(starting_spark()))
-            spark = stack.enter_context(open_session(remote, settings))
-            stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
-            report = verify_table(
-                spark,
-                DeltaTable(path=location, table=None),
-                client,
-                source_options(connect, remote=remote is not None, **options),
-                app_id=app_id,
-                accepted=Accepted(allow_gone, allow_unclaimed),
-                locations=locations,
-            )
+            bar = stack.enter_context(progress("comparing rows and records"))
+            report = None
+            if not (in_spark or remote or settings):
+                try:
+                    engine = DriverEngine(location, read, locations)
+                    report = audit(engine, client, read, app_id=app_id, accepted=accepted)
+                except NeedsSparkError as reason:
+                    log.info("the table is compared in Spark: %s", reason)
+            if report is None:
+                bar.show(starting_spark())
+                spark = stack.enter_context(open_session(remote, settings))
+                stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
+                delta = DeltaTable(path=location, table=None)
+                report = verify_table(
+                    spark, delta, client, read, app_id=app_id, accepted=accepted, locations=locations
+                )
     except GazetteError as error:
         click.echo(f"Error: not verified: {one_line(error)}", err=True)
         raise click.exceptions.Exit(NOT_VERIFIED) from error

@@ -8,14 +8,12 @@ and nothing is written.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark._ledger.delta_reader import directory_history, named_errors, open_table, store_history
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.history import HistoryRow, app_ids
 from gazette_spark._ledger.positions import (
     GroupCommit,
@@ -30,7 +28,7 @@ from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.group_lag import JournalStore, Unread
 from gazette_spark.lag.monitor import Monitor
-from gazette_spark.locations import local_path
+from gazette_spark.locations import local_path, masked_url
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, values_of
 from gazette_spark.query_progress import QueryLag, journal_transactions
@@ -56,9 +54,6 @@ STATE_READERS = 8
 
 SHARD_GROUP = "shard"
 """Begin of the names of a consumer's groups, unless the consumer has a name."""
-
-_USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
-"""What stands before a host; in Azure's schemes that is the container's name."""
 
 
 class Feed(Protocol):
@@ -178,59 +173,6 @@ class TableFeed:
             return []
         rows = self._fetch(newest[0].version - self._version + BEFORE_KNOWN)
         return self._fetch(None) if reaches_back(rows, app_ids(rows)) else rows
-
-
-class DeltaLog:
-    """Reads a table's history: in a directory from the log's files, elsewhere with ``deltalake``.
-
-    ``deltalake`` is loaded when it is needed.
-    """
-
-    def __init__(self, location: str) -> None:
-        self._location = location
-        self._table: Any = None
-
-    def __repr__(self) -> str:
-        return f"DeltaLog({masked_url(self._location)!r})"
-
-    def rows(self, limit: int | None) -> list[HistoryRow]:
-        """Return the newest rows, newest first.
-
-        Raises:
-            InputError: ``deltalake`` is not installed, or cannot read the table. No secret of the location is
-                in it.
-        """
-        try:
-            return self._rows(limit)
-        except InputError as error:
-            shown = str(error).replace(self._location, masked_url(self._location))
-            raise InputError(shown) from error
-
-    def _rows(self, limit: int | None) -> list[HistoryRow]:
-        if (directory := local_path(self._location)) is not None:
-            return self._directory_rows(Path(directory), limit)
-        with named_errors(self._location):
-            # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
-            table, self._table = self._table, None
-            if table is None:
-                table = open_table(self._location)
-            else:
-                table.update_incremental()
-            rows = list(store_history(table, self._location, limit))
-            if not rows:
-                raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
-            self._table = table
-            return rows
-
-    def _directory_rows(self, directory: Path, limit: int | None) -> list[HistoryRow]:
-        try:
-            rows = list(islice(directory_history(directory), limit))
-        except (OSError, ValueError) as error:
-            raise InputError(f"table {self._location} cannot be read: {error}") from error
-        if not rows:
-            problem = "there is no commit in its _delta_log"
-            raise InputError(f"{self._location} is no Delta table: {problem}")
-        return rows
 
 
 class CheckpointFeed:
@@ -533,16 +475,6 @@ class ProgressFeed:
         self._monitor.observe_commits(group, [step], now, source=f"the progress of query {lag.query_id}")
         self._monitor.observe_progress(group, lag.skipped_bytes, lag.malformed, lag.transactions, now)
         self._monitor.observe_round(now)
-
-
-def masked_url(text: str) -> str:
-    """Return a location without user, password and query of its URL, which may be secrets.
-
-    >>> masked_url("orders=s3://key:secret@lake/orders?sig=x"), masked_url("abfss://lake@acc/day=1")
-    ('orders=s3://***@lake/orders?***', 'abfss://lake@acc/day=1')
-    """
-    shown, query, _ = _USER.sub("//***@", text).partition("?") if "://" in text else (text, "", "")
-    return f"{shown}?***" if query else shown
 
 
 def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:

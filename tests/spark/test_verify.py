@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark import Client, DeltaSink, JournalOffsets, LedgerEntry
 from gazette_spark._delta.batch_digest import digests
 from gazette_spark._ledger.row_digest import AuditedRows
-from gazette_spark._verify.comparison import ROWS, Comparison, side
-from gazette_spark._verify.parts import Bins, Part
+from gazette_spark._verify.parts import ROWS, Bins, Part
+from gazette_spark._verify.spark_engine import SparkComparison, side
 from gazette_spark._verify.tiling import CoveredRange
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
@@ -41,6 +41,15 @@ SHORTS = ("a", "b=%2Bc+d")
 """The second as nasty as a journal's name can be: it becomes a directory of a partitioned table."""
 
 PARSED = "id BIGINT, city STRING, _journal STRING, _offset BIGINT, _end_offset BIGINT"
+
+
+def verify(table: Path, broker: BrokerHandle, *flags: str) -> Result:
+    """Run the command without Spark and in Spark, which have to say the same."""
+    command = ["verify", str(table), "--broker", broker.endpoint, "--format", "json", *flags]
+    found = CliRunner(catch_exceptions=False).invoke(main, command)
+    in_spark = CliRunner().invoke(main, [*command, "--spark"])
+    assert (found.exit_code, found.stdout) == (in_spark.exit_code, in_spark.stdout)
+    return found
 
 
 class Table:
@@ -91,14 +100,14 @@ class Table:
 
     def verified(self, *flags: str) -> dict[str, Any]:
         """What the command says of a table that must be whole."""
-        found = self.command("verify", *flags)
+        found = verify(self.path, self.journals.broker, *flags)
         assert found.exit_code == 0, found.output
         report: dict[str, Any] = json.loads(found.stdout)
         return report
 
     def differs(self) -> tuple[str, int, str]:
         """Journal, offset and problem of the first difference."""
-        found = self.command("verify")
+        found = verify(self.path, self.journals.broker)
         assert (found.exit_code, found.stderr) == (1, ""), found
         difference = json.loads(found.stdout)["difference"]
         return difference["journal"], difference["offset"], difference["problem"]
@@ -169,8 +178,9 @@ def overwrite(table: Table, where: str) -> None:
 
 
 def delete_by_vector(table: Table, where: str) -> None:
-    """Take rows out and leave their files as they are, with a deletion vector."""
-    table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    """Take rows out and leave their files as they are, with a deletion vector; columns are mapped as well."""
+    features = "'delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name'"
+    table.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({features})")
     delete(table, where)
     log = max((table.path / "_delta_log").glob("*.json")).read_text()
     assert '"deletionVector":{' in log
@@ -260,7 +270,7 @@ def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path:
         table.sink().adopt(behind, table.spark)
     table.run()
     assert table.rows().count() == 30
-    unproven = table.command("verify")
+    unproven = verify(table.path, table.journals.broker)
     assert unproven.exit_code == 3, unproven.output
     assert json.loads(unproven.stdout)["not_verified"] == ["rows from before the ledger was adopted"]
     report = table.verified("--allow-unclaimed")
@@ -273,8 +283,7 @@ class VerifiedOrders(Orders):
 
     def verify(self, *flags: str) -> Result:
         """Run the command."""
-        broker = ["--broker", self.broker.endpoint]
-        return CliRunner().invoke(main, ["verify", str(self.table), *broker, "--format", "json", *flags])
+        return verify(self.table, self.broker, *flags)
 
     def verified(self, *flags: str) -> dict[str, Any]:
         """Return the report of a table that has to be verified."""
@@ -434,7 +443,7 @@ def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
     bins = Bins.of([Part(claim, 0, 1 << 31), Part(claim, 1 << 31, 1 << 32)], least=1 << 31)
     for values in (True, False):
         rows_side = side(df, ROWS, journal="journal", offset="offset", value="value")
-        comparison = Comparison(spark, rows_side, values)
+        comparison = SparkComparison(spark, rows_side, values)
         salted = [comparison.salt + row_text(at, value if values else None) for at, value in rows]
         halves = [(d[:32], d[32:]) for d in (hashlib.sha256(text).hexdigest() for text in salted)]
         folded = spark.createDataFrame(halves, "a STRING, b STRING").selectExpr("xxhash64(a)", "xxhash64(b)")
@@ -703,6 +712,18 @@ def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrde
     assert [each["depth"] for each in orders.verified()["ranges"]] == ["offsets"]
     orders.commit(160, 320, rows_of(168, 320))
     assert orders.differs() == (1, 160, "the record has no row in the table")
+
+
+@pytest.mark.parametrize("limit", ["SMALL_BYTES", "MAX_MEMORY"])
+def test_a_table_that_is_too_large_is_left_to_spark(
+    orders: VerifiedOrders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str
+) -> None:
+    """The limit is on files and journals, and on rows in memory; the log says which."""
+    monkeypatch.setattr(f"gazette_spark._verify.driver_engine.{limit}", 1)
+    orders.commit(0, 80, rows_of(0, 80))
+    with caplog.at_level("INFO", logger="gazette_spark.cli.verify"):
+        assert orders.verified()["compared"] == "bytes"
+    assert [record.message for record in caplog.records if "in Spark" in record.message]
 
 
 def test_what_is_no_table_is_an_error(orders: VerifiedOrders, tmp_path: Path) -> None:

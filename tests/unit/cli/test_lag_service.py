@@ -8,10 +8,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark.cli.lag_service import _config, serve
 from gazette_spark.cli.main import main
 from gazette_spark.errors import InputError
-from gazette_spark.lag.feeds import DeltaLog, TableFeed
+from gazette_spark.lag.feeds import TableFeed
 
 SERVE = ["lag", "serve", "--broker", "http://127.0.0.1:1", "--table", "orders=/lake/orders"]
 

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import CommitProperties, write_deltalake
 
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.cli.main import main
 from gazette_spark.errors import InputError
-from gazette_spark.lag.feeds import DeltaLog
 from gazette_spark.offsets import JournalOffsets
 
 

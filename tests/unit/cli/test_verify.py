@@ -98,7 +98,7 @@ def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
     java.chmod(0o755)
     (tmp_path / "table").mkdir()
     environ = {"JAVA_HOME": str(tmp_path / "java")}
-    words = ["verify", "--entries-only", str(tmp_path / "table")]
+    words = ["verify", "--spark", "--entries-only", str(tmp_path / "table")]
     command = [sys.executable, "-m", "gazette_spark.cli", *words]
     done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
     *log, line = done.stderr.splitlines()

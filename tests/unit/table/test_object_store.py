@@ -18,9 +18,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from gazette_spark._data_files.target import FileTarget, checked_storage_options
 from gazette_spark._data_files.writer import write_files
 from gazette_spark._delta.file_commits import FileCommits
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import OptionError, TableRefusedError
-from gazette_spark.lag.feeds import DeltaLog
 from gazette_spark.locations import deltalake_location
 from gazette_spark.offsets import JournalOffsets
 from tests.rig.object_store import SECRET, ObjectStore, running_store

@@ -18,17 +18,21 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from gazette_spark._delta.batch_digest import digests, row_text
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.sql_names import quoted
-from gazette_spark._verify.data_ends import OriginColumns
-from gazette_spark._verify.parts import Bins, Part, Totals, first_difference
-
-RECORDS, ROWS, DEAD = range(3)
-"""The sides, in a DataFrame's column ``side``."""
-
-STRAY = -1
-"""In place of a bin: rows of no journal and offset that a ledger's range has."""
-
-FOREIGN = -2
-"""In place of a bin: rows without a journal."""
+from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._verify.engine import Sides
+from gazette_spark._verify.journal_source import PlannedRange, read_records
+from gazette_spark._verify.parts import (
+    DEAD,
+    FOREIGN,
+    RECORDS,
+    ROWS,
+    STRAY,
+    Bins,
+    Part,
+    Totals,
+    first_difference,
+)
+from gazette_spark.errors import InputError
 
 
 def side(df: DataFrame, number: int, **columns: Column | str) -> DataFrame:
@@ -51,31 +55,80 @@ def side(df: DataFrame, number: int, **columns: Column | str) -> DataFrame:
     )
 
 
-def rows_of(table: DataFrame, names: OriginColumns, *, places: bool, values: bool) -> DataFrame:
-    """Return a table's rows as a side."""
-    columns = {"journal": F.col(quoted(names.journal)), "offset": F.col(quoted(names.offset))}
-    if places and names.place:
-        columns["place"] = F.col(quoted(names.place))
-    if values and names.value:
-        columns["value"] = F.col(quoted(names.value))
-    return side(table, ROWS, **columns)
+class SparkEngine:
+    """Compares in jobs of a session.
 
+    Args:
+        spark: The session, classic or Connect; its workers need this package.
+        table: The table.
+        options: The source's options by which workers read the journals.
+        locations: Locations of tables of dead letters, by their names in a catalog.
+    """
 
-def dead_letters(spark: SparkSession, tables: Mapping[str, Sequence[DeltaTable]]) -> DataFrame:
-    """Return writers' dead letters, by app id, as a side."""
-    letters = [
-        table.rows(spark).where(F.col("app_id") == app_id)
-        for app_id, of_writer in tables.items()
-        for table in of_writer
-    ]
-    sides = [
-        side(df, DEAD, app_id="app_id", journal="journal", offset="offset", value="raw") for df in letters
-    ]
-    return reduce(DataFrame.unionAll, sides)
+    def __init__(
+        self, spark: SparkSession, table: DeltaTable, options: Mapping[str, str], locations: Mapping[str, str]
+    ) -> None:
+        self.table = table.name
+        self._spark = spark
+        self._delta = table
+        self._options = options
+        self._locations = locations
+
+    def history(self) -> Sequence[HistoryRow]:
+        """Return the table's commits, newest first."""
+        return self._delta.history(self._spark, None)
+
+    def types(self, version: int) -> Mapping[str, str]:
+        """Return the type of each column at a version, by name."""
+        return dict(self._delta.rows(self._spark, version).dtypes)
+
+    def count(self, version: int) -> int:
+        """Return the number of rows at a version."""
+        return self._delta.rows(self._spark, version).count()
+
+    def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> SparkComparison:
+        """Return the sides of an audit, to be compared."""
+        options = {**self._options, **sides.source_options}
+        records = read_records(
+            self._spark, options, plan, values=sides.reads_values, places=sides.has_messages
+        )
+        columns: dict[str, Column | str] = {"journal": "journal", "offset": "offset"}
+        columns |= {"place": "place"} if sides.has_messages else {}
+        columns |= {"value": "value"} if sides.reads_values else {}
+        frames = [side(records, RECORDS, **columns)]
+        if names := sides.names:
+            columns = {"journal": F.col(quoted(names.journal)), "offset": F.col(quoted(names.offset))}
+            columns |= {"place": F.col(quoted(names.place))} if sides.has_messages and names.place else {}
+            columns |= {"value": F.col(quoted(names.value))} if sides.values and names.value else {}
+            rows = side(self._delta.rows(self._spark, sides.version), ROWS, **columns)
+            excluded = F.coalesce(F.col("journal").isin(sorted(sides.recreated)), F.lit(False))  # noqa: FBT003 - Spark's
+            frames.append(rows.where(~excluded))
+        columns = {name: name for name in ("app_id", "journal", "offset")}
+        for app_id, tables in sides.letters.items():
+            for table in self._dead_tables(tables):
+                letters = table.rows(self._spark).where(F.col("app_id") == app_id)
+                frames.append(side(letters, DEAD, **columns, value="raw"))
+        rows = reduce(DataFrame.unionAll, frames)
+        return SparkComparison(self._spark, rows, values=sides.values, places=sides.has_messages)
+
+    def _dead_tables(self, names: Sequence[str]) -> list[DeltaTable]:
+        """Return the tables of dead letters that entries call so, each once."""
+        tables = {}
+        for name in names:
+            path = self._locations.get(name)
+            table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
+            if table.path is None and not self._spark.catalog.tableExists(name):
+                problem = (
+                    f"its dead letters are in table {name} of a catalog, which this session does not have: "
+                    f"say where that is, --dead-letters {name}=URL"
+                )
+                raise InputError(problem)
+            tables[table.name] = table
+        return list(tables.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SparkComparison:
     """Compares the sides of an audit."""
 
     spark: SparkSession

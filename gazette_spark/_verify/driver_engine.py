@@ -1,0 +1,347 @@
+"""Audits a small table in this process: rows by ``deltalake``, records by the client, sums by NumPy. No JVM.
+
+Spark takes some twenty seconds to start and to run its first job. That is what most of an audit of a small
+table would be spent on. What is too large for the memory of one process, or what ``deltalake`` cannot read,
+is left to Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from secrets import token_bytes
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from gazette_spark._delta.sql_names import path_of, table_at
+from gazette_spark._formats.arrays import Positions
+from gazette_spark._ledger.delta_reader import DeltaLog, named_errors, open_table
+from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._ledger.row_digest import row_text, tree_digest
+from gazette_spark._options.source import SourceOptions, parse_options
+from gazette_spark._planning.access import security_for_tasks
+from gazette_spark._verify.data_ends import sql_name
+from gazette_spark._verify.engine import NO_TABLE, Sides
+from gazette_spark._verify.journal_source import AuditReader, PlannedPartition, PlannedRange, record_columns
+from gazette_spark._verify.parts import (
+    DEAD,
+    FOREIGN,
+    RECORDS,
+    ROWS,
+    STRAY,
+    WORDS,
+    Bins,
+    Part,
+    Totals,
+    first_difference,
+)
+from gazette_spark.errors import InputError
+
+SMALL_BYTES = 64 << 20
+"""Most bytes of journals, and of a table's files, that are compared here. Beyond, Spark is as fast."""
+
+MAX_MEMORY = 1 << 30
+"""Most bytes of a table's rows in memory: files may be compressed a hundredfold."""
+
+READERS = 4
+"""Pieces of journals that are read at a time."""
+
+SIDE = pa.schema(
+    [
+        ("side", pa.int8()),
+        ("app_id", pa.large_string()),
+        ("journal", pa.large_string()),
+        ("offset", pa.int64()),
+        ("place", pa.int64()),
+        ("value", pa.large_binary()),
+    ]
+)
+"""Columns of a side. ``place`` is the offset of what committed a row: ``offset``, but for messages."""
+
+
+class NeedsSparkError(Exception):
+    """The table is not compared in this process. The text says why."""
+
+
+class DriverEngine:
+    """Compares in this process.
+
+    Args:
+        location: The table's directory or URL, in Spark's spelling.
+        options: The source's options by which the journals are read.
+        locations: Locations of tables of dead letters, by their names in a catalog.
+
+    Raises (all of its methods do):
+        NeedsSparkError: the table is too large, or of a kind that ``deltalake`` cannot read.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, str], locations: Mapping[str, str]) -> None:
+        self.table = table_at(location)
+        self._rows = _TableRows(location)
+        self._options = options
+        self._locations = locations
+
+    def history(self) -> Sequence[HistoryRow]:
+        """Return the table's commits up to the opened version, newest first."""
+        newest = self._rows.version
+        return [row for row in DeltaLog(self._rows.location).rows(None) if row.version <= newest]
+
+    def types(self, version: int) -> Mapping[str, str]:
+        """Return the type of each column, by name."""
+        self._check(version)
+        return self._rows.types
+
+    def count(self, version: int) -> int:
+        """Return the number of rows."""
+        self._check(version)
+        # COUNT(*) would trust the statistics of files, which a writer may have left out or got wrong.
+        return sum(batch.num_rows for batch in self._rows.select([next(iter(self._rows.types))]))
+
+    def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> DriverComparison:
+        """Return the sides of an audit, to be compared."""
+        self._check(sides.version)
+        size = sum(piece.end - piece.begin for read in plan.values() for piece in read.pieces)
+        if size > SMALL_BYTES:
+            raise NeedsSparkError(f"its journals have {size >> 20} MiB")
+        options = parse_options({**self._options, **sides.source_options}, "batch")
+        batches = [*_records(options, plan, sides), *self._table_rows(sides), *self._dead_letters(sides)]
+        rows = pa.Table.from_batches(batches, SIDE).combine_chunks()
+        return DriverComparison(rows, values=sides.values, places=sides.has_messages)
+
+    def _check(self, version: int) -> None:
+        if version != self._rows.version:
+            raise NeedsSparkError(f"its log does not show version {self._rows.version}")
+
+    def _table_rows(self, sides: Sides) -> Iterator[pa.RecordBatch]:
+        names = sides.names
+        if names is None:
+            return
+        columns = {"journal": names.journal, "offset": names.offset}
+        columns |= {"place": names.place} if sides.has_messages and names.place else {}
+        columns |= {"value": names.value} if sides.values and names.value else {}
+        recreated = pa.array(sorted(sides.recreated), pa.large_string())
+        for batch in self._rows.select(list(columns.values())):
+            rows = _side(ROWS, batch.num_rows, **dict(zip(columns, batch.columns, strict=True)))
+            yield rows.filter(pc.invert(pc.is_in(rows["journal"], recreated)))
+
+    def _dead_letters(self, sides: Sides) -> Iterator[pa.RecordBatch]:
+        columns = {"app_id": "app_id", "journal": "journal", "offset": "offset", "value": "raw"}
+        for app_id, names in sides.letters.items():
+            locations = {self._locations.get(name) or path_of(name) for name in names}
+            for location in locations:
+                if location is None:
+                    raise NeedsSparkError("its dead letters are in a catalog")
+                for batch in _TableRows(location).select(list(columns.values())):
+                    rows = _side(DEAD, batch.num_rows, **dict(zip(columns, batch.columns, strict=True)))
+                    yield rows.filter(pc.equal(rows["app_id"], app_id))
+
+
+class _TableRows:
+    """The rows of a small table's newest version, through ``deltalake``.
+
+    Rows are read by SQL, which supports tables with deletion vectors and mapped columns, too.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        with _left_to_spark(location):
+            self._table = open_table(location)
+            self.version = self._table.version()
+            fields = self._table.schema().fields
+        self.types = {column.name: str(getattr(column.type, "type", "")) for column in fields}
+
+    def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of some columns."""
+        from deltalake import QueryBuilder
+
+        with _left_to_spark(self.location):
+            files = pa.table(self._table.get_add_actions())
+        size = pc.sum(files["size_bytes"]).as_py() or 0
+        if size > SMALL_BYTES:
+            raise NeedsSparkError(f"{self.location} has files of {size >> 20} MiB")
+        query = f"SELECT {', '.join(map(sql_name, columns))} FROM rows"  # noqa: S608 - quoted
+        size = 0
+        with _left_to_spark(self.location):
+            stream = QueryBuilder().register("rows", self._table).execute(query)
+            for batch in pa.RecordBatchReader.from_stream(stream):
+                size += batch.nbytes
+                if size > MAX_MEMORY:
+                    raise NeedsSparkError(f"{self.location} has more than {MAX_MEMORY >> 20} MiB of rows")
+                yield batch
+
+
+@contextmanager
+def _left_to_spark(location: str) -> Iterator[None]:
+    """Leave what ``deltalake`` cannot read to Spark, whose error says why, if it cannot either."""
+    try:
+        with named_errors(location):
+            yield
+    except InputError as error:
+        if type(error.__cause__).__name__ == "TableNotFoundError":
+            raise InputError(NO_TABLE.format(table_at(location))) from None
+        raise NeedsSparkError(str(error)) from error
+
+
+def _records(
+    options: SourceOptions, plan: Mapping[str, PlannedRange], sides: Sides
+) -> Iterator[pa.RecordBatch]:
+    schema = StructType.fromDDL(record_columns(values=sides.reads_values, places=sides.has_messages))
+    assert isinstance(schema, StructType)
+    reader = AuditReader(options, schema, "")
+    security = security_for_tasks(options.security)
+    pieces = [
+        PlannedPartition(piece, security, read.gaps, committed=read.committed)
+        for read in plan.values()
+        for piece in read.pieces
+    ]
+    with ThreadPoolExecutor(READERS) as pool:
+        for batches in pool.map(lambda piece: list(reader.read(piece)), pieces):
+            for batch in batches:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                yield _side(RECORDS, batch.num_rows, **columns)
+
+
+def _side(number: int, size: int, **columns: pa.Array) -> pa.RecordBatch:
+    """Return rows of a side; columns that are not given are null, and a place is the offset then."""
+    kinds = dict(zip(SIDE.names, SIDE.types, strict=True))
+    made = {name: column.cast(kinds[name]) for name, column in columns.items()}
+    made["place"] = pc.coalesce(made["place"], made["offset"]) if "place" in made else made["offset"]
+    made["side"] = pa.repeat(pa.scalar(number, pa.int8()), size)
+    return pa.RecordBatch.from_arrays(
+        [made.get(name, pa.nulls(size, kind)) for name, kind in kinds.items()], schema=SIDE
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriverComparison:
+    """Compares the sides of an audit."""
+
+    rows: pa.Table
+    """All sides, see :data:`SIDE`."""
+    values: bool
+    """The records' bytes are compared, too."""
+    places: bool = False
+    """Some rows are committed messages, whose places are not their offsets."""
+    salt: bytes = field(default_factory=lambda: token_bytes(16))
+    """Makes the digests' sums unpredictable, see :mod:`gazette_spark._verify.parts`."""
+
+    def totals(self, bins: Bins) -> list[Totals]:
+        """Return the sums of each side."""
+        side, size = self.rows["side"].to_numpy(), len(bins)
+        rows, at = self._in_bins(bins, "offset")
+        # A row of the table in no bin counts, too: the table should not have it.
+        nowhere = np.setdiff1d(np.flatnonzero(side == ROWS), rows)
+        foreign = int(self.rows["journal"].is_null().to_numpy()[nowhere].sum())
+        outside = {STRAY: len(nowhere) - foreign, FOREIGN: foreign}
+        committed_rows, committed_at = rows, at
+        if self.places:
+            committed_rows, committed_at = self._in_bins(bins, "place")
+            is_counted = np.isin(committed_rows, np.concatenate([rows, nowhere]))
+            committed_rows, committed_at = committed_rows[is_counted], committed_at[is_counted]
+        sums = []
+        for number in (RECORDS, ROWS, DEAD):
+            is_here = side[rows] == number
+            digests = np.zeros((size, WORDS), np.int64)
+            np.add.at(digests, at[is_here], self._words(rows[is_here]))
+            sums.append(
+                Totals(
+                    np.bincount(at[is_here], minlength=size).astype(np.int64),
+                    digests,
+                    np.bincount(committed_at[side[committed_rows] == number], minlength=size).astype(
+                        np.int64
+                    ),
+                    outside if number == ROWS else {},
+                )
+            )
+        return sums
+
+    def first_in(self, part: Part, what: str) -> tuple[int, str, int | None] | None:
+        """Return the first offset of a part at which rows are not the records, or None.
+
+        Returns:
+            The offset, what is wrong, and the place of the record.
+        """
+        rows, _ = self._in_bins(Bins.of([part]), "offset")
+        near = self.rows.take(rows)
+        sides, offsets, places = (near[name].to_pylist() for name in ("side", "offset", "place"))
+        values = near["value"].to_pylist() if self.values else [None] * len(near)
+        records: Counter[tuple[int, bytes | None]] = Counter()
+        others: Counter[tuple[int, bytes | None]] = Counter()
+        for side, offset, value in zip(sides, offsets, values, strict=True):
+            (records if side == RECORDS else others)[offset, value] += 1
+        difference = first_difference(records, others, what)
+        if difference is None:
+            return None
+        at = [
+            place
+            for side, offset, place in zip(sides, offsets, places, strict=True)
+            if side == RECORDS and offset == difference[0]
+        ]
+        return *difference, max(at, default=None)
+
+    def first_stray(self, bins: Bins) -> tuple[str, int | None]:
+        """Return journal and offset of the first row that is in no bin; there is one."""
+        rows, _ = self._in_bins(bins, "offset")
+        nowhere = np.setdiff1d(np.flatnonzero(self.rows["side"].to_numpy() == ROWS), rows)
+        strays = self.rows.select(["journal", "offset"]).take(nowhere)
+        strays = strays.filter(strays["journal"].is_valid())
+        first = strays.sort_by([("journal", "ascending"), ("offset", "ascending")]).slice(0, 1)
+        return first["journal"][0].as_py(), first["offset"][0].as_py()
+
+    def digests(self, number: int, parts: Sequence[Part]) -> dict[int, str]:
+        """Return the digest that an entry has of a side's rows, by the index of the part that they are of."""
+        bins = Bins.of(parts)
+        rows, at = self._in_bins(bins, "place")
+        is_here = self.rows["side"].to_numpy()[rows] == number
+        rows, part = rows[is_here], bins.part[at[is_here]]
+        digests = {}
+        for index in np.unique(part).tolist():
+            group = self.rows.take(rows[part == index])
+            offsets, values = group["offset"].to_pylist(), group["value"].to_pylist()
+            digests[index] = tree_digest(zip(offsets, values, strict=True))
+        return digests
+
+    def _in_bins(self, bins: Bins, column: str) -> tuple[Positions, Positions]:
+        """Return the pairs of a row and a bin that holds its offset in a column."""
+        journals = self.rows["journal"].combine_chunks().dictionary_encode()
+        codes = journals.indices.fill_null(len(journals.dictionary)).to_numpy()
+        order = np.argsort(codes, kind="stable")
+        edges = np.searchsorted(codes[order], np.arange(len(journals.dictionary) + 1))
+        rows_of = dict(zip(journals.dictionary.to_pylist(), np.split(order, edges[1:]), strict=False))
+        offsets = self.rows[column].fill_null(-1).to_numpy()
+        app_ids = self.rows["app_id"]
+        rows, at = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        # A claim's bins are neighbours, and ascend.
+        claim_of = [id(bins.parts[part].claim) for part in bins.part.tolist()]
+        for _, group in groupby(range(len(bins)), claim_of.__getitem__):
+            numbers = np.array(list(group))
+            claim = bins.parts[int(bins.part[numbers[0]])].claim
+            its = rows_of.get(claim.journal, rows[0])
+            writers = app_ids.take(its)
+            its = its[pc.or_(writers.is_null(), pc.equal(writers, claim.app_id).fill_null(False)).to_numpy()]  # noqa: FBT003
+            nearest = np.searchsorted(bins.begins[numbers], offsets[its], "right") - 1
+            is_in = (nearest >= 0) & (offsets[its] < bins.ends[numbers][nearest])
+            rows.append(its[is_in])
+            at.append(numbers[nearest[is_in]])
+        return np.concatenate(rows), np.concatenate(at)
+
+    def _words(self, rows: Positions) -> Positions:
+        """Return the words of the salted digests of some rows."""
+        some = self.rows.take(rows)
+        offsets = some["offset"].to_pylist()
+        values = some["value"].to_pylist() if self.values else [None] * len(some)
+        salt = hashlib.sha256(self.salt)
+        halves = []
+        for offset, value in zip(offsets, values, strict=True):
+            digest = salt.copy()
+            digest.update(row_text(offset, value))
+            halves.append(digest.digest()[: 4 * WORDS])
+        return np.frombuffer(b"".join(halves), np.uint32).reshape(-1, WORDS).astype(np.int64)
