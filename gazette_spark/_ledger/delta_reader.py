@@ -104,12 +104,21 @@ def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterat
     """Yield the commits left in the log of a table in an object store, newest first.
 
     ``deltalake`` 1.6.6 gives an empty history of a table whose location contains ``#`` or ``?``, although it
-    reads the files of its log. So these are read here, one request each. Other tables are left to
+    reads the files of its log. So these are read by :func:`log_files`. Other tables are left to
     ``deltalake``, which reads many files at a time.
     """
-    if not {"#", "?"} & set(location):
+    if {"#", "?"} & set(location):
+        yield from log_files(table, limit)
+    else:
         yield from map(history_row, table.history(limit))
-        return
+
+
+def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
+    """Yield the commits left in a table's log, newest first, each from its file by a request of its own.
+
+    ``deltalake`` numbers versions by counting back, so behind a commit without a line about itself its
+    numbers are wrong.
+    """
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
 

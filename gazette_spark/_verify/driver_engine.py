@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark._delta.sql_names import path_of, table_at
 from gazette_spark._formats.arrays import Positions
-from gazette_spark._ledger.delta_reader import DeltaLog, named_errors, open_table
+from gazette_spark._ledger.delta_reader import DeltaLog, log_files, named_errors, open_table
 from gazette_spark._ledger.history import HistoryRow
 from gazette_spark._ledger.row_digest import row_text, tree_digest
 from gazette_spark._options.source import SourceOptions, parse_options
@@ -44,12 +44,16 @@ from gazette_spark._verify.parts import (
     first_difference,
 )
 from gazette_spark.errors import InputError
+from gazette_spark.locations import local_path
 
 SMALL_BYTES = 64 << 20
 """Most bytes of journals, and of a table's files, that are compared here. Beyond, Spark is as fast."""
 
 MAX_MEMORY = 1 << 30
 """Most bytes of a table's rows in memory: files may be compressed a hundredfold."""
+
+MAX_REQUESTS = 500
+"""Most commits that are read from an object store, some milliseconds each."""
 
 READERS = 4
 """Pieces of journals that are read at a time."""
@@ -91,8 +95,13 @@ class DriverEngine:
 
     def history(self) -> Sequence[HistoryRow]:
         """Return the table's commits up to the opened version, newest first."""
-        newest = self._rows.version
-        return [row for row in DeltaLog(self._rows.location).rows(None) if row.version <= newest]
+        location, newest = self._rows.location, self._rows.version
+        if local_path(location) is not None:
+            return [row for row in DeltaLog(location).rows(None) if row.version <= newest]
+        if newest > MAX_REQUESTS:
+            raise NeedsSparkError(f"its log may have {newest:,} files in an object store")
+        with _left_to_spark(location):
+            return list(log_files(self._rows.delta, None))
 
     def types(self, version: int) -> Mapping[str, str]:
         """Return the type of each column, by name."""
@@ -153,9 +162,9 @@ class _TableRows:
     def __init__(self, location: str) -> None:
         self.location = location
         with _left_to_spark(location):
-            self._table = open_table(location)
-            self.version = self._table.version()
-            fields = self._table.schema().fields
+            self.delta = open_table(location)
+            self.version = self.delta.version()
+            fields = self.delta.schema().fields
         self.types = {column.name: str(getattr(column.type, "type", "")) for column in fields}
 
     def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -163,14 +172,14 @@ class _TableRows:
         from deltalake import QueryBuilder
 
         with _left_to_spark(self.location):
-            files = pa.table(self._table.get_add_actions())
+            files = pa.table(self.delta.get_add_actions())
         size = pc.sum(files["size_bytes"]).as_py() or 0
         if size > SMALL_BYTES:
             raise NeedsSparkError(f"{self.location} has files of {size >> 20} MiB")
         query = f"SELECT {', '.join(map(sql_name, columns))} FROM rows"  # noqa: S608 - quoted
         size = 0
         with _left_to_spark(self.location):
-            stream = QueryBuilder().register("rows", self._table).execute(query)
+            stream = QueryBuilder().register("rows", self.delta).execute(query)
             for batch in pa.RecordBatchReader.from_stream(stream):
                 size += batch.nbytes
                 if size > MAX_MEMORY:

@@ -20,6 +20,7 @@ from gazette_spark._data_files.writer import write_files
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry
+from gazette_spark._verify.driver_engine import DriverEngine
 from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.locations import deltalake_location
 from gazette_spark.offsets import JournalOffsets
@@ -112,7 +113,7 @@ ODD_NAMES = ("a b#c?d+e%f'g\"h`i é日;&,[x]{y}*=~|<z>^@v1", "back\\slash", "100
 def test_a_prefix_of_any_name_is_the_one_that_spark_has(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Objects have the characters of Spark's location, and the lag monitor finds the ledger there."""
+    """Objects have the characters of Spark's location; lag monitor and ``verify`` find the table there."""
     for name, value in store.options().items():
         monkeypatch.setenv(name, value)
     for name in ODD_NAMES:
@@ -120,6 +121,9 @@ def test_a_prefix_of_any_name_is_the_one_that_spark_has(
         newest, _created = DeltaLog(f"s3a://lake/odd/{name}").rows(None)
         assert (newest.version, newest.user_metadata) == (1, entry(1).to_json())
         assert DeltaLog(f"s3a://lake/odd/{name}").rows(1) == [newest]
+        engine = DriverEngine(f"s3a://lake/odd/{name}", {}, {})
+        assert [row.version for row in engine.history()] == [1, 0]
+        assert engine.count(1) == 1
 
 
 def check_prefix(store: ObjectStore, name: str) -> None:
