@@ -20,7 +20,7 @@ from tests.rig.databricks import Workspace
 PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 FOR_DATABRICKS = [name for name, path in PATHS.items() if notebooks.needs_workspace(path)]
 SHORT = ("01_quickstart", "05_read_committed", "06_application")
-"""The others wait for fragments, restarts or verdicts."""
+"""The others wait for fragments, restarts or verdicts, as the one for Databricks about lag does."""
 
 
 @pytest.fixture
@@ -49,7 +49,10 @@ def test_cells_run_in_the_session_of_the_tests(name: str, names: dict[str, Any],
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", FOR_DATABRICKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak) if name.endswith("lag") else name for name in FOR_DATABRICKS],
+)
 def test_cells_for_databricks_run(
     name: str, names: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:

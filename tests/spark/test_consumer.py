@@ -232,6 +232,7 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
     assert consumer.totals() == {("on-a", word): list(range(1, n + 1)) for word, n in counts.items()}
 
 
+@pytest.mark.soak  # conformance/test_local_host.py holds the same of the other host in every run.
 def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tmp_path: Path) -> None:
     """A shard whose code raises stops alone, and reads on when it is unassigned; a new one reads all.
 

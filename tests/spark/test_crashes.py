@@ -1,6 +1,7 @@
 """Schedules of crashes, zombies, lost and stale checkpoints and RESTOREs: exact after every step.
 
-There is one for each kind of sink; together they come by all that a schedule without kills has.
+There is one for each kind of sink; together, with those of the soak, they come by all that a schedule without
+kills has.
 
 ``make crash`` draws random ones, with SIGKILLs; these take no process beside the session's.
 """
@@ -25,6 +26,9 @@ from tests.rig.crashes.sinks import SINKS
 
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 25 crashes in all, most of them of whole queries."""
+
+IN_SOAK = ("stateful", "complete")
+"""Kinds that ``make soak`` runs. ``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
@@ -119,7 +123,9 @@ def crashes(kind: str) -> Iterator[Step]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", SINKS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.soak) if kind in IN_SOAK else kind for kind in SINKS]
+)
 def test_crashes_lose_and_double_nothing(
     quiet: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path, kind: str
 ) -> None:

@@ -246,14 +246,10 @@ STEPS: dict[str, tuple[str, Callable[[Rig], None]]] = {
 }
 """At which point the driver is killed, and what it must leave behind."""
 
-BRIEFLY = ("K9 log renamed",)
-"""In every run, beside kills at random. In ``test_crashes`` queries die at each of these points."""
 
-
+@pytest.mark.soak  # In test_crashes queries die at each of these points, in every run.
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "step", [step if step in BRIEFLY else pytest.param(step, marks=pytest.mark.soak) for step in STEPS]
-)
+@pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
     """The directories are as that step leaves them; another process goes on from there."""
     point, left = STEPS[step]

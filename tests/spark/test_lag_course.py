@@ -46,6 +46,7 @@ class Watch:
         return verdict.status.name, verdict.partitions[0].status.name
 
 
+@pytest.mark.soak  # property/test_lag.py and conformance/test_lag_service.py hold the verdicts in every run.
 def test_verdicts_follow_a_query(
     embedded_broker: BrokerHandle, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

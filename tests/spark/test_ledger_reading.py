@@ -17,6 +17,7 @@ from gazette_spark._ledger.entry import LedgerState
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 
+@pytest.mark.soak
 def test_a_young_table_of_the_catalog_is_not_searched(
     stream: FileStream, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,8 @@ class NamedStream(FileStream):
         assert query.awaitTermination(DEADLINE_S)
 
 
-@pytest.mark.parametrize("name", [ODD, "day%201"])
+# A crash schedule of every run has its table in day%201.
+@pytest.mark.parametrize("name", [ODD, pytest.param("day%201", marks=pytest.mark.soak)])
 def test_every_part_finds_the_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Both lanes, by directory and by a name in the catalog; resume, commits, lag, ``offsets show``, verify.
 

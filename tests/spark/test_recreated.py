@@ -25,7 +25,7 @@ from gazette_spark.errors import JournalRecreatedError, TableRefusedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
 from tests.rig.upkeep import create_over_fragments, delete_journal
-from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "recover.md"
@@ -205,7 +205,6 @@ def test_the_recovery_page_goes_on_with_a_journal_over_an_empty_store(
     assert sorted(orders.rows()) == ["new0", "new1", "new2", "new3", "new4", "old0", "old1", "old2"]
 
 
-@BOTH_BROKERS
 def test_a_journal_over_its_stored_fragments_goes_on(orders: Orders) -> None:
     """With the same checkpoint, a new one, and in a backfill; to adopt its begin would double its rows."""
     orders.append("old0", "old1", "old2")
@@ -230,6 +229,7 @@ def test_a_journal_over_its_stored_fragments_goes_on(orders: Orders) -> None:
     assert orders.rows() == ["old0", "old1", "old2", "new3", "new4", "new5"]
 
 
+@pytest.mark.soak
 def test_a_journal_that_lost_what_was_not_stored_goes_on_at_its_stored_end(orders: Orders) -> None:
     """The table has rows of bytes that the journal lost; the page says how to go on without doubling."""
     orders.append("old0", "old1", "old2")

@@ -97,7 +97,7 @@ def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     [
         pytest.param("OPTIMIZE {t}", 1, 0, id="OPTIMIZE and a Delta checkpoint"),
         pytest.param("VACUUM {t}", 1, 0, id="VACUUM", marks=pytest.mark.soak),
-        pytest.param("DELETE FROM {t} WHERE offset = 0", 1, 2, id="DELETE"),
+        pytest.param("DELETE FROM {t} WHERE offset = 0", 1, 2, id="DELETE", marks=pytest.mark.soak),
         pytest.param(
             "ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')", 2, 0, id="property", marks=pytest.mark.soak
         ),

@@ -84,7 +84,8 @@ def ring_once(key: tuple[Any, ...], frames: Any, state: Any) -> Iterator[Any]:
 
 
 CASES = [
-    pytest.param(windows, POINTS[1:3], id="windows"),
+    pytest.param(windows, POINTS[1:2], id="windows"),
+    pytest.param(windows, POINTS, id="windows at each point", marks=pytest.mark.soak),
     pytest.param(outer_join, POINTS, id="outer join", marks=pytest.mark.soak),
     pytest.param(distinct, POINTS, id="distinct", marks=pytest.mark.soak),
 ]
@@ -153,6 +154,7 @@ def newest_batch(stream: FileStream) -> int:
     return entry.batch_id
 
 
+@pytest.mark.soak  # Windows keep a state in every run.
 def test_timers_ring_once(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """With such timers Spark runs a batch at each trigger; a crash in one loses and doubles no row."""
 
@@ -186,7 +188,7 @@ def totals(rows: DataFrame) -> DataFrame:
     return numbered.groupBy("journal", "part").count()
 
 
-@pytest.mark.parametrize("mode", ["update", "complete"])
+@pytest.mark.parametrize("mode", ["update", pytest.param("complete", marks=pytest.mark.soak)])
 def test_a_mode_that_repeats_rows_is_merged_by_the_grouping_keys(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -39,7 +39,9 @@ def verdict_on(stream: FileStream, location: str) -> OracleVerdict:
     return check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["path", "catalog"])
+@pytest.mark.parametrize(
+    "named", [pytest.param(False, id="path"), pytest.param(True, id="catalog", marks=pytest.mark.soak)]
+)
 def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
     """Columns, partitions or clusters, properties; it has its first entry from the empty first batch on."""
     stream.spark.sql("CREATE DATABASE IF NOT EXISTS made")

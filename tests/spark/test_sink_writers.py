@@ -217,6 +217,7 @@ def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> N
     assert times == sorted(times)
 
 
+@pytest.mark.soak  # Histories of all kinds: property/test_delta_history.py.
 def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: FileStream) -> None:
     """`resume` starts where its rows began, not at the end of the journals, Spark's default."""
     stream.spark.sql(f"CREATE TABLE delta.`{stream.table}` ({COLUMNS}) USING delta").collect()
@@ -235,6 +236,7 @@ def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: File
     assert stream.spark.read.format("delta").load(str(stream.table)).count() == 12
 
 
+@pytest.mark.soak
 def test_a_table_restored_to_a_time_is_continued_from_where_it_is(stream: FileStream) -> None:
     """The log does not name the version; the one with the same files and rows is found, and filled up."""
     for _ in range(3):
