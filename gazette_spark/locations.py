@@ -34,8 +34,8 @@ _USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
 
 def split_scheme(location: str) -> tuple[str, str]:
     """Return the scheme of a location in Spark's spelling, "" if it has none, and the rest."""
-    found = _SCHEME.match(location)
-    return (found[1].lower(), location[found.end() :]) if found else ("", location)
+    scheme = _SCHEME.match(location)
+    return (scheme[1].lower(), location[scheme.end() :]) if scheme else ("", location)
 
 
 def local_path(location: str) -> str | None:

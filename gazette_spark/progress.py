@@ -128,10 +128,10 @@ def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             except Exception:  # noqa: BLE001 - the session ends; the work itself says why
                 return
-            known = [stage for stage in stages if stage is not None and stage.numTasks > 0]
-            if known:
-                done = sum(stage.numCompletedTasks for stage in known)
-                bar.show(f"{text}: tasks", done, sum(stage.numTasks for stage in known))
+            planned = [stage for stage in stages if stage is not None and stage.numTasks > 0]
+            if planned:
+                done = sum(stage.numCompletedTasks for stage in planned)
+                bar.show(f"{text}: tasks", done, sum(stage.numTasks for stage in planned))
 
     thread = threading.Thread(target=look, name="progress", daemon=True)
     thread.start()

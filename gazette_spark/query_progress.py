@@ -100,26 +100,26 @@ class QueryLag:
     @property
     def total_bytes(self) -> int:
         """Bytes left to read in all journals whose heads were seen."""
-        return sum(each.lag_bytes or 0 for each in self.journals)
+        return sum(lag.lag_bytes or 0 for lag in self.journals)
 
     @property
     def unseen(self) -> int:
         """Number of journals whose heads were not seen."""
-        return sum(each.head is None for each in self.journals)
+        return sum(lag.head is None for lag in self.journals)
 
     @property
     def worst(self) -> ProgressLag | None:
         """The journal with most left to read; None if nothing is."""
-        behind = [each for each in self.journals if each.lag_bytes]
-        return max(behind, key=lambda each: each.lag_bytes or 0, default=None)
+        behind = [lag for lag in self.journals if lag.lag_bytes]
+        return max(behind, key=lambda lag: lag.lag_bytes or 0, default=None)
 
     def by_journal(self) -> dict[str, int | None]:
         """Return the bytes left by journal; of one that several sources read, the most."""
-        found: dict[str, int | None] = {}
-        for each in self.journals:
-            lag, before = each.lag_bytes, found.get(each.journal)
-            found[each.journal] = lag if before is None else max(before, lag or 0)
-        return found
+        left_bytes: dict[str, int | None] = {}
+        for lag in self.journals:
+            before = left_bytes.get(lag.journal)
+            left_bytes[lag.journal] = lag.lag_bytes if before is None else max(before, lag.lag_bytes or 0)
+        return left_bytes
 
 
 def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
@@ -142,7 +142,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         raise InputError(
             "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
         )
-    lags = tuple(each for number, source in enumerate(sources) for each in _lags(number, source))
+    lags = tuple(lag for number, source in enumerate(sources) for lag in _lags(number, source))
     texts = {key: str(value.get(key) or "") for key in ("id", "runId", "name", "timestamp")}
     return QueryLag(
         texts["id"],
@@ -153,7 +153,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         lags,
         skipped_bytes=sum(_skipped_bytes(source) for source in sources),
         malformed=_malformed(value.get("observedMetrics")),
-        transactions=tuple(each for source in sources for each in _transactions(source)),
+        transactions=tuple(opened for source in sources for opened in _transactions(source)),
     )
 
 
@@ -170,8 +170,8 @@ def _skipped_bytes(source: Mapping[str, Any]) -> int:
 
 def _malformed(observed: object) -> int | None:
     metrics = observed if isinstance(observed, Mapping) else {}
-    found = [row for name, row in metrics.items() if str(name).startswith(OBSERVED)]
-    counts = [row["malformed"] for row in found if isinstance(row, Mapping) and "malformed" in row]
+    rows = [row for name, row in metrics.items() if str(name).startswith(OBSERVED)]
+    counts = [row["malformed"] for row in rows if isinstance(row, Mapping) and "malformed" in row]
     if not all(isinstance(count, int | None) for count in counts):
         raise InputError(
             f"the observed metric {OBSERVED!r} has counts of malformed records, got {counts!r:.80}"
@@ -196,17 +196,17 @@ def _transactions(source: Mapping[str, Any]) -> Iterator[JournalTransactions]:
     yield from journal_transactions(_json_object(source.get("latestOffset")).get(TRANSACTIONS, {}))
 
 
-def journal_transactions(found: Mapping[str, Any]) -> Iterator[JournalTransactions]:
+def journal_transactions(progress_form: Mapping[str, Any]) -> Iterator[JournalTransactions]:
     """Yield the open transactions of each journal, from their form in a progress.
 
     Raises:
         InputError: they have another form.
     """
-    for journal, opened in found.items() if isinstance(found, Mapping) else ():
+    for journal, opened in progress_form.items() if isinstance(progress_form, Mapping) else ():
         match opened:
             case {"at": int(at), "count": int(count), "oldest": Mapping() as named}:
-                oldest = [_transaction(journal, begin, each) for begin, each in named.items()]
-                oldest.sort(key=lambda each: each.begin)
+                oldest = [_transaction(journal, begin, transaction) for begin, transaction in named.items()]
+                oldest.sort(key=lambda transaction: transaction.begin)
                 yield JournalTransactions(journal, at, count, tuple(oldest))
             case _:
                 raise InputError(f"open transactions of journal {journal!r}: got {opened!r:.80}")
@@ -224,7 +224,7 @@ def _position(value: object) -> JournalOffsets | None:
     fields = _json_object(value)
     if not fields.keys() >= {"format_version", "journals"}:
         return None
-    return JournalOffsets.from_dict({key: each for key, each in fields.items() if key != TRANSACTIONS})
+    return JournalOffsets.from_dict({key: field for key, field in fields.items() if key != TRANSACTIONS})
 
 
 def _json_object(value: object) -> Mapping[str, Any]:

@@ -50,8 +50,8 @@ def check_seal(content: bytes, line: bytes, path: str) -> None:
     """
     # The seal is made again and compared as a whole: so none of its own bytes can be changed either.
     if line != (expected := seal_line(content)):
-        found = line[:120].decode("ascii", "replace").strip()
-        problem = f"its seal is {found!r}, and that of its content is {expected.decode().strip()!r}"
+        stored_seal = line[:120].decode("ascii", "replace").strip()
+        problem = f"its seal is {stored_seal!r}, and that of its content is {expected.decode().strip()!r}"
         raise DamagedFileError(path, problem)
 
 
@@ -70,6 +70,7 @@ def unseal_message(stored: bytes, name: str, path: str) -> bytes:
     """
     message = stored[: -len(_FIELD) - hashlib.sha256().digest_size]
     if stored != (expected := seal_message(message, name)):
-        found, made = (each[len(message) :].hex() for each in (stored, expected))
-        raise DamagedFileError(path, f"its seal is {found!r}, and that of its content is {made!r}")
+        stored_seal, expected_seal = (sealed[len(message) :].hex() for sealed in (stored, expected))
+        problem = f"its seal is {stored_seal!r}, and that of its content is {expected_seal!r}"
+        raise DamagedFileError(path, problem)
     return message

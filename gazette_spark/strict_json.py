@@ -80,21 +80,21 @@ def _check_depth(value: Any) -> None:  # noqa: ANN401 - parsed JSON
         if not level:
             return
         level = [
-            each
+            member
             for container in level
-            for each in (container.values() if isinstance(container, dict) else container)
-            if isinstance(each, dict | list)
+            for member in (container.values() if isinstance(container, dict) else container)
+            if isinstance(member, dict | list)
         ]
     raise JsonError(f"nested more than {MAX_DEPTH} deep")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         times = Counter(name for name, _ in pairs)
-        twice = next(name for name in found if times[name] > 1)
+        twice = next(name for name in unique if times[name] > 1)
         raise JsonError(f"the key {shown(twice)!r} comes twice in one object")
-    return found
+    return unique
 
 
 def _integer(text: str) -> int:

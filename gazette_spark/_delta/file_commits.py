@@ -61,7 +61,7 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
     if isinstance(kind, str):
         return "it has a column of type variant" if kind == "variant" else None
     inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-    reasons = [_column_refusal(each) for each in inner]
+    reasons = [_column_refusal(column) for column in inner]
     for column in kind.get("fields", ()):
         for key in column.get("metadata") or {}:
             name = "delta.identity" if key.startswith("delta.identity.") else key

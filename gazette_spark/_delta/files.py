@@ -140,7 +140,9 @@ def free_bytes(spark: SparkSession, path: str) -> int | None:
             path = str(directory.toUri().getPath())
         if not path.startswith("/"):
             return None
-        return disk_usage(next(each for each in (Path(path), *Path(path).parents) if each.exists())).free
+        return disk_usage(
+            next(ancestor for ancestor in (Path(path), *Path(path).parents) if ancestor.exists())
+        ).free
     return None
 
 

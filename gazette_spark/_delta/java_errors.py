@@ -56,8 +56,8 @@ def without_frames(text: str) -> str:
     >>> without_frames("a.PythonException: Traceback (most recent call last):\n  File x\n    f()\nb.C: no")
     'a.PythonException: b.C: no'
     """
-    before, found, trace = text.rpartition(TRACEBACK)
-    if not found:
+    before, marker, trace = text.rpartition(TRACEBACK)
+    if not marker:
         return text
     lines = trace.splitlines()
     frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
@@ -75,6 +75,6 @@ def short_text(texts: list[str]) -> str:
     """
     first, *causes = (without_frames(text) for text in texts)
     last = f"; caused by {causes[-1]}"[: MAX_TEXT * 2 // 3] if causes else ""
-    found = next((name for name in INTERRUPTIONS for text in texts if name in text), "")
-    sign = f" ({found})" if found and found not in last else ""
+    interruption = next((name for name in INTERRUPTIONS for text in texts if name in text), "")
+    sign = f" ({interruption})" if interruption and interruption not in last else ""
     return first[: MAX_TEXT - len(last) - len(sign)] + last + sign

@@ -96,7 +96,7 @@ class Unfit:
 
 
 @dataclass
-class _Comparison:
+class _SchemaComparison:
     """One comparison: its settings, and its findings so far."""
 
     table: str
@@ -118,7 +118,7 @@ def fit(
         add: Whether the table may get columns.
         rules: Properties of the table.
     """
-    comparison = _Comparison(table, rules, add=add or existing is None)
+    comparison = _SchemaComparison(table, rules, add=add or existing is None)
     written = _fields(comparison, "", batch, StructType() if existing is None else existing)
     if comparison.problems:
         return Unfit(tuple(comparison.problems))
@@ -127,7 +127,7 @@ def fit(
 
 
 def _fields(
-    comparison: _Comparison, path: str, batch: StructType, existing: StructType
+    comparison: _SchemaComparison, path: str, batch: StructType, existing: StructType
 ) -> dict[str, StructField]:
     """Return the written types of a struct's fields, by lower name: first the table's, then new ones."""
     sources = _by_lower_name(comparison, path, batch)
@@ -148,7 +148,7 @@ def _fields(
     return fields
 
 
-def _by_lower_name(comparison: _Comparison, path: str, batch: StructType) -> dict[str, StructField]:
+def _by_lower_name(comparison: _SchemaComparison, path: str, batch: StructType) -> dict[str, StructField]:
     fields: dict[str, StructField] = {}
     for column in batch.fields:
         other = fields.setdefault(column.name.lower(), column)
@@ -159,7 +159,7 @@ def _by_lower_name(comparison: _Comparison, path: str, batch: StructType) -> dic
     return fields
 
 
-def _type(comparison: _Comparison, path: str, source: DataType, target: DataType) -> DataType:
+def _type(comparison: _SchemaComparison, path: str, source: DataType, target: DataType) -> DataType:
     """Return as which type values are written to a column of another."""
     match source, target:
         case StructType(), StructType():
@@ -182,7 +182,7 @@ def _type(comparison: _Comparison, path: str, source: DataType, target: DataType
     return bare(target)
 
 
-def _check_missing(comparison: _Comparison, path: str, column: StructField) -> None:
+def _check_missing(comparison: _SchemaComparison, path: str, column: StructField) -> None:
     """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields.
 
     A struct that may be null is no way around its fields: for Delta those of a null struct are null.
@@ -199,7 +199,7 @@ def _check_missing(comparison: _Comparison, path: str, column: StructField) -> N
     comparison.problems.append(ColumnProblem(name, problem, advice, column.dataType.simpleString()))
 
 
-def _check_new(comparison: _Comparison, path: str, new: StructField, *, is_outermost: bool) -> None:
+def _check_new(comparison: _SchemaComparison, path: str, new: StructField, *, is_outermost: bool) -> None:
     """Report problems of adding a column or field, and those in it, to the table."""
     name, kind = path + new.name, new.dataType.simpleString()
     if problem := _bad_name(new.name, comparison.rules, top=not path):

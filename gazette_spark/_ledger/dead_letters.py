@@ -146,8 +146,8 @@ def plan(
         return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
     begins, recorded = _offsets(batch.begin), dead.entry.read_through if dead.entry else {}
     entry = next_entry(dead, batch, attempt, Allowed())
-    known = any(recorded.get(name, 0) > begin for name, begin in begins.items())
-    return Divert(batch, replace(entry, dead_letters=table), may_have_some=known)
+    is_recorded = any(recorded.get(name, 0) > begin for name, begin in begins.items())
+    return Divert(batch, replace(entry, dead_letters=table), may_have_some=is_recorded)
 
 
 def dead_batch(entry: LedgerEntry, table: str) -> Batch:

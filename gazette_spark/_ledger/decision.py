@@ -177,7 +177,7 @@ def decide(
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _BatchComparison:
     """A batch beside the newest entry, whose positions are arranged as the batch's sources are."""
 
     batch: Batch
@@ -196,12 +196,12 @@ class _Comparison:
         return kind(batch.table, batch.app_id, batch.batch_id, mismatches)
 
 
-def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _Comparison:
+def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _BatchComparison:
     if newest is None:
-        return _Comparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
+        return _BatchComparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
     moves = _moves(batch, newest)
     entry = _align_sources(newest, batch, moves)
-    return _Comparison(batch, entry, tuple(_coverages(batch, entry, allowed, moves.keys())))
+    return _BatchComparison(batch, entry, tuple(_coverages(batch, entry, allowed, moves.keys())))
 
 
 def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
@@ -318,7 +318,7 @@ def _new_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[NewRange]:
 
 
 def _table_conflict(
-    state: LedgerState, compared: _Comparison, seen: str | None
+    state: LedgerState, compared: _BatchComparison, seen: str | None
 ) -> SinkError | JournalRecreatedError | None:
     """Return the reason why this writer may not continue the table, None if it may."""
     batch = compared.batch
@@ -348,7 +348,7 @@ def is_cut_off(state: LedgerState) -> bool:
     return state.truncated and state.txn_version >= 0
 
 
-def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
+def _without_entry(state: LedgerState, compared: _BatchComparison) -> SinkError:
     """Return the error for a later batch on a table without an entry; it says where to start again."""
     if state.truncated:
         return LedgerLostError(compared.batch.table, compared.batch.app_id)

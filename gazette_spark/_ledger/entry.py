@@ -189,7 +189,7 @@ class LedgerEntry:
         if self.mode != "append":
             value["mode"] = self.mode
         if self.audit is not None:
-            value["audit"] = [each.to_value() for each in self.audit]
+            value["audit"] = [rows.to_value() for rows in self.audit]
         if self.adopted:
             value["adopted"] = True
         optional = (
@@ -197,16 +197,16 @@ class LedgerEntry:
             ("dead_attempt", self.dead_attempt),
             ("planned_ms", FENCE_MS if self.is_fence else self.planned_ms),
         )
-        value |= {name: each for name, each in optional if each is not None}
+        value |= {name: field_value for name, field_value in optional if field_value is not None}
         if self.stateful:
             value["stateful"] = True
         prints = self.fingerprints if self.moved is None else self.new_fingerprints
         by_journal = (
             ("heads", dict(self.heads)),
             ("recreated", dict(self.recreated)),
-            ("fingerprints", {journal: each.to_text() for journal, each in prints.items()}),
+            ("fingerprints", {journal: fingerprint.to_text() for journal, fingerprint in prints.items()}),
         )
-        value |= {name: each for name, each in by_journal if each}
+        value |= {name: by_name for name, by_name in by_journal if by_name}
         if self.isolation != "read_uncommitted":
             value["isolation"] = self.isolation
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -292,7 +292,9 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
     A reader needs the last entry with all positions and each one after it. So that one is never far away, in
     commits or in time.
     """
-    journals = sum(len(each.read_through) for each in entry.end if isinstance(each, JournalOffsets))
+    journals = sum(
+        len(position.read_through) for position in entry.end if isinstance(position, JournalOffsets)
+    )
     now_ms, full_ms = entry.planned_ms, parent.full_ms if parent else None
     if parent is None or now_ms is None or full_ms is None or journals <= FEW_JOURNALS:
         return replace(entry, full_ms=now_ms)
@@ -301,7 +303,7 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
     if (moved := _moved(parent, entry)) is None:
         return replace(entry, full_ms=now_ms)
     recorded = parent.fingerprints
-    new = {name: each for name, each in entry.fingerprints.items() if recorded.get(name) != each}
+    new = {name: pinned for name, pinned in entry.fingerprints.items() if recorded.get(name) != pinned}
     return replace(entry, moved=moved, new_fingerprints=new, deltas=parent.deltas + 1, full_ms=full_ms)
 
 
@@ -340,7 +342,7 @@ def parse_whole_entry(text: str | None, app_id: str) -> LedgerEntry | None:
 def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
     match value:
         case {"moved": list(moved), "deltas": int(deltas), "full_ms": int(full_ms), "parent": str()} if all(
-            _is_moved(each) for each in moved
+            _is_moved(source) for source in moved
         ):
             entry = _entry(value | {"start": [], "begin": [], "end": []}, app_id)
             return EntryDelta(replace(entry, deltas=deltas, full_ms=full_ms), tuple(moved))
@@ -351,10 +353,10 @@ def _is_moved(value: object) -> bool:
     """Say whether a value is what moved in one source."""
     if not isinstance(value, dict):
         return value is None or isinstance(value, str)
-    ends = [each if isinstance(each, list) else [0, each] for each in value.values()]
+    spans = [span if isinstance(span, list) else [0, span] for span in value.values()]
     return all(
-        len(each) == 2 and all(type(at) is int for at in each) and 0 <= each[0] <= each[1] <= MAX_OFFSET
-        for each in ends
+        len(span) == 2 and all(type(at) is int for at in span) and 0 <= span[0] <= span[1] <= MAX_OFFSET
+        for span in spans
     )
 
 
@@ -452,7 +454,7 @@ def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
         return None
     try:
         return tuple(
-            AuditedRows.from_value(each) for each in (values if isinstance(values, list) else [values])
+            AuditedRows.from_value(rows) for rows in (values if isinstance(values, list) else [values])
         )
     except ValueError as error:
         raise LedgerFormatError(app_id, str(error)) from error
@@ -469,7 +471,9 @@ def least_offsets(positions: Positions) -> dict[str, int]:
 
 
 def _positions_value(positions: Positions) -> list[Any]:
-    return [each.to_dict() if isinstance(each, JournalOffsets) else each for each in positions]
+    return [
+        position.to_dict() if isinstance(position, JournalOffsets) else position for position in positions
+    ]
 
 
 def _positions(values: list[object], app_id: str) -> Positions:
@@ -572,21 +576,23 @@ class Batch:
         completed = tuple(_pinned(b, e) for b, e in zip(begin, self.end, strict=True))
         object.__setattr__(self, "begin", completed)
         object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(completed, self.end)))
-        heads = [each.heads for each in self.end if isinstance(each, JournalOffsets)]
+        heads = [position.heads for position in self.end if isinstance(position, JournalOffsets)]
         object.__setattr__(
-            self, "heads", self.heads or {name: at for each in heads for name, at in each.items()}
+            self, "heads", self.heads or {name: at for source in heads for name, at in source.items()}
         )
-        starts = [each.starts for each in self.end if isinstance(each, JournalOffsets)]
-        named = {name: at for each in starts for name, at in each.items()}
+        starts = [position.starts for position in self.end if isinstance(position, JournalOffsets)]
+        named = {name: at for source in starts for name, at in source.items()}
         object.__setattr__(self, "starts", self.starts or named)
-        plain = (each.plain() if isinstance(each, JournalOffsets) else each for each in self.end)
+        plain = (
+            position.plain() if isinstance(position, JournalOffsets) else position for position in self.end
+        )
         object.__setattr__(self, "end", tuple(plain))
 
 
 def _named_fingerprints(positions: Positions) -> dict[str, Fingerprint]:
     """Return the fingerprints that positions name; of several sources that read a journal, the last one's."""
-    named = [each.fingerprints for each in positions if isinstance(each, JournalOffsets)]
-    return {journal: each for prints in named for journal, each in prints.items()}
+    named = [position.fingerprints for position in positions if isinstance(position, JournalOffsets)]
+    return {journal: fingerprint for prints in named for journal, fingerprint in prints.items()}
 
 
 def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
@@ -621,8 +627,8 @@ def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: st
     """
     if entry is None:
         return begin
-    (first, *others) = entry.end or (None,)
-    if others or not isinstance(first, JournalOffsets):
+    (first, *more) = entry.end or (None,)
+    if more or not isinstance(first, JournalOffsets):
         problem = (
             f"the last batch of app id {entry.app_id!r} was written by a query with other sources than "
             "one of Gazette journals; use another app id for journals that query does not read"

@@ -92,7 +92,7 @@ def query_schema(
         remembered(options.inferred_schema_location, infer) if options.inferred_schema_location else infer()
     )
     rescued = options.rescued_data_column
-    fields = [each for each in with_hints(columns, options.schema_hints) if each["name"] != rescued]
+    fields = [column for column in with_hints(columns, options.schema_hints) if column["name"] != rescued]
     return StructType.fromJson(struct(fields + ([field(rescued, "string")] if rescued else [])))
 
 

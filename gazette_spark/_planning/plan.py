@@ -471,13 +471,13 @@ class Planner:
         Raises:
             JournalRecreatedError: a journal is another one than the table has rows of.
         """
-        there = {
+        comparable = {
             name: fingerprint
             for name, fingerprint in recorded.items()
             if name in ends and fingerprint.end <= ends[name]
         }
-        self._identities.take(there)
-        compared = {name: reached[name] for name in there}
+        self._identities.take(comparable)
+        compared = {name: reached[name] for name in comparable}
         self._identities.compare_first(compared, self._selection.created, ends)
         return self._identities.pinned(compared, {})
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark._formats.arrays import Positions
-from gazette_spark._verify.tiling import CoveredRange, Span
+from gazette_spark._verify.tiling import CommittedSpan, CoveredRange
 from gazette_spark.protocol.spans import outside
 
 RECORDS, ROWS, DEAD = range(3)
@@ -56,7 +56,7 @@ class Part:
     claim: CoveredRange
     begin: int
     end: int
-    span: Span | None = None
+    span: CommittedSpan | None = None
     """Commit that added them, where its rows are counted one by one."""
     reason: str | None = None
     """Reason why their rows cannot be compared with records."""
@@ -79,7 +79,7 @@ def parts_of(
         if claim.start < claim.end:
             yield Part(claim, claim.start, claim.end, reason=refused)
         return
-    commits: list[tuple[int, int, Span | None]] = [(claim.start, claim.end, None)]
+    commits: list[tuple[int, int, CommittedSpan | None]] = [(claim.start, claim.end, None)]
     if by_commit:
         commits = [(span.begin, span.end, span) for span in claim.spans]
         # Bytes whose entries Delta cleaned up come before those of the commits.

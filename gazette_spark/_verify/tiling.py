@@ -55,7 +55,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CommittedSpan:
     """Bytes ``[begin, end)`` of a journal that one commit added; at least one."""
 
     begin: int
@@ -79,7 +79,7 @@ class CoveredRange:
     end: int
     table_version: int
     """Version of the newest entry."""
-    spans: tuple[Span, ...]
+    spans: tuple[CommittedSpan, ...]
     """Ascending, without a hole; the first begins after ``start`` if Delta cleaned up entries before it."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Bytes that are not in the table because they were gone, ascending."""
@@ -126,7 +126,7 @@ class _Growing:
     end: int
     adopted: bool = False
     recreated: bool = False
-    spans: list[Span] = field(default_factory=list)
+    spans: list[CommittedSpan] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -240,7 +240,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             covered = ranges[key] = _Growing(start, end, entry.adopted)
         covered.end = end
         if end > begin:
-            covered.spans.append(Span(begin, end, version, *_audited(entry, journal)))
+            covered.spans.append(CommittedSpan(begin, end, version, *_audited(entry, journal)))
     # Gaps ascend, within the bytes of this entry. A gap of a journal that two sources read belongs to both.
     for gap in entry.gaps:
         around = []

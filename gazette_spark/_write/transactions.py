@@ -140,8 +140,8 @@ class TransactionRecord:
                 "replaced": dict(replaced),
                 "earlier": list(earlier),
                 "intents": dict(intents),
-            } if all(type(each) is int for each in replaced.values()) and all(
-                isinstance(each, str) for each in (*earlier, *intents.values())
+            } if all(type(last_batch) is int for last_batch in replaced.values()) and all(
+                isinstance(text, str) for text in (*earlier, *intents.values())
             ):
                 decoded = {name: base64.b64decode(text, validate=True) for name, text in intents.items()}
                 return cls(query, batch, author, decoded, rows, replaced, tuple(earlier))

@@ -26,7 +26,7 @@ from gazette_spark.spark_start import starting_spark
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gazette_spark.demo.run import DemoOptions, Report, Wait
+    from gazette_spark.demo.run import DemoOptions, DemoReport, Wait
 
 PLAIN_INTERVAL_S = 5.0
 """Time between two lines of progress when the output is not a terminal."""
@@ -173,7 +173,7 @@ def _check_requirements(*, lag: bool = False) -> None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 
 
-def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) -> Report | None:
+def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) -> DemoReport | None:
     from gazette_spark.demo.run import QueryDiedError, run_demo
 
     with _work_directory(keep) as directory, _ConsoleScreen(console) as screen:
@@ -244,7 +244,7 @@ class _ConsoleScreen:
             self._status.stop()
 
 
-def _show_report(report: Report, console: Console) -> None:
+def _show_report(report: DemoReport, console: Console) -> None:
     from rich.table import Table
 
     proof = report.proof

@@ -44,7 +44,7 @@ class ChunkWriter:
         self._interrupts = interrupts
         self._bar = bar
 
-    def drain(self, source: JournalSource, written: dict[str, int]) -> None:
+    def drain(self, source: JournalContent, written: dict[str, int]) -> None:
         """Write all bytes of a source, and record the offset after each chunk in ``written``.
 
         Bytes of one append are written without bytes of other journals in between.
@@ -76,7 +76,7 @@ class ChunkWriter:
             remaining = remaining[self._target.write(remaining) :]
 
 
-class JournalSource(Protocol):
+class JournalContent(Protocol):
     """The content that is read from one journal."""
 
     @property
@@ -264,7 +264,7 @@ def read(
     ):
         sink = ChunkWriter(target, output_format, interrupts, bar)
 
-        def open_source(name: str) -> JournalSource:
+        def open_source(name: str) -> JournalContent:
             first = offsets.get(name, -1 if tail else offset)
             how: ReadKeywords = {"end_offset": end_offset, "block": block, "begin_mod_time": begin_mod_time}
             if not committed:
@@ -303,7 +303,7 @@ def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, co
     return f"interrupted: to go on, give --offsets a file with {json.dumps(dict(sorted(offsets.items())))}"
 
 
-def drain(sink: ChunkWriter, source: JournalSource, offsets: dict[str, int]) -> None:
+def drain(sink: ChunkWriter, source: JournalContent, offsets: dict[str, int]) -> None:
     """Read a journal to its end, record that offset, and report bytes that are missing."""
     reader = source.reader
     with closing(source):
@@ -328,7 +328,7 @@ class Pumps:
     """A thread for each journal that is read. Started and ended by one thread."""
 
     def __init__(
-        self, sink: ChunkWriter, open_source: Callable[[str], JournalSource], offsets: dict[str, int]
+        self, sink: ChunkWriter, open_source: Callable[[str], JournalContent], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
         """The error that ended a thread."""
@@ -337,7 +337,7 @@ class Pumps:
         self._sink = sink
         self._open_source = open_source
         self._offsets = offsets
-        self._running: dict[str, tuple[JournalSource, threading.Thread]] = {}
+        self._running: dict[str, tuple[JournalContent, threading.Thread]] = {}
 
     def keep(self, names: set[str]) -> None:
         """Read these journals and no others."""
@@ -354,7 +354,7 @@ class Pumps:
         source.close()
         thread.join(CLOSE_TIMEOUT_S)
 
-    def _pump(self, source: JournalSource) -> None:
+    def _pump(self, source: JournalContent) -> None:
         try:
             drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it

@@ -293,8 +293,8 @@ class Client(Closing):
             EtcdTransactionFailedError: one exists already.
             PartialApplyError: one of a later hundred does.
         """
-        there = self.journals_named(spec.name for spec in specs) if exist_ok else {}
-        missing = [spec for spec in specs if spec.name not in there]
+        existing = self.journals_named(spec.name for spec in specs) if exist_ok else {}
+        missing = [spec for spec in specs if spec.name not in existing]
         try:
             revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in missing])
         except (EtcdTransactionFailedError, PartialApplyError):

@@ -121,18 +121,20 @@ class ShardClient(Closing):
 
     def list_all_shards(self, selector: str | pb.LabelSelector = "") -> pc.ListResponse:
         """Return the shards a selector matches, with the header that says at which revision it did."""
-        wanted = parse_selector(selector) if isinstance(selector, str) else selector
-        request = pc.ListRequest(selector=wanted)
+        label_selector = parse_selector(selector) if isinstance(selector, str) else selector
+        request = pc.ListRequest(selector=label_selector)
         validate_list_request(request)
 
         def call(connection: Connection, left_s: float) -> pc.ListResponse:
             with connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).List(
-                    request, timeout=left_s, metadata=connection.metadata(Claims(Capability.LIST, wanted))
+                    request,
+                    timeout=left_s,
+                    metadata=connection.metadata(Claims(Capability.LIST, label_selector)),
                 )
             connection.observe("", response.header)
-            for each in response.shards:
-                connection.observe(each.spec.id, each.route)
+            for shard in response.shards:
+                connection.observe(shard.spec.id, shard.route)
             _check(response.status, "")
             return response
 
@@ -193,11 +195,11 @@ class ShardClient(Closing):
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
         """Return the unread bytes of each source, by shard; without shards that do not run."""
         progress = self.progress_of(shards)
-        journals = {journal for each in progress.values() for journal in each.read_through}
+        journals = {journal for reached in progress.values() for journal in reached.read_through}
         heads = client.highest_heads(sorted(journals))
         return {
-            shard_id: {journal: heads[journal] - at for journal, at in each.read_through.items()}
-            for shard_id, each in progress.items()
+            shard_id: {journal: heads[journal] - at for journal, at in reached.read_through.items()}
+            for shard_id, reached in progress.items()
         }
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> int:
@@ -217,7 +219,7 @@ class ShardClient(Closing):
                     timeout=left_s,
                     metadata=connection.metadata(claims, APPLY_LIFETIME_S),
                 )
-            _check(response.status, _names([each.delete or each.upsert.id for each in changes]))
+            _check(response.status, _names([change.delete or change.upsert.id for change in changes]))
             return response.header.etcd.revision
 
         return self._retrying(call, decide=retry.after_apply)
@@ -362,6 +364,8 @@ def verify_referenced_journals(client: Client, changes: Iterable[pc.ApplyRequest
             except MessageError as error:
                 raise ProtocolError(f"Shard[{spec.id}].Sources[{source.journal}]", str(error)) from None
         log = recovery_log(spec)
-        if log and (found := content_type(log)) != CONTENT_TYPE_RECOVERY_LOG:
-            problem = f"expected {log} to have {CONTENT_TYPE} {CONTENT_TYPE_RECOVERY_LOG} but was {found!r}"
+        if log and (log_type := content_type(log)) != CONTENT_TYPE_RECOVERY_LOG:
+            problem = (
+                f"expected {log} to have {CONTENT_TYPE} {CONTENT_TYPE_RECOVERY_LOG} but was {log_type!r}"
+            )
             raise ProtocolError(f"Shard[{spec.id}]", problem)

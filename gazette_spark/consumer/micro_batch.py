@@ -135,9 +135,9 @@ def plan(
                 places.setdefault((journal, begin, text), []).append(spec.id)
     reads = []
     for (journal, begin, text), shards in sorted(places.items()):
-        if left := tuple(sorted(shard for shard in shards if shard not in failures)):
-            head, most = heads[journal], min(limits[shard] for shard in left)
-            reads.append(JournalRead(journal, begin, min(head, begin + most), head, text, left))
+        if healthy := tuple(sorted(shard for shard in shards if shard not in failures)):
+            head, most = heads[journal], min(limits[shard] for shard in healthy)
+            reads.append(JournalRead(journal, begin, min(head, begin + most), head, text, healthy))
     return Plan(tuple(reads), failures)
 
 

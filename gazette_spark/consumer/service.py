@@ -126,7 +126,7 @@ class ShardService(pc_grpc.ShardServicer):
         """Return the hints of a shard's recovery log."""
         with self._call(context, Capability.READ) as claims:
             header, shards = self._host.list_shards()
-            specs = (each.spec for each in shards if each.spec.id == request.shard)
+            specs = (shard.spec for shard in shards if shard.spec.id == request.shard)
             if not any(_covers(claims, labels_with_id(spec)) for spec in specs):
                 return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=header)
             return self._host.hints(request.shard)
@@ -144,7 +144,7 @@ class ShardService(pc_grpc.ShardServicer):
     def _labels(self) -> dict[str, pb.LabelSet]:
         """Return the labels of all shards, by id."""
         _, shards = self._host.list_shards()
-        return {each.spec.id: labels_with_id(each.spec) for each in shards}
+        return {shard.spec.id: labels_with_id(shard.spec) for shard in shards}
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Claims]:

@@ -31,7 +31,7 @@ from gazette_spark.protocol.yaml_text import dump_yaml, load_yaml
 
 
 def _read_sources(value: object, where: str) -> tuple[pc.ShardSpec.Source, ...]:
-    return tuple(_read_source(each, f"{where}[{at}]") for at, each in enumerate(sv.as_list(value, where)))
+    return tuple(_read_source(source, f"{where}[{at}]") for at, source in enumerate(sv.as_list(value, where)))
 
 
 def _read_source(value: object, where: str) -> pc.ShardSpec.Source:
@@ -78,11 +78,11 @@ def parse_shard_yaml(text: str) -> list[pc.ApplyRequest.Change]:
     top = sv.as_mapping(load_yaml(text, "shards"), "shards", ("common", "shards"))
     common = _FORM.read(sv.as_mapping(top.get("common"), "common", _KEYS[2:-1]), "common")
     changes = [
-        _change(sv.as_mapping(each, f"shards[{at}]", _KEYS), f"shards[{at}]", common)
-        for at, each in enumerate(sv.as_list(top.get("shards"), "shards"))
+        _change(sv.as_mapping(shard, f"shards[{at}]", _KEYS), f"shards[{at}]", common)
+        for at, shard in enumerate(sv.as_list(top.get("shards"), "shards"))
     ]
     ids = [change.delete or change.upsert.id for change in changes]
-    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+    if repeated := sorted({shard_id for shard_id in ids if ids.count(shard_id) > 1}):
         raise ProtocolError("shards", f"shards come twice: {sv.shown(repeated)}")
     validate_shard_changes(changes, "shards", upsert="")
     return changes

@@ -107,7 +107,9 @@ def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
     _check_recovery_log(spec, where)
     if spec.hint_backups < 0:
         raise ProtocolError(f"{where}.hint_backups", f"must be at least 0, got {spec.hint_backups}")
-    least_s, most_s = (each.ToNanoseconds() / 1e9 for each in (spec.min_txn_duration, spec.max_txn_duration))
+    least_s, most_s = (
+        duration.ToNanoseconds() / 1e9 for duration in (spec.min_txn_duration, spec.max_txn_duration)
+    )
     if least_s < 0:
         raise ProtocolError(f"{where}.min_txn_duration", f"must be at least 0 s, got {least_s:g} s")
     if most_s <= 0:

@@ -110,7 +110,7 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """Result of the demo."""
 
     proof: Proof
@@ -137,7 +137,7 @@ class QueryDiedError(GazetteError):
         return self.problem
 
 
-class Step(Enum):
+class DemoStep(Enum):
     """Next step of the demo."""
 
     WAIT = auto()
@@ -148,7 +148,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoScript:
     """Script of the demo."""
 
     seconds: float
@@ -181,24 +181,24 @@ class Observation:
     """The ledger's offsets are the write heads."""
 
 
-def decide(seen: Observation, plan: Plan) -> Step:
+def decide(seen: Observation, script: DemoScript) -> DemoStep:
     """Return the next step."""
     if seen.writing_s is None:
-        return Step.START_WRITING if seen.table_exists else Step.WAIT
-    missing = 0 if seen.user_ends else len(plan.pauses_s) - seen.kills
+        return DemoStep.START_WRITING if seen.table_exists else DemoStep.WAIT
+    missing = 0 if seen.user_ends else len(script.pauses_s) - seen.kills
     if missing and seen.in_flight and seen.committed_s is not None:
-        due_s = min(plan.seconds, KILLS_WITHIN_S) * (seen.kills + 1) / (2 * len(plan.pauses_s))
+        due_s = min(script.seconds, KILLS_WITHIN_S) * (seen.kills + 1) / (2 * len(script.pauses_s))
         # Once the writers have stopped, a pause might outlast the backlog.
-        pause_s = 0.0 if seen.stopped else plan.pauses_s[seen.kills]
+        pause_s = 0.0 if seen.stopped else script.pauses_s[seen.kills]
         if seen.writing_s >= due_s and seen.committed_s >= pause_s:
-            return Step.KILL
+            return DemoStep.KILL
     if seen.stopped:
-        return Step.FINISH if seen.drained else Step.WAIT
-    is_over = seen.writing_s >= plan.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
-    return Step.STOP_WRITING if is_over or seen.user_ends else Step.WAIT
+        return DemoStep.FINISH if seen.drained else DemoStep.WAIT
+    is_over = seen.writing_s >= script.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
+    return DemoStep.STOP_WRITING if is_over or seen.user_ends else DemoStep.WAIT
 
 
-def run_demo(options: DemoOptions, directory: Path, screen: Screen, wait: Wait) -> Report | None:
+def run_demo(options: DemoOptions, directory: Path, screen: Screen, wait: Wait) -> DemoReport | None:
     """Run the demo in an empty ``directory``; None if the user ended it before the table's first commit.
 
     Raises:
@@ -243,9 +243,9 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
     *,
     screen: Screen,
     wait: Wait,
-) -> Report | None:
+) -> DemoReport | None:
     """Run the query and the writers by the script of :func:`decide`; compare the table in the end."""
-    plan = Plan(options.seconds, tuple(random.uniform(0, 2) for _ in range(options.kills)))  # noqa: S311
+    script = DemoScript(options.seconds, tuple(random.uniform(0, 2) for _ in range(options.kills)))  # noqa: S311
     log, watch = directory / "query.log", TableWatch(directory / "table")
     query, table = start_query(), watch.state
     seen = Observation()
@@ -276,13 +276,13 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
         if committed_since is None:
             phase = "restarting" if seen.kills else "starting"
         screen.show(phase, writers.rows, table.rows)
-        match decide(seen, plan):
-            case Step.START_WRITING:
+        match decide(seen, script):
+            case DemoStep.START_WRITING:
                 writers.start()
                 writing_since = time.monotonic()
                 hint = "; Ctrl-C ends it" if options.has_lag_page else ""
                 screen.say(f"the query is up; four writers append {options.rate:,.0f} events a second{hint}")
-            case Step.KILL:
+            case DemoStep.KILL:
                 query.kill()
                 batch, table = batch_in_flight(directory / "checkpoint"), watch.look()
                 seen = replace(seen, kills=seen.kills + 1)
@@ -293,12 +293,12 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
                 )
                 data_commits_before, committed_since, last_news = table.data_commits, None, time.monotonic()
                 query = start_query()
-            case Step.STOP_WRITING:
+            case DemoStep.STOP_WRITING:
                 writers.stop()
                 writing_s = seen.writing_s or 0.0
                 seen = replace(seen, stopped=True)
                 screen.say(f"{writers.rows:,} events appended; the query catches up")
-            case Step.FINISH:
+            case DemoStep.FINISH:
                 break
         # A query that fails, or shows nothing new for a while, ends the demo with the end of its log.
         if not query.alive:
@@ -316,7 +316,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
                 return None
             seen = replace(seen, user_ends=True)
     screen.say("comparing every event with the table")
-    return Report(
+    return DemoReport(
         proof=prove(directory, query, writers),
         kills=seen.kills,
         table_commits=table.commits,

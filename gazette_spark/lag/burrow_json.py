@@ -133,15 +133,15 @@ class Recording:
 class Fields:
     """The fields of one JSON object."""
 
-    def __init__(self, value: object, path: str, known: Sequence[str]) -> None:
+    def __init__(self, value: object, path: str, names: Sequence[str]) -> None:
         if not isinstance(value, dict):
             raise InputError(f"{path or 'the input'}: expected a JSON object, got {_shown(value)}")
         self._values: Mapping[str, Any] = value
         self._prefix = f"{path}." if path else ""
         for name in value:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(known)}"
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(names)}"
                 raise InputError(f"{self._prefix}{_shown(name)[1:-1]}: no such field{hint}")
 
     def __contains__(self, name: str) -> bool:
@@ -210,8 +210,8 @@ def parse_recording(text: str) -> Recording:
         InputError: a field is wrong, or the text is not JSON.
         OptionError: a threshold is out of its range.
     """
-    known = ("now_ms", "allowed_lag", "minimum_complete", "cluster", "group", "partitions")
-    fields = Fields(parse_json(text), "", known)
+    names = ("now_ms", "allowed_lag", "minimum_complete", "cluster", "group", "partitions")
+    fields = Fields(parse_json(text), "", names)
     windows = None
     if not fields.is_null("partitions"):
         partitions = fields.array("partitions")
@@ -228,8 +228,8 @@ def parse_recording(text: str) -> Recording:
 
 
 def _window(value: object, path: str) -> PartitionWindow:
-    known = ("topic", "partition", "owner", "client_id", "current_lag", "broker_offsets", "offsets")
-    fields = Fields(value, path, known)
+    names = ("topic", "partition", "owner", "client_id", "current_lag", "broker_offsets", "offsets")
+    fields = Fields(value, path, names)
     heads = fields.array("broker_offsets")
     for at, head in enumerate(heads):
         if not _is_integer(head) or not 0 <= head <= MAX_INT64:

@@ -161,8 +161,8 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     last = np.where(used, offsets[:, -1], 0)
     current_lag = np.where(used & (windows.newest_head >= 0), np.maximum(windows.newest_head - last, 0), 0)
     # A ring without any commit counts as one slot of its length, in Burrow and so here.
-    kept = np.where(windows.ringed, np.maximum(counts, 1), 0)
-    complete = kept.astype(np.float32) / np.float32(windows.slots)
+    slots_used = np.where(windows.ringed, np.maximum(counts, 1), 0)
+    complete = slots_used.astype(np.float32) / np.float32(windows.slots)
     judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
     level_before = (windows.least_head >= 0) & (windows.least_head <= last)
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)

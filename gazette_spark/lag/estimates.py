@@ -50,7 +50,7 @@ class Age:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFragment:
+class TimedFragment:
     """A fragment in a store: ``[begin, end)`` of a journal, written there at ``mod_time_ms``."""
 
     begin: int
@@ -108,7 +108,7 @@ class HeadTimeline:
 
 
 def lag_age(
-    offset: int, head: int, timeline: HeadTimeline, fragments: Iterable[StoredFragment], now_ms: int
+    offset: int, head: int, timeline: HeadTimeline, fragments: Iterable[TimedFragment], now_ms: int
 ) -> Age:
     """Return the age of the oldest byte that a reader at ``offset`` has not read."""
     if offset >= head:
@@ -125,10 +125,10 @@ def lag_age(
 
 def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
     """Return how fast a window of commits moves; None of fewer than two, or if it went back."""
-    known = [commit for commit in commits if commit is not None]
-    if len(known) < 2:
+    stored = [commit for commit in commits if commit is not None]
+    if len(stored) < 2:
         return None
-    first, last = known[0], known[-1]
+    first, last = stored[0], stored[-1]
     passed_ms = last.timestamp_ms - first.timestamp_ms
     if passed_ms <= 0 or last.offset < first.offset:
         return None
@@ -145,7 +145,7 @@ def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) 
 
 
 def loss_in_ms(
-    offset: int, fragments: Iterable[StoredFragment], retention_ms: int, read_speed: float | None, now_ms: int
+    offset: int, fragments: Iterable[TimedFragment], retention_ms: int, read_speed: float | None, now_ms: int
 ) -> int | None:
     """Return when unread bytes will be pruned before they are read, at this speed; 0 if they may be already.
 

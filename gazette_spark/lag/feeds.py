@@ -25,7 +25,7 @@ from gazette_spark._ledger.positions import (
 )
 from gazette_spark._ledger.query_checkpoint import parse_offsets
 from gazette_spark.errors import GazetteError, InputError
-from gazette_spark.lag.estimates import StoredFragment
+from gazette_spark.lag.estimates import TimedFragment
 from gazette_spark.lag.group_lag import JournalStore, Unread
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.locations import local_path, masked_url
@@ -115,7 +115,7 @@ class HeadFeed:
         retention = listed.spec.fragment.retention.ToMilliseconds()
         fragments = (stored.fragment for stored in self._client.list_fragments(listed.spec.name))
         stored = [
-            StoredFragment(stored.begin, stored.end, stored.mod_time * 1000)
+            TimedFragment(stored.begin, stored.end, stored.mod_time * 1000)
             for stored in fragments
             if stored.mod_time
         ]
@@ -151,13 +151,13 @@ class TableFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last look; the whole history the first time."""
         rows = self._new_rows()
-        known = self._version
+        newest_version = self._version
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
-            steps = table_commits(rows, app_id, known)
+            steps = table_commits(rows, app_id, newest_version)
             monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
-        self._version = rows[0].version if rows else known
+        self._version = rows[0].version if rows else newest_version
 
     def _group(self, app_id: str) -> str:
         if self._name is None:
@@ -207,8 +207,8 @@ class CheckpointFeed:
         steps = self.commits(monitor.last_order(self._group))
         monitor.observe_commits(self._group, steps, now_ms, source=repr(self))
 
-    def commits(self, known: int) -> list[GroupCommit]:
-        """Return the steps after batch ``known``, oldest first.
+    def commits(self, newest_batch_id: int) -> list[GroupCommit]:
+        """Return the steps after batch ``newest_batch_id``, oldest first.
 
         Raises:
             InputError: there is no query checkpoint.
@@ -216,7 +216,7 @@ class CheckpointFeed:
         """
         try:
             finished = list(finished_batches(self._names("offsets"), self._names("commits")))
-            new = [batch_id for batch_id in finished[: self._batches] if batch_id > known]
+            new = [batch_id for batch_id in finished[: self._batches] if batch_id > newest_batch_id]
             return [step for batch_id in reversed(new) if (step := self._step(batch_id))]
         except OSError as error:
             problem = f"query checkpoint {self._directory} cannot be read: {error.strerror}"
@@ -251,14 +251,14 @@ class RecordFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Count what changed since the last round, the shortest ranges first."""
-        left = self._limit_bytes
+        left_bytes = self._limit_bytes
         counted: dict[Unread, int] = {}
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
             size = unread.end - unread.begin
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
-            elif size <= left:
-                left -= size
+            elif size <= left_bytes:
+                left_bytes -= size
                 if (count := self._count(unread)) is not None:
                     counted[unread] = count
         self._counted = counted
@@ -285,7 +285,9 @@ class OpenStates(Protocol):
     """What is open in each journal of a query, as far as its files were read."""
 
     def refresh(
-        self, position: JournalOffsets, each: Callable[[Callable[[str], Any], Iterable[str]], dict[str, Any]]
+        self,
+        position: JournalOffsets,
+        map_journals: Callable[[Callable[[str], Any], Iterable[str]], dict[str, Any]],
     ) -> None:
         """Read the files of journals that moved."""
 
@@ -403,12 +405,12 @@ class ShardFeed:
         self, monitor: Monitor, spec: pc.ShardSpec, read_through: Mapping[str, int] | None, now_ms: int
     ) -> None:
         steps: list[GroupCommit] = []
-        group, known = self._group(spec.id), self._seen.setdefault(spec.id, {})
-        at = known if read_through is None else reached(spec, read_through)
-        if at != known:
+        group, seen = self._group(spec.id), self._seen.setdefault(spec.id, {})
+        at = seen if read_through is None else reached(spec, read_through)
+        if at != seen:
             self._seen[spec.id] = at
             order = monitor.last_order(group) + 1
-            if known:
+            if seen:
                 steps.append(GroupCommit(order, now_ms, at))
             else:
                 # What it did before is not known: it counts as level then, and is judged from there on.

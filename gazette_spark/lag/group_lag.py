@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.estimates import Age, StoredFragment
+from gazette_spark.lag.estimates import Age, TimedFragment
 from gazette_spark.lag.rules import GroupStatus, PartitionStatus
 
 UNKNOWN_AGE = Age()
@@ -16,7 +16,7 @@ UNKNOWN_AGE = Age()
 class JournalStore:
     """Stored fragments of a journal, and their retention."""
 
-    fragments: Sequence[StoredFragment] = ()
+    fragments: Sequence[TimedFragment] = ()
     retention_ms: int | None = None
     """Fragments older than this may be pruned; None: no retention limit."""
 
@@ -235,5 +235,5 @@ NO_ALARMS = Alarms()
 
 def _largest(values: Sequence[int | None]) -> int | None:
     """Return the largest value; None if one is unknown, or there is none."""
-    known = [value for value in values if value is not None]
-    return max(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return max(numbers) if numbers and len(numbers) == len(values) else None

@@ -21,7 +21,7 @@ import numpy as np
 
 from gazette_spark.errors import InputError, OptionError
 from gazette_spark.lag.columns import MAX_TIME_MS, WindowColumns, evaluate_columns, joined_cells
-from gazette_spark.lag.rings import BrokerRing, CommitRing, Outcome
+from gazette_spark.lag.rings import BrokerRing, CommitRing, RingOutcome
 from gazette_spark.lag.rules import GroupStatus, OffsetCommit, PartitionWindow, Thresholds, evaluate_group
 
 MAX_INT64 = 2**63 - 1
@@ -118,7 +118,7 @@ class History:
         *,
         partition_count: int,
         timestamp_ms: int = 0,
-    ) -> Outcome:
+    ) -> RingOutcome:
         """Store a write head as the newest. It is not compared with the one before.
 
         Raises:
@@ -127,7 +127,7 @@ class History:
         """
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         _check_offset(offset)
         _check_int64("timestamp", timestamp_ms)
         rings = cluster_state.heads.get(topic, [])
@@ -140,19 +140,19 @@ class History:
         rings += [BrokerRing(self.options.intervals) for _ in range(count - len(rings))]
         rings[partition].add(offset, timestamp_ms)
         cluster_state.heads[topic] = rings
-        return Outcome.STORED
+        return RingOutcome.STORED
 
     def add_past_head(
         self, cluster: str, topic: str, partition: int, offset: int, timestamp_ms: int
-    ) -> Outcome:
+    ) -> RingOutcome:
         """Store an earlier write head of a partition whose newest one is known. Burrow lacks this."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         if cluster_state.head(topic, partition) is None:
-            return Outcome.NO_BROKER_OFFSET
+            return RingOutcome.NO_BROKER_OFFSET
         cluster_state.heads[topic][partition].add_past(offset, timestamp_ms)
-        return Outcome.STORED
+        return RingOutcome.STORED
 
     def add_consumer_offset(
         self,
@@ -165,7 +165,7 @@ class History:
         order: int,
         timestamp_ms: int,
         now_ms: int,
-    ) -> Outcome:
+    ) -> RingOutcome:
         """Store a commit where its order belongs.
 
         Args:
@@ -206,7 +206,7 @@ class History:
         timestamp_ms: int,
         now_ms: int,
         head: int | None,
-    ) -> Outcome:
+    ) -> RingOutcome:
         """Store a commit from before anybody looked; see :meth:`add_consumer_offset`. Burrow lacks this.
 
         Its lag is that to ``head``, the write head its committer saw; None if that is not known.
@@ -216,13 +216,13 @@ class History:
             _check_int64(name, number)
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         if timestamp_ms < self._oldest_ms(now_ms):
-            return Outcome.EXPIRED
+            return RingOutcome.EXPIRED
         if not self.options.accepts(group):
-            return Outcome.GROUP_REFUSED
+            return RingOutcome.GROUP_REFUSED
         if cluster_state.head(topic, partition) is None:
-            return Outcome.NO_BROKER_OFFSET
+            return RingOutcome.NO_BROKER_OFFSET
         group_state = cluster_state.groups.setdefault(group, _Group())
         place = self._partition(cluster_state, group_state, topic, partition)
         assert place.commits is not None
@@ -234,49 +234,49 @@ class History:
 
     def add_consumer_owner(
         self, cluster: str, group: str, topic: str, partition: int, *, owner: str, client_id: str = ""
-    ) -> Outcome:
+    ) -> RingOutcome:
         """Note who reads a partition. The group is made if it is new, even if the partition is not known."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         if not self.options.accepts(group):
-            return Outcome.GROUP_REFUSED
+            return RingOutcome.GROUP_REFUSED
         group_state = cluster_state.groups.setdefault(group, _Group())
         if cluster_state.head(topic, partition) is None:
-            return Outcome.NO_BROKER_OFFSET
+            return RingOutcome.NO_BROKER_OFFSET
         place = self._partition(cluster_state, group_state, topic, partition)
         place.owner, place.client_id = owner, client_id
-        return Outcome.STORED
+        return RingOutcome.STORED
 
-    def delete_topic(self, cluster: str, topic: str) -> Outcome:
+    def delete_topic(self, cluster: str, topic: str) -> RingOutcome:
         """Forget a topic, its write heads and what all groups committed of it. The groups stay."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         for group in cluster_state.groups.values():
             group.topics.pop(topic, None)
         cluster_state.heads.pop(topic, None)
-        return Outcome.STORED
+        return RingOutcome.STORED
 
-    def delete_partition(self, cluster: str, topic: str, partition: int) -> Outcome:
+    def delete_partition(self, cluster: str, topic: str, partition: int) -> RingOutcome:
         """Forget a partition's write heads and commits; its number stays taken. Burrow lacks this."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         for group in cluster_state.groups.values():
             if partition < len(partitions := group.topics.get(topic, [])):
                 partitions[partition] = _Partition()
         if partition < len(rings := cluster_state.heads.get(topic, [])):
             rings[partition] = BrokerRing(self.options.intervals)
-        return Outcome.STORED
+        return RingOutcome.STORED
 
-    def delete_group(self, cluster: str, group: str) -> Outcome:
+    def delete_group(self, cluster: str, group: str) -> RingOutcome:
         """Forget a group; done also if the group does not exist."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
-            return Outcome.UNKNOWN_CLUSTER
+            return RingOutcome.UNKNOWN_CLUSTER
         cluster_state.groups.pop(group, None)
-        return Outcome.STORED
+        return RingOutcome.STORED
 
     def fetch_clusters(self) -> list[str]:
         """Return the names of the clusters."""

@@ -18,7 +18,7 @@ FIELDS = 5
 """Integers a commit: order, offset, timestamp, time of observation, lag."""
 
 
-class Outcome(StrEnum):
+class RingOutcome(StrEnum):
     """Outcome of a request to store."""
 
     STORED = "stored"
@@ -108,7 +108,7 @@ class CommitRing:
         """Return whether a commit of that order would be appended."""
         return not self._cells or self._cells[-FIELDS] < order
 
-    def add(self, commit: OffsetCommit, order: int, min_distance_ms: int) -> Outcome:
+    def add(self, commit: OffsetCommit, order: int, min_distance_ms: int) -> RingOutcome:
         """Put a commit where its order belongs.
 
         Args:
@@ -122,9 +122,9 @@ class CommitRing:
         at = bisect_left(orders, order)
         full = len(orders) == self._slots
         if full and at == 0:
-            return Outcome.TOO_OLD
+            return RingOutcome.TOO_OLD
         if at < len(orders) and orders[at] == order:
-            return Outcome.KNOWN
+            return RingOutcome.KNOWN
         late = not self.is_newest(order)
         cells = array("q", self._encode(commit, order, late=late))
         # In a full ring a late commit that only the oldest precedes takes the oldest's slot. The slot before
@@ -133,11 +133,11 @@ class CommitRing:
         if at > 0 and not replaces_oldest and self._distance_ms(at - 1, commit) < min_distance_ms:
             cells[2] = self._cells[(at - 1) * FIELDS + 2]
             self._cells[(at - 1) * FIELDS : at * FIELDS] = cells
-            return Outcome.MERGED
+            return RingOutcome.MERGED
         self._cells[at * FIELDS : at * FIELDS] = cells
         if full:
             del self._cells[:FIELDS]
-        return Outcome.INSERTED if late else Outcome.APPENDED
+        return RingOutcome.INSERTED if late else RingOutcome.APPENDED
 
     def _distance_ms(self, before: int, commit: OffsetCommit) -> int:
         return commit.timestamp_ms - self._cells[before * FIELDS + 2]

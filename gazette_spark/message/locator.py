@@ -364,7 +364,7 @@ class ProtobufField:
 
     def _find(self, record: bytes) -> tuple[int, int] | None:
         """Return where the field is, tag and all: the last one, as for protobuf, unless it is empty."""
-        found = None
+        span = None
         try:
             for number, wire_type, begin, value, end in _wire_fields(record):
                 if number != self.number:
@@ -372,10 +372,10 @@ class ProtobufField:
                 if wire_type != _BYTES or end - value not in (0, 16):
                     what = f"field {number} is not a UUID of 16 bytes"
                     raise MessageError(f"{what}, in a message that begins with {_shown(record)}")
-                found = (begin, end) if end > value else None
+                span = (begin, end) if end > value else None
         except IndexError:
             raise MessageError(f"not a protobuf message: {_shown(record)}") from None
-        return found
+        return span
 
 
 def _wire_fields(record: bytes) -> Iterator[tuple[int, int, int, int, int]]:

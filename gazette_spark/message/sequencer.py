@@ -102,7 +102,7 @@ class _Sequence:
     """Inclusive: largest clock of the open transaction, or the clock that committed it. Never below
     ``min``."""
     begin: int = NO_OFFSET
-    entries: deque[_Entry] = field(default_factory=deque)
+    entries: deque[_RingEntry] = field(default_factory=deque)
     """Its messages in the ring, oldest first."""
 
     def close(self, clock: int) -> None:
@@ -113,7 +113,7 @@ class _Sequence:
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _RingEntry:
     """An occupied place of the ring."""
 
     envelope: Envelope
@@ -143,7 +143,7 @@ class Sequencer:
         }
         """In the order in which the producers wrote last: a checkpoint forgets from the front."""
         self._pending: set[_Sequence] = set()
-        self._ring: list[_Entry | None] = [None] * max(1, ring_messages)
+        self._ring: list[_RingEntry | None] = [None] * max(1, ring_messages)
         self._ring_head = 0
         self._emit: _Sequence | None = None
         """The sequence that is being delivered."""
@@ -391,7 +391,7 @@ class Sequencer:
         return SequencerCheckpoint(dict(self._offsets), states)
 
     def _add_to_ring(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
-        entry = _Entry(envelope, clock, sequence)
+        entry = _RingEntry(envelope, clock, sequence)
         self._ring[self._ring_head] = entry
         sequence.entries.append(entry)
         self._ring_head = (self._ring_head + 1) % len(self._ring)

@@ -78,24 +78,24 @@ class _JsonReader:
         if not len(block):
             return _none(0)
         record = block.record(0)
-        found = self._at_begin.match(record)
-        if found is not None:
-            self._prefix = found[0]
+        first_member = self._at_begin.match(record)
+        if first_member is not None:
+            self._prefix = first_member[0]
         elif (last := self._at_end.search(record, max(0, len(record) - MAX_TAIL))) is not None:
             self._around = last[1], last[2]
-        texts, there = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
-        there &= texts[:, UUID_TEXT_BYTES] == _QUOTE
-        return _completed(split_texts(texts[:, :UUID_TEXT_BYTES], there), block, self._of_last_member)
+        texts, at_place = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
+        at_place &= texts[:, UUID_TEXT_BYTES] == _QUOTE
+        return _completed(split_texts(texts[:, :UUID_TEXT_BYTES], at_place), block, self._of_last_member)
 
     def _of_last_member(self, block: Block) -> UuidColumns:
         if self._around is None:
             return self._parsed(block)
         before, after = self._around
-        rows, there = _rows_before_end(block, len(before) + UUID_TEXT_BYTES + len(after))
+        rows, at_place = _rows_before_end(block, len(before) + UUID_TEXT_BYTES + len(after))
         texts = rows[:, len(before) : len(before) + UUID_TEXT_BYTES]
-        there &= (rows[:, : len(before)] == np.frombuffer(before, np.uint8)).all(axis=1)
-        there &= (rows[:, len(before) + UUID_TEXT_BYTES :] == np.frombuffer(after, np.uint8)).all(axis=1)
-        return _completed(split_texts(texts, there), block, self._parsed)
+        at_place &= (rows[:, : len(before)] == np.frombuffer(before, np.uint8)).all(axis=1)
+        at_place &= (rows[:, len(before) + UUID_TEXT_BYTES :] == np.frombuffer(after, np.uint8)).all(axis=1)
+        return _completed(split_texts(texts, at_place), block, self._parsed)
 
     def _parsed(self, block: Block) -> UuidColumns:
         """Return the UUIDs of records that keep it anywhere."""
@@ -119,11 +119,11 @@ class _CsvReader:
             return _none(0)
         if self._index:
             return self._parsed(block)
-        texts, there = _rows_behind(block, b"", UUID_TEXT_BYTES)
+        texts, at_place = _rows_behind(block, b"", UUID_TEXT_BYTES)
         after = np.minimum(block.starts + UUID_TEXT_BYTES, len(block.data) - 1)
         separated = np.frombuffer(block.data, np.uint8)[after] == ord(self._separator)
-        there &= separated | (block.ends - block.starts == UUID_TEXT_BYTES)
-        return _completed(split_texts(texts, there), block, self._parsed)
+        at_place &= separated | (block.ends - block.starts == UUID_TEXT_BYTES)
+        return _completed(split_texts(texts, at_place), block, self._parsed)
 
     def _parsed(self, block: Block) -> UuidColumns:
         if self._parser is None:
@@ -144,8 +144,8 @@ class _ProtobufReader:
     def uuids(self, block: Block) -> UuidColumns:
         if not len(block):
             return _none(0)
-        octets, there = _rows_behind(block, self._prefix, 16)
-        return _completed(split_octets(octets, there), block, self._one_by_one)
+        octets, at_place = _rows_behind(block, self._prefix, 16)
+        return _completed(split_octets(octets, at_place), block, self._one_by_one)
 
     def _one_by_one(self, block: Block) -> UuidColumns:
         stamps = [self._one(block.record(index)) for index in range(len(block))]
@@ -170,32 +170,32 @@ def _rows_behind(
     """Return ``width`` bytes of each record behind a prefix, and which records have these and the prefix."""
     octets = np.frombuffer(block.data, np.uint8)
     size = len(prefix) + width
-    there = block.ends - block.starts >= size
+    complete = block.ends - block.starts >= size
     rows = np.zeros((len(block), size), np.uint8)
-    if there.any():
+    if complete.any():
         windows = np.lib.stride_tricks.sliding_window_view(octets, size)
-        rows[there] = windows[block.starts[there]]
+        rows[complete] = windows[block.starts[complete]]
     if prefix:
-        there &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
-    return rows[:, len(prefix) :], there
+        complete &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+    return rows[:, len(prefix) :], complete
 
 
 def _rows_before_end(block: Block, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """Return the last ``width`` bytes of each record, and which records have as many."""
-    there = block.ends - block.starts >= width
+    complete = block.ends - block.starts >= width
     rows = np.zeros((len(block), width), np.uint8)
-    if there.any():
+    if complete.any():
         windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
-        rows[there] = windows[block.ends[there] - width]
-    return rows, there
+        rows[complete] = windows[block.ends[complete] - width]
+    return rows, complete
 
 
-def _completed(columns: UuidColumns, block: Block, others: _Others) -> UuidColumns:
+def _completed(columns: UuidColumns, block: Block, fallback: _Fallback) -> UuidColumns:
     """Return the columns, with those of records that have none from another reader."""
     missing = np.flatnonzero(~columns.valid)
     if not len(missing):
         return columns
-    _put(columns, missing, others(block if len(missing) == len(block) else block.only(~columns.valid)))
+    _put(columns, missing, fallback(block if len(missing) == len(block) else block.only(~columns.valid)))
     return columns
 
 
@@ -204,7 +204,7 @@ def _put(columns: UuidColumns, rows: Positions, uuids: UuidColumns) -> None:
     columns.flags[rows], columns.valid[rows] = uuids.flags, uuids.valid
 
 
-class _Others(Protocol):
+class _Fallback(Protocol):
     def __call__(self, block: Block, /) -> UuidColumns: ...
 
 
@@ -213,18 +213,18 @@ def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) 
     # It takes long to load, and records that keep the UUID in front do without.
     import pyarrow.compute as pc
 
-    found, offsets = [], []
+    columns, offsets = [], []
     for record_batch in parser.record_batches([block]):
         column = record_batch.column(record_batch.schema.names.index(path[0]))
         for name in path[1:]:
             column = pc.struct_field(column, name)
-        found.append(column)
+        columns.append(column)
         offsets.append(record_batch.column(record_batch.schema.names.index(OFFSET)))
-    if not found:
+    if not columns:
         return _none(len(block))
-    uuids = split_uuids(pa.concat_arrays(found))
+    uuids = split_uuids(pa.concat_arrays(columns))
     # int64 without nulls: the buffer is the values.
-    every_offset = np.concatenate([np.frombuffer(each.buffers()[1], np.int64) for each in offsets])
+    every_offset = np.concatenate([np.frombuffer(column.buffers()[1], np.int64) for column in offsets])
     rows: Positions = np.searchsorted(block.offsets, every_offset)
     every = _none(len(block))
     _put(every, rows, uuids)

@@ -80,8 +80,8 @@ class _Above:
     delete: bool = False
 
 
-def _changes(found: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
-    node = sv.as_mapping(found, where, _KEYS)
+def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
+    node = sv.as_mapping(value, where, _KEYS)
     name = sv.read_text(node.get("name"), f"{where}.name")
     if not name.startswith(above.name):
         raise ProtocolError(

@@ -48,10 +48,10 @@ def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]
     """Return ``value`` if it is a mapping with no other keys than ``keys``, none for null."""
     if not isinstance(value, dict | None):
         raise ProtocolError(where, f"must be a mapping, got {shown(value)}")
-    known = list(keys)
+    expected = list(keys)
     for key in value or ():
-        if key not in known:
-            raise ProtocolError(where, f"unknown key {shown(key)}; known are {', '.join(known)}")
+        if key not in expected:
+            raise ProtocolError(where, f"unknown key {shown(key)}; known are {', '.join(expected)}")
     return value or {}
 
 

@@ -88,20 +88,20 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
         RecordError: the payload is not a record, or has no UUID.
     """
     try:
-        found = LogEntry.FromString(payload)
+        entry = LogEntry.FromString(payload)
     except DecodeError as error:
         raise RecordError(journal, begin, f"it is no replicated_log.LogEntry: {error}") from error
-    if len(found.uuid) != 16:
-        raise RecordError(journal, begin, f"its uuid has {len(found.uuid)} bytes, not 16")
+    if len(entry.uuid) != 16:
+        raise RecordError(journal, begin, f"its uuid has {len(entry.uuid)} bytes, not 16")
     content: bytes | Checkpoint | None = None
-    match found.WhichOneof("content"):
+    match entry.WhichOneof("content"):
         case "entry":
-            content = found.entry
+            content = entry.entry
         case "checkpoint":
             # The place where it is counts, whatever its writer took that to be.
-            content = Checkpoint(lastEntryOffset=found.checkpoint.lastEntryOffset, nextEntryOffset=end)
-    stamp = uuid.UUID(bytes=found.uuid)
-    return Record(begin, end, stamp, found.earliestOffset, content, found.version)
+            content = Checkpoint(lastEntryOffset=entry.checkpoint.lastEntryOffset, nextEntryOffset=end)
+    stamp = uuid.UUID(bytes=entry.uuid)
+    return Record(begin, end, stamp, entry.earliestOffset, content, entry.version)
 
 
 class FrameBuffer:

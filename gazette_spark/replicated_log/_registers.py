@@ -85,13 +85,13 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
         InvalidVersionError: the log is at another version.
         LogFencedError: another writer has taken the log over.
     """
-    mine = tried and current.author == change.author
+    is_ours = tried and current.author == change.author
     if change.asked is not None and current.number != change.asked:
-        if mine and current.number == change.asked + 1:
+        if is_ours and current.number == change.asked + 1:
             return Step.FIND
         raise InvalidVersionError(journal, change.asked, current.number)
     if current.author != change.replaces:
-        if mine and change.asked is None:
+        if is_ours and change.asked is None:
             return Step.FIND
         raise LogFencedError(journal, current.author)
     if change.restored is not None and current.version not in (None, change.restored):

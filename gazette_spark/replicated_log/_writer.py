@@ -134,7 +134,7 @@ Build = Callable[[uuid.UUID, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RecordSpan:
     """The place of a record, ``[begin, end)``."""
 
     begin: int
@@ -370,7 +370,7 @@ class Writer:
             head = min(head, listed.fragment.begin)
         return NO_ENTRY
 
-    def _claim_with(self, data: Bytes, deadline: float) -> Span | None:
+    def _claim_with(self, data: Bytes, deadline: float) -> RecordSpan | None:
         """Take the log over by an entry; None: it is taken over already, and the entry not appended."""
         if not self._claiming.acquire(timeout=self._left_s(deadline)):
             problem = "the take-over by another thread is not acknowledged; the entry was not appended"
@@ -384,7 +384,7 @@ class Writer:
         finally:
             self._claiming.release()
 
-    def _claim(self, build: Build, deadline: float, *, restored: int | None = None) -> Span | None:
+    def _claim(self, build: Build, deadline: float, *, restored: int | None = None) -> RecordSpan | None:
         if self._claimed and restored is None:
             self._check_author(self._barrier(deadline).registers)
             return None
@@ -398,11 +398,11 @@ class Writer:
 
     def _done(self, started: AsyncAppend) -> None:
         if started.exception() is None:
-            self._note(Span(*started.span), is_entry=True)
+            self._note(RecordSpan(*started.span), is_entry=True)
         # The last step: then a checkpoint may begin.
         self._gate.leave()
 
-    def _note(self, span: Span, *, is_entry: bool) -> None:
+    def _note(self, span: RecordSpan, *, is_entry: bool) -> None:
         with self._lock:
             self._acknowledged = max(self._acknowledged, span.end)
             if is_entry:
@@ -415,7 +415,7 @@ class Writer:
 
     def _change(
         self, build: Build, deadline: float, *, asked: int | None = None, restored: int | None = None
-    ) -> Span | None:
+    ) -> RecordSpan | None:
         """Append a record once that changes the registers; None: they name this writer already.
 
         An append may be done although its answer is lost. Other appends are simply retried, and readers drop
@@ -472,16 +472,16 @@ class Writer:
                 # Brokers that lost the registers take any check for a match, and would let two writers
                 # append.
                 self._check_author(result.registers)
-                self._note(Span(result.begin, result.end), is_entry=False)
-                return Span(result.begin, result.end)
+                self._note(RecordSpan(result.begin, result.end), is_entry=False)
+                return RecordSpan(result.begin, result.end)
             attempt += 1
 
-    def _find(self, stamp: uuid.UUID, begin: int, end: int) -> Span | None:
+    def _find(self, stamp: uuid.UUID, begin: int, end: int) -> RecordSpan | None:
         """Return the place of a record that an append without an answer has put somewhere."""
         for record in read_records(self._client, self.journal, begin, end):
             if record.stamp == stamp:
-                self._note(Span(record.begin, record.end), is_entry=False)
-                return Span(record.begin, record.end)
+                self._note(RecordSpan(record.begin, record.end), is_entry=False)
+                return RecordSpan(record.begin, record.end)
         return None
 
     def _barrier(self, deadline: float) -> AppendResult:

@@ -13,7 +13,7 @@ import pytest
 
 from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, Monitor, Thresholds
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
-from gazette_spark.lag.estimates import StoredFragment
+from gazette_spark.lag.estimates import TimedFragment
 from gazette_spark.lag.group_lag import JournalStore
 from gazette_spark.lag.server import LagService
 from gazette_spark.query_progress import JournalTransactions, OpenTransaction
@@ -149,7 +149,7 @@ def restarted() -> Monitor:
             steps = [query.commit(each) for each in minutes if each <= query.last]
             monitor.observe_commits(query.name, steps, now_ms, source=query.name)
         monitor.observe_round(now_ms)
-    stored = [StoredFragment(0, 10**11, NOW_MS - 30 * MINUTE_MS)]
+    stored = [TimedFragment(0, 10**11, NOW_MS - 30 * MINUTE_MS)]
     monitor.observe_stores({"shop/payments/3": JournalStore(stored, 240 * MINUTE_MS)})
     return monitor
 

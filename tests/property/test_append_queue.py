@@ -18,7 +18,7 @@ from gazette_spark.client._append.queue import (
     Await,
     BufferTarget,
     Limits,
-    Outcome,
+    Resolve,
     Send,
 )
 from gazette_spark.errors import (
@@ -76,7 +76,7 @@ class World:
         self.seen: list[AppendBatch] = []
         self.serial = 0
 
-    def carry_out(self, outcome: Outcome) -> None:
+    def carry_out(self, outcome: Resolve) -> None:
         """Do what the shell does."""
         for spool in outcome.freed:
             spool.close()
@@ -170,7 +170,7 @@ class World:
             case Await(batch):
                 for each in batch.dependencies:
                     each.add_done_callback(partial(self.dependency_done, batch))
-            case Outcome() as outcome:
+            case Resolve() as outcome:
                 self.carry_out(outcome)
 
     def answer(self, number: int) -> None:

@@ -22,9 +22,9 @@ from gazette_spark._verify.gap_reads import gone_of, skipping_scan
 from gazette_spark._verify.journal_source import PlannedRange
 from gazette_spark._verify.parts import GONE, SHARED, Bins, Part, Totals, first_difference, parts_of, unequal
 from gazette_spark._verify.tiling import (
+    CommittedSpan,
     CoveredRange,
     Difference,
-    Span,
     Stored,
     Tiling,
     check_contiguous,
@@ -270,7 +270,7 @@ def span_lists() -> st.SearchStrategy[list[int]]:
 def covered_ranges(draw: st.DrawFn) -> tuple[CoveredRange, list[tuple[int, int]]]:
     """A covered range, whose first entries may be cleaned up, and bytes of it that are gone."""
     edges = draw(span_lists())
-    spans = tuple(Span(low, high, version) for version, (low, high) in enumerate(pairwise(edges)))
+    spans = tuple(CommittedSpan(low, high, version) for version, (low, high) in enumerate(pairwise(edges)))
     start = draw(st.integers(0, edges[0]))
     claim = CoveredRange("app", 0, NAME, start, edges[-1], len(spans), spans, adopted=draw(st.booleans()))
     lost = draw(span_lists())

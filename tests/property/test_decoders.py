@@ -31,7 +31,7 @@ from gazette_spark.broker.registry import JOURNALS
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.state import catalog_from_json
 from gazette_spark.consumer.application import JsonMessage
-from gazette_spark.consumer.examples.stream_sum import Chunk, Sum
+from gazette_spark.consumer.examples.stream_sum import StreamChunk, Sum
 from gazette_spark.consumer.recoverylog.hints import hints_from_bytes
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 from gazette_spark.consumer.stores.delta import document_of
@@ -224,7 +224,7 @@ DECODERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         ['{"_meta":{"uuid":"00000000-0000-1000-8000-000000000000"},"a":1}'],
     ),
     "chunk": (
-        lambda text: Chunk.parse(pb.JournalSpec(name="a"), _bytes(text)),
+        lambda text: StreamChunk.parse(pb.JournalSpec(name="a"), _bytes(text)),
         ['{"UUID":"00000000-0000-1000-8000-000000000000","ID":[1],"SeqNo":1,"Data":"AA=="}'],
     ),
     "sum": (

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import Client
 from gazette_spark.consumer import JsonStore, Shard, shard_spec
-from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Chunk, StreamSum
+from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, StreamChunk, StreamSum
 from gazette_spark.consumer.shard_yaml import format_shard_yaml
 from gazette_spark.failpoints import FailpointError
 from gazette_spark.message import ACK_TXN, Clock, Envelope, Publisher, build_uuid, new_producer_id
@@ -59,9 +59,9 @@ class Mortal(StreamSum):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def acknowledgement() -> Chunk:
+def acknowledgement() -> StreamChunk:
     """Return a message that means nothing."""
-    return Chunk(bytes(16), 0, b"", build_uuid(new_producer_id(), Clock.at(time.time_ns()), ACK_TXN))
+    return StreamChunk(bytes(16), 0, b"", build_uuid(new_producer_id(), Clock.at(time.time_ns()), ACK_TXN))
 
 
 def make_shards(client: Client) -> list[pc.ShardSpec]:

@@ -81,11 +81,11 @@ def _snapshot(
         yield response
 
 
-def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
+def _route(routes: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
     """Return the route of the slots, made once: journals are many, sets of members few."""
-    if slots not in known:
-        known[slots] = make_route(slots)
-    return known[slots]
+    if slots not in routes:
+        routes[slots] = make_route(slots)
+    return routes[slots]
 
 
 def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: ServedCall) -> pb.ApplyResponse:

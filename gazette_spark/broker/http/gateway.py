@@ -242,16 +242,16 @@ class Gateway:
     # -- JSON.
 
     def _post(self, exchange: Exchange) -> None:
-        known: dict[str, tuple[Capability, type[Message], Any]] = {
+        methods: dict[str, tuple[Capability, type[Message], Any]] = {
             "/v1/journals/list": (Capability.LIST, pb.ListRequest, list_journals),
             "/v1/journals/read": (Capability.READ, pb.ReadRequest, read),
         }
         path = exchange.path
-        if path not in known or exchange.query:
+        if path not in methods or exchange.query:
             status = HTTPStatus.NOT_IMPLEMENTED if path.startswith("/v1/") else HTTPStatus.BAD_REQUEST
             _json_error(exchange, status, _UNIMPLEMENTED_CODE, f"POST {path} is not served")
             return
-        needed, kind, serve = known[path]
+        needed, kind, serve = methods[path]
         try:
             claims = self._service.authorizer.authorize(exchange.headers.get("authorization"), needed)
             request = json_format.Parse(exchange.body(MAX_JSON_BYTES), kind(), ignore_unknown_fields=True)

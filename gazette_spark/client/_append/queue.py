@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from gazette_spark.client._append.append import AppendOptions, AppendResult
 from gazette_spark.client._append.futures import AsyncOperation, OpFuture, OpFutures
-from gazette_spark.client._append.spool import Spool
+from gazette_spark.client._append.spool import AppendSpool
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import (
     AppendWaitError,
@@ -120,7 +120,7 @@ class AppendBatch:
     options: AppendOptions
     dependencies: OpFutures
     operation: BatchOperation
-    spool: Spool = field(default_factory=Spool)
+    spool: AppendSpool = field(default_factory=AppendSpool)
     size: int = 0
     """Bytes that are in it, or about to be."""
     writers: int = 0
@@ -181,16 +181,16 @@ class Await:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Resolve:
     """Resolve the operations of ``ended`` with ``error`` or ``result``, close the spools ``freed``."""
 
     ended: list[AppendBatch] = field(default_factory=list)
     error: BaseException | None = None
     result: AppendResult | None = None
-    freed: list[Spool] = field(default_factory=list)
+    freed: list[AppendSpool] = field(default_factory=list)
 
 
-Work: TypeAlias = Send | Await | Outcome
+Work: TypeAlias = Send | Await | Resolve
 
 
 def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures, limits: Limits) -> bool:
@@ -346,7 +346,7 @@ class AppendQueue:
             spool = batch.spool
             self._count(batch, (len(spool), len(spool.memory), spool.on_disk))
 
-    def leave(self, batch: AppendBatch, *, keep: bool) -> Outcome:
+    def leave(self, batch: AppendBatch, *, keep: bool) -> Resolve:
         """End a writer's turn: its bytes stay, or the caller has taken them back."""
         batch.writing = False
         if batch.ended:
@@ -355,7 +355,7 @@ class AppendQueue:
         self.recount(batch)
         if batch.journal_queue.batches[0] is batch:
             self._enqueue(batch.journal_queue)
-        return Outcome()
+        return Resolve()
 
     def take(self, now: float) -> Work | None:  # noqa: C901 - two loops, told in order
         """Return the next step, or None: nothing to do until ``next_due`` or another call."""
@@ -408,10 +408,10 @@ class AppendQueue:
             return Send(batch, max(retry.MARGIN_S, min(left_s, attempt_timeout_s(left_s, batch.size))))
         return None
 
-    def dependency_done(self, batch: AppendBatch, error: BaseException | None) -> Outcome:
+    def dependency_done(self, batch: AppendBatch, error: BaseException | None) -> Resolve:
         """Record that one of a batch's dependencies has ended."""
         if batch.ended:
-            return Outcome()
+            return Resolve()
         if error is not None:
             # Later appends were written in the belief that this one comes before them, so they fail too.
             failure = DependencyError(batch.journal_queue.journal, str(error) or type(error).__name__)
@@ -421,9 +421,9 @@ class AppendQueue:
         if batch.waits_for == 0:
             batch.due = 0.0
             self._go_on(batch.journal_queue)
-        return Outcome()
+        return Resolve()
 
-    def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
+    def sent(self, batch: AppendBatch, result: AppendResult) -> Resolve:
         """Record that a batch was appended."""
         batch.sending = False
         self.last_error = None
@@ -431,7 +431,7 @@ class AppendQueue:
             return self._free([batch])
         return self._end_first(batch.journal_queue, result=result)
 
-    def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
+    def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Resolve:
         """Record that a try failed: the batch is tried again, or its journal queue ends.
 
         A retry is never safe: where the connection broke, the broker may have committed the bytes, and
@@ -458,11 +458,11 @@ class AppendQueue:
             return self._fail(journal_queue, error)
         batch.attempt += 1
         self._wake_at(batch, now + wait_s)
-        return Outcome()
+        return Resolve()
 
-    def fail_all(self, error: BaseException) -> Outcome:
+    def fail_all(self, error: BaseException) -> Resolve:
         """End all journal queues that have something to append."""
-        outcome = Outcome(error=error)
+        outcome = Resolve(error=error)
         for journal_queue in list(self.journal_queues.values()):
             if journal_queue.batches:
                 failed = self._fail(journal_queue, error)
@@ -490,7 +490,7 @@ class AppendQueue:
         *,
         result: AppendResult | None = None,
         error: BaseException | None = None,
-    ) -> Outcome:
+    ) -> Resolve:
         """End a journal's first batch alone; the next one is first now."""
         batch = journal_queue.batches.popleft()
         batch.ended = True
@@ -503,7 +503,7 @@ class AppendQueue:
         outcome.ended, outcome.result, outcome.error = [batch], result, error
         return outcome
 
-    def _fail(self, journal_queue: JournalQueue, error: BaseException) -> Outcome:
+    def _fail(self, journal_queue: JournalQueue, error: BaseException) -> Resolve:
         """End a journal's queue for good: all its batches fail, and so will all later appends.
 
         A later append that succeeded would be in the journal without those before it.
@@ -518,9 +518,9 @@ class AppendQueue:
         outcome.ended, outcome.error = ended, error
         return outcome
 
-    def _free(self, batches: list[AppendBatch]) -> Outcome:
+    def _free(self, batches: list[AppendBatch]) -> Resolve:
         """Count batches off, except those that a writer or sender still uses, which frees them itself."""
-        outcome = Outcome()
+        outcome = Resolve()
         for batch in batches:
             if not (batch.writing or batch.sending):
                 self._count(batch, (0, 0, False))

@@ -56,7 +56,7 @@ from gazette_spark.client._append.queue import (
     BufferTarget,
     JournalQueue,
     Limits,
-    Outcome,
+    Resolve,
     Send,
     Work,
 )
@@ -648,7 +648,7 @@ class AppendService:
                     case Await():
                         for dependency in work.batch.dependencies:
                             dependency.add_done_callback(partial(self._dependency_done, work.batch))
-                    case Outcome():
+                    case Resolve():
                         self._carry_out(work)
         except Exception as error:
             # A bug in this package. Go no further, and let nobody wait for what will not come.
@@ -665,7 +665,7 @@ class AppendService:
             while not self._stopped:
                 work = self._queue.take(self._clock())
                 if work is not None:
-                    if isinstance(work, Outcome):
+                    if isinstance(work, Resolve):
                         self._notice(work)
                     self._wake()
                     return work
@@ -678,7 +678,7 @@ class AppendService:
                 self._idle -= 1
         return None
 
-    def _send(self, work: Send) -> Outcome:
+    def _send(self, work: Send) -> Resolve:
         batch = work.batch
         with self._lock:
             self._begun[batch] = self._clock()
@@ -721,14 +721,14 @@ class AppendService:
             self._wake()
         self._carry_out(outcome)
 
-    def _notice(self, outcome: Outcome) -> None:
+    def _notice(self, outcome: Resolve) -> None:
         """Wake writers that wait for this outcome. The lock is held."""
         if outcome.freed:
             self._room.notify_all()
         if outcome.error is not None:
             self._wake_writers()
 
-    def _carry_out(self, outcome: Outcome) -> None:
+    def _carry_out(self, outcome: Resolve) -> None:
         """Do the queue's decisions. The lock is not held: callbacks may come back here."""
         for spool in outcome.freed:
             spool.close()

@@ -12,7 +12,7 @@ OpenFile = Callable[[], BinaryIO]
 """Opens the file bytes are spilled to: unbuffered, for writing and reading, gone once closed."""
 
 
-class Spool:
+class AppendSpool:
     """Bytes in order, the first of them perhaps on disk; can be read many times. For one thread at a time.
 
     ``memory`` is public, for ``AppendService`` extends it where every microsecond counts.
@@ -26,7 +26,7 @@ class Spool:
         self._file: BinaryIO | None = None
 
     def __repr__(self) -> str:
-        return f"Spool(memory={len(self.memory)}, disk_bytes={self.disk_bytes})"
+        return f"AppendSpool(memory={len(self.memory)}, disk_bytes={self.disk_bytes})"
 
     def __len__(self) -> int:
         return self.disk_bytes + len(self.memory)

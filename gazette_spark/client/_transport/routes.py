@@ -64,7 +64,7 @@ class RouteCache:
         self._ttl_s = ttl_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._routes: OrderedDict[str, _Entry] = OrderedDict()
+        self._routes: OrderedDict[str, _CachedRoute] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._routes)
@@ -93,13 +93,13 @@ class RouteCache:
                 return
             copy = pb.Route()
             copy.CopyFrom(route)
-            self._routes[item] = _Entry(copy, self._clock() + self._ttl_s)
+            self._routes[item] = _CachedRoute(copy, self._clock() + self._ttl_s)
             if len(self._routes) > self._size:
                 self._routes.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _CachedRoute:
     route: pb.Route
     expires_at: float
 

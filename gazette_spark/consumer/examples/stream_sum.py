@@ -53,7 +53,7 @@ def crc64(data: bytes, value: int = 0) -> int:
 
 
 @dataclass(slots=True)
-class Chunk:
+class StreamChunk:
     """A chunk of a stream, or an acknowledgement."""
 
     stream: bytes
@@ -65,7 +65,7 @@ class Chunk:
     stamp: uuid.UUID = NIL_UUID
 
     @classmethod
-    def parse(cls, spec: pb.JournalSpec, record: bytes) -> Chunk:
+    def parse(cls, spec: pb.JournalSpec, record: bytes) -> StreamChunk:
         """Return the chunk of a record."""
         try:
             fields = parse_json(record)
@@ -83,9 +83,9 @@ class Chunk:
         """Change the UUID."""
         self.stamp = stamp
 
-    def new_acknowledgement(self, journal: str) -> Chunk:  # The same in every journal.
+    def new_acknowledgement(self, journal: str) -> StreamChunk:  # The same in every journal.
         """Return a chunk of no stream."""
-        return Chunk(bytes(16), 0, b"")
+        return StreamChunk(bytes(16), 0, b"")
 
     def __bytes__(self) -> bytes:
         data = base64.b64encode(self.data).decode() if self.data else None
@@ -142,13 +142,13 @@ class StreamSum(Application[JsonStore]):
         """Keep number of chunks and sum of each open stream."""
         return shard.json_store(initial={})
 
-    def new_message(self, spec: pb.JournalSpec, record: bytes) -> Chunk:
+    def new_message(self, spec: pb.JournalSpec, record: bytes) -> StreamChunk:
         """Read a chunk."""
-        return Chunk.parse(spec, record)
+        return StreamChunk.parse(spec, record)
 
     def key_of(self, envelope: Envelope) -> str:
         """Return the stream: on Spark, different ones are summed in different tasks."""
-        assert isinstance(envelope.message, Chunk)
+        assert isinstance(envelope.message, StreamChunk)
         return envelope.message.stream.hex()
 
     def consume_message(
@@ -156,7 +156,7 @@ class StreamSum(Application[JsonStore]):
     ) -> None:
         """Add a chunk."""
         chunk = envelope.message
-        assert isinstance(chunk, Chunk)
+        assert isinstance(chunk, StreamChunk)
         if split_uuid(chunk.stamp)[2] == ACK_TXN:
             return
         stream = chunk.stream.hex()

@@ -94,7 +94,7 @@ def add_segment(segments: list[Segment], segment: Segment) -> None:
     Raises:
         ProtocolError: it contradicts one of the set.
     """
-    begin = bisect_left(segments, segment.first_seq_no, key=lambda each: each.first_seq_no)
+    begin = bisect_left(segments, segment.first_seq_no, key=lambda member: member.first_seq_no)
     if begin and (joined := _joined(segments[begin - 1], segment)) is not None:
         segment, begin = joined, begin - 1
         end = begin + 1

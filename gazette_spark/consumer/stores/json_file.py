@@ -106,7 +106,7 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     """
     offsets = {journal: source.read_through for journal, source in sorted(checkpoint.sources.items())}
     documents = (offsets, state, _to_json(checkpoint))
-    lines = [json.dumps(each, separators=(",", ":"), allow_nan=False) for each in documents]
+    lines = [json.dumps(document, separators=(",", ":"), allow_nan=False) for document in documents]
     content = SEALED + ("\n".join(lines) + "\n").encode()
     return content + seal_line(content)
 

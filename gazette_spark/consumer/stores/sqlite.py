@@ -284,9 +284,9 @@ class SqliteStore(_SqliteBase):
 
     def _commit_now(self, checkpoint: bytes, wait_for: tuple[OpFuture, ...]) -> None:
         try:
-            for each in wait_for:
-                each.exception()
-                if (error := failure_of(each)) is not None:
+            for dependency in wait_for:
+                dependency.exception()
+                if (error := failure_of(dependency)) is not None:
                     raise DependencyError(f"store {self.path}", str(error)) from error
             self._put(self._fence, checkpoint)
             self._connection.execute("COMMIT")

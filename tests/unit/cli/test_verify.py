@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gazette_spark._verify.tiling import CoveredRange, Difference, Span, Tiling
+from gazette_spark._verify.tiling import CommittedSpan, CoveredRange, Difference, Tiling
 from gazette_spark._verify.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main
@@ -110,7 +110,7 @@ def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
 
 def report(*ranges: ComparedRange) -> Report:
     """Return a report about a table of one journal."""
-    claim = CoveredRange("app", 0, "a/b", 0, 30, 1, (Span(0, 30, 1),))
+    claim = CoveredRange("app", 0, "a/b", 0, 30, 1, (CommittedSpan(0, 30, 1),))
     return Report("t", 1, "bytes", [Tiling("app", 1, (claim,), False, False)], list(ranges), {"a/b": 3})
 
 

@@ -10,7 +10,7 @@ from gazette_spark.lag.estimates import (
     MAX_SAMPLES,
     Age,
     HeadTimeline,
-    StoredFragment,
+    TimedFragment,
     catch_up_ms,
     lag_age,
     loss_in_ms,
@@ -45,13 +45,13 @@ def test_what_was_there_before_the_first_look_is_at_least_as_old() -> None:
 
 def test_a_stored_fragment_says_more_than_a_late_look() -> None:
     """A byte was appended before its fragment was stored."""
-    fragments = [StoredFragment(0, 100, 400), StoredFragment(100, 200, 600)]
+    fragments = [TimedFragment(0, 100, 400), TimedFragment(100, 200, 600)]
     assert lag_age(120, 200, watched((1000, 200)), fragments, now_ms=10_000) == Age(9400, None)
 
 
 def test_clocks_that_differ_give_no_negative_age() -> None:
     """A store's clock may be ahead."""
-    assert lag_age(0, 9, HeadTimeline(), [StoredFragment(0, 9, 99_000)], now_ms=10_000) == Age(0, None)
+    assert lag_age(0, 9, HeadTimeline(), [TimedFragment(0, 9, 99_000)], now_ms=10_000) == Age(0, None)
 
 
 def test_a_head_that_goes_back_begins_anew() -> None:
@@ -115,7 +115,7 @@ def test_catching_up_takes_the_difference_of_speeds() -> None:
 
 def test_loss_is_when_the_first_unread_fragment_outlives_its_time() -> None:
     """Read in time, it is no loss; nor is one that was read before."""
-    fragments = [StoredFragment(0, 100, 1000), StoredFragment(100, 200, 2000), StoredFragment(200, 900, 3000)]
+    fragments = [TimedFragment(0, 100, 1000), TimedFragment(100, 200, 2000), TimedFragment(200, 900, 3000)]
     assert loss_in_ms(100, fragments, 10_000, 1000.0, now_ms=5000) is None
     assert loss_in_ms(100, fragments, 10_000, 50.0, now_ms=5000) == 8000
     assert loss_in_ms(100, fragments, 10_000, None, now_ms=5000) == 7000

@@ -10,7 +10,7 @@ import pytest
 
 from gazette_spark.errors import InputError, OptionError
 from gazette_spark.lag.history import MAX_PARTITIONS, History, HistoryOptions
-from gazette_spark.lag.rings import Outcome
+from gazette_spark.lag.rings import RingOutcome
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Status, Thresholds, evaluate_group
 
 NOW_MS = 1_000_000_500
@@ -37,7 +37,7 @@ def commit(
     topic: str = "shop/",
     partition: int = 0,
     cluster: str = "local",
-) -> Outcome:
+) -> RingOutcome:
     """Store a commit that is so old."""
     return history.add_consumer_offset(
         cluster, group, topic, partition, offset, order=order, timestamp_ms=NOW_MS - age_ms, now_ms=NOW_MS
@@ -68,7 +68,7 @@ def test_a_write_head_of_an_unknown_cluster_is_ignored() -> None:
     """Nothing becomes known by it."""
     history = History(HistoryOptions())
     added = history.add_broker_offset("other", "shop/", 0, 5, partition_count=1)
-    assert (added, history.fetch_clusters()) == (Outcome.UNKNOWN_CLUSTER, [])
+    assert (added, history.fetch_clusters()) == (RingOutcome.UNKNOWN_CLUSTER, [])
 
 
 def test_write_heads_are_a_ring_and_need_not_rise() -> None:
@@ -84,7 +84,7 @@ def test_a_topic_grows_and_never_shrinks() -> None:
     history = made()
     history.add_broker_offset("local", "shop/", 2, 7, partition_count=3)
     assert history.fetch_topic("local", "shop/") == [100, 7], "the one without a head is left out"
-    assert history.add_broker_offset("local", "shop/", 1, 8, partition_count=1) is Outcome.STORED
+    assert history.add_broker_offset("local", "shop/", 1, 8, partition_count=1) is RingOutcome.STORED
     assert history.fetch_topic("local", "shop/") == [100, 8, 7]
 
 
@@ -110,18 +110,18 @@ def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> No
 
 def test_a_commit_of_an_unknown_cluster_is_dropped() -> None:
     """A commit of an unknown cluster is dropped, whatever else is wrong with it."""
-    assert commit(made(), 5, 1, cluster="other", age_ms=10**12) is Outcome.UNKNOWN_CLUSTER
+    assert commit(made(), 5, 1, cluster="other", age_ms=10**12) is RingOutcome.UNKNOWN_CLUSTER
 
 
 @pytest.mark.parametrize(
     ("age_ms", "outcome"),
     [
-        pytest.param(60_500, Outcome.APPENDED, id="just young enough"),
-        pytest.param(60_501, Outcome.EXPIRED, id="a millisecond too old"),
-        pytest.param(-5_000, Outcome.APPENDED, id="from the future"),
+        pytest.param(60_500, RingOutcome.APPENDED, id="just young enough"),
+        pytest.param(60_501, RingOutcome.EXPIRED, id="a millisecond too old"),
+        pytest.param(-5_000, RingOutcome.APPENDED, id="from the future"),
     ],
 )
-def test_an_expired_commit_is_dropped(age_ms: int, outcome: Outcome) -> None:
+def test_an_expired_commit_is_dropped(age_ms: int, outcome: RingOutcome) -> None:
     """The limit is counted from the last whole second."""
     assert commit(made(expire_group_s=60), 5, 1, age_ms=age_ms) is outcome
 
@@ -144,9 +144,9 @@ def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[st
     history = made(**options)
     for group in ("app-1", "app-2", "test"):
         outcome = commit(history, 5, 1, group=group)
-        assert outcome is (Outcome.APPENDED if group in taken else Outcome.GROUP_REFUSED)
+        assert outcome is (RingOutcome.APPENDED if group in taken else RingOutcome.GROUP_REFUSED)
         owner = history.add_consumer_owner("local", group, "shop/", 0, owner="host")
-        assert owner is (Outcome.STORED if group in taken else Outcome.GROUP_REFUSED)
+        assert owner is (RingOutcome.STORED if group in taken else RingOutcome.GROUP_REFUSED)
     assert history.fetch_consumers("local") == taken
 
 
@@ -162,7 +162,7 @@ def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[st
 def test_a_commit_without_a_write_head_is_dropped(topic: str, partition: int) -> None:
     """A commit without a write head does not even make its group."""
     history = made(partition_count=2)
-    assert commit(history, 5, 1, topic=topic, partition=partition) is Outcome.NO_BROKER_OFFSET
+    assert commit(history, 5, 1, topic=topic, partition=partition) is RingOutcome.NO_BROKER_OFFSET
     assert history.fetch_consumers("local") == []
 
 
@@ -185,7 +185,7 @@ def test_partitions_are_made_as_many_as_the_topic_has() -> None:
 # Where a commit goes.
 
 
-def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[list[int | None], Outcome]:
+def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[list[int | None], RingOutcome]:
     """Store commits whose offsets are their orders; return the slots, and what became of the last one."""
     history = made(intervals=intervals)
     outcomes = [commit(history, order, order) for order in orders]
@@ -195,31 +195,31 @@ def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[l
 @pytest.mark.parametrize(
     ("orders", "slots", "outcome"),
     [
-        pytest.param([1], [None, None, None, 1], Outcome.APPENDED, id="first"),
-        pytest.param([1, 5], [None, None, 1, 5], Outcome.APPENDED, id="newer"),
-        pytest.param([1, 2, 3, 4, 5], [2, 3, 4, 5], Outcome.APPENDED, id="newer when full"),
-        pytest.param([2, 1], [None, None, 1, 2], Outcome.INSERTED, id="older, at a blank slot"),
-        pytest.param([3, 4, 5, 2], [2, 3, 4, 5], Outcome.INSERTED, id="older, at the last blank slot"),
-        pytest.param([1, 3, 2], [None, 1, 2, 3], Outcome.INSERTED, id="between"),
-        pytest.param([1, 3, 5, 7, 6], [3, 5, 6, 7], Outcome.INSERTED, id="between when full: oldest out"),
-        pytest.param([1, 3, 5, 7, 2], [2, 3, 5, 7], Outcome.INSERTED, id="in place of the oldest"),
-        pytest.param([3, 5, 7, 9, 2], [3, 5, 7, 9], Outcome.TOO_OLD, id="older than all when full"),
-        pytest.param([3, 5, 7, 9, 3], [3, 5, 7, 9], Outcome.TOO_OLD, id="the oldest again"),
-        pytest.param([3, 5, 7, 9, 7], [3, 5, 7, 9], Outcome.KNOWN, id="again when full"),
-        pytest.param([3, 5, 5], [None, None, 3, 5], Outcome.KNOWN, id="the newest again"),
-        pytest.param([3, 5, 3], [None, None, 3, 5], Outcome.KNOWN, id="again"),
-        pytest.param([2, 3, 1, 4, 5], [2, 3, 4, 5], Outcome.APPENDED, id="newer after an older"),
+        pytest.param([1], [None, None, None, 1], RingOutcome.APPENDED, id="first"),
+        pytest.param([1, 5], [None, None, 1, 5], RingOutcome.APPENDED, id="newer"),
+        pytest.param([1, 2, 3, 4, 5], [2, 3, 4, 5], RingOutcome.APPENDED, id="newer when full"),
+        pytest.param([2, 1], [None, None, 1, 2], RingOutcome.INSERTED, id="older, at a blank slot"),
+        pytest.param([3, 4, 5, 2], [2, 3, 4, 5], RingOutcome.INSERTED, id="older, at the last blank slot"),
+        pytest.param([1, 3, 2], [None, 1, 2, 3], RingOutcome.INSERTED, id="between"),
+        pytest.param([1, 3, 5, 7, 6], [3, 5, 6, 7], RingOutcome.INSERTED, id="between when full: oldest out"),
+        pytest.param([1, 3, 5, 7, 2], [2, 3, 5, 7], RingOutcome.INSERTED, id="in place of the oldest"),
+        pytest.param([3, 5, 7, 9, 2], [3, 5, 7, 9], RingOutcome.TOO_OLD, id="older than all when full"),
+        pytest.param([3, 5, 7, 9, 3], [3, 5, 7, 9], RingOutcome.TOO_OLD, id="the oldest again"),
+        pytest.param([3, 5, 7, 9, 7], [3, 5, 7, 9], RingOutcome.KNOWN, id="again when full"),
+        pytest.param([3, 5, 5], [None, None, 3, 5], RingOutcome.KNOWN, id="the newest again"),
+        pytest.param([3, 5, 3], [None, None, 3, 5], RingOutcome.KNOWN, id="again"),
+        pytest.param([2, 3, 1, 4, 5], [2, 3, 4, 5], RingOutcome.APPENDED, id="newer after an older"),
     ],
 )
-def test_commits_stand_by_their_order(orders: list[int], slots: list[int | None], outcome: Outcome) -> None:
+def test_commits_are_in_order(orders: list[int], slots: list[int | None], outcome: RingOutcome) -> None:
     """The ring is sorted wherever a commit comes from, and its unused slots come first."""
     assert stored(*orders) == (slots, outcome)
 
 
 def test_a_ring_of_one_slot_keeps_the_newest() -> None:
     """Older ones are dropped, since it is full."""
-    assert stored(3, 5, intervals=1) == ([5], Outcome.APPENDED)
-    assert stored(5, 3, intervals=1) == ([5], Outcome.TOO_OLD)
+    assert stored(3, 5, intervals=1) == ([5], RingOutcome.APPENDED)
+    assert stored(5, 3, intervals=1) == ([5], RingOutcome.TOO_OLD)
 
 
 def test_only_appended_commits_have_a_lag() -> None:
@@ -243,12 +243,12 @@ def test_times_are_kept_in_milliseconds_and_observed_in_seconds() -> None:
 @pytest.mark.parametrize(
     ("distance_ms", "outcome", "kept"),
     [
-        pytest.param(1_999, Outcome.MERGED, [20], id="too near"),
-        pytest.param(2_000, Outcome.APPENDED, [10, 20], id="just far enough"),
-        pytest.param(-1, Outcome.MERGED, [20], id="before the one before"),
+        pytest.param(1_999, RingOutcome.MERGED, [20], id="too near"),
+        pytest.param(2_000, RingOutcome.APPENDED, [10, 20], id="just far enough"),
+        pytest.param(-1, RingOutcome.MERGED, [20], id="before the one before"),
     ],
 )
-def test_commits_too_near_are_merged(distance_ms: int, outcome: Outcome, kept: list[int]) -> None:
+def test_commits_too_near_are_merged(distance_ms: int, outcome: RingOutcome, kept: list[int]) -> None:
     """The later one takes the slot, and leaves the time, or commits in quick succession were one for ever."""
     history = made(min_distance_s=2)
     commit(history, 10, 1, age_ms=5_000)
@@ -263,8 +263,8 @@ def test_without_a_distance_only_a_step_back_in_time_is_merged() -> None:
     """Equal times are two commits."""
     history = made(min_distance_s=0)
     commit(history, 10, 1)
-    assert commit(history, 20, 2) is Outcome.APPENDED
-    assert commit(history, 30, 3, age_ms=1) is Outcome.MERGED
+    assert commit(history, 20, 2) is RingOutcome.APPENDED
+    assert commit(history, 30, 3, age_ms=1) is RingOutcome.MERGED
     assert [slot and slot.timestamp_ms for slot in window(history).offset_commits[-2:]] == [NOW_MS, NOW_MS]
 
 
@@ -273,7 +273,7 @@ def test_a_merged_commit_has_its_own_order() -> None:
     history = made(min_distance_s=60)
     commit(history, 10, 1)
     commit(history, 20, 5)
-    assert commit(history, 30, 5) is Outcome.KNOWN
+    assert commit(history, 30, 5) is RingOutcome.KNOWN
     assert offsets(history)[-1] == 20
 
 
@@ -282,7 +282,7 @@ def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
     history = made(min_distance_s=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
-    assert commit(history, 20, 2, age_ms=8_500) is Outcome.MERGED
+    assert commit(history, 20, 2, age_ms=8_500) is RingOutcome.MERGED
     assert [
         (slot.offset, slot.timestamp_ms, slot.lag) for slot in window(history).offset_commits if slot
     ] == [
@@ -296,7 +296,7 @@ def test_what_takes_the_oldest_slot_is_not_merged() -> None:
     history = made(min_distance_s=2, intervals=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
-    assert commit(history, 20, 2, age_ms=8_500) is Outcome.INSERTED
+    assert commit(history, 20, 2, age_ms=8_500) is RingOutcome.INSERTED
     assert [(slot.offset, slot.timestamp_ms) for slot in window(history).offset_commits if slot] == [
         (20, NOW_MS - 8_500),
         (50, NOW_MS - 2_000),
@@ -355,7 +355,7 @@ def test_a_deleted_topic_leaves_the_group() -> None:
     """The group is OK without partitions, and not complete; another topic of it stays."""
     history = made()
     commit(history, 40, 1)
-    assert history.delete_topic("local", "shop/") is Outcome.STORED
+    assert history.delete_topic("local", "shop/") is RingOutcome.STORED
     assert history.fetch_topics("local") == []
     assert history.fetch_topic("local", "shop/") is None
     assert history.fetch_consumers_for_topic("local", "shop/") == []
@@ -371,12 +371,12 @@ def test_a_deleted_group_is_gone() -> None:
     history.add_broker_offset("other", "shop/", 0, 7, partition_count=1)
     commit(history, 40, 1)
     commit(history, 5, 1, cluster="other")
-    assert history.delete_group("local", "orders") is Outcome.STORED
+    assert history.delete_group("local", "orders") is RingOutcome.STORED
     assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) is None
     kept = history.fetch_consumer("other", "orders", now_ms=NOW_MS)
     assert kept is not None
     assert kept["shop/"][0].current_lag == 2
-    assert history.delete_group("local", "orders") is Outcome.STORED, "also if it is not there"
+    assert history.delete_group("local", "orders") is RingOutcome.STORED, "also if it is not there"
 
 
 # Owners.
@@ -393,7 +393,9 @@ def test_owners_are_noted() -> None:
 def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
     """A group that has never committed reads as expired as soon as the clock is past the limit."""
     history = made(intervals=4, expire_group_s=2_000_000)
-    assert history.add_consumer_owner("local", "orders", "other/", 0, owner="h") is Outcome.NO_BROKER_OFFSET
+    assert (
+        history.add_consumer_owner("local", "orders", "other/", 0, owner="h") is RingOutcome.NO_BROKER_OFFSET
+    )
     assert history.fetch_consumers("local") == ["orders"], "made all the same"
     history.add_consumer_owner("local", "orders", "shop/", 0, owner="host-1")
     assert window(history).offset_commits == (None,) * 4
@@ -427,7 +429,7 @@ def test_nothing_is_known_of_other_clusters() -> None:
         history.add_consumer_owner("other", "orders", "shop/", 0, owner="host"),
         history.delete_topic("other", "shop/"),
         history.delete_group("other", "orders"),
-    } == {Outcome.UNKNOWN_CLUSTER}
+    } == {RingOutcome.UNKNOWN_CLUSTER}
 
 
 @pytest.mark.parametrize(
@@ -445,7 +447,7 @@ def test_names_are_only_names(name: str) -> None:
     """A group or topic is itself and no other, whatever its name is."""
     history = made()
     history.add_broker_offset("local", name, 0, 10, partition_count=1)
-    assert commit(history, 4, 1, topic=name, group=name) is Outcome.APPENDED
+    assert commit(history, 4, 1, topic=name, group=name) is RingOutcome.APPENDED
     topics = history.fetch_consumer("local", name, now_ms=NOW_MS)
     assert topics is not None
     assert list(topics) == [name]

@@ -10,7 +10,7 @@ import pytest
 from gazette_spark._ledger.history import HistoryRow
 from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.errors import InputError, OptionError
-from gazette_spark.lag.estimates import Age, StoredFragment
+from gazette_spark.lag.estimates import Age, TimedFragment
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
 from gazette_spark.lag.group_lag import Alarms, JournalStore, Unread
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
@@ -225,7 +225,7 @@ def test_a_stopped_query_promises_nothing(monitor: Monitor) -> None:
 def test_retention_is_a_risk_where_it_is_known(monitor: Monitor) -> None:
     """A journal without retention keeps its fragments."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
-    stored = [StoredFragment(0, 1000, NOW_MS - 5000)]
+    stored = [TimedFragment(0, 1000, NOW_MS - 5000)]
     monitor.observe_stores({"shop/a": JournalStore(stored, 8000)})
     assert monitor.lag("orders", NOW_MS).journals[0].loss_in_ms == 3000
     monitor.observe_stores({"shop/a": JournalStore(stored, None)})
@@ -337,7 +337,7 @@ def test_a_feed_that_fails_leaves_what_was_known(monitor: Monitor) -> None:
 def test_alarms_are_raised_by_what_is_known(monitor: Monitor) -> None:
     """Each names its value and its bound; an age counts by what it is at least."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
-    stored = [StoredFragment(0, 1000, NOW_MS - 5000)]
+    stored = [TimedFragment(0, 1000, NOW_MS - 5000)]
     monitor.observe_stores({"shop/a": JournalStore(stored, 8000)})
     lag = monitor.lag("orders", NOW_MS)
     assert Alarms().raised(lag) == []

@@ -17,13 +17,13 @@ from gazette_spark.client._append.queue import (
     BufferTarget,
     JournalQueue,
     Limits,
-    Outcome,
+    Resolve,
     Send,
     attempt_timeout_s,
     is_terminal,
     may_join,
 )
-from gazette_spark.client._append.spool import Spool
+from gazette_spark.client._append.spool import AppendSpool
 from gazette_spark.errors import (
     AppendWaitError,
     AuthError,
@@ -253,7 +253,7 @@ def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
     stuck = written(queue, dependencies=frozenset({AsyncOperation[None]()}))
     assert queue.take(30.0) == Await(stuck)
     outcome = queue.take(40.0)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, Resolve)
     assert outcome.ended == [stuck]
     assert isinstance(outcome.error, AppendWaitError)
 
@@ -266,7 +266,7 @@ def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
     waiting = written(queue, dependencies=frozenset({held.operation}))
     assert queue.take(0.0) == Await(waiting)
     outcome = queue.take(10.0)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, Resolve)
     assert outcome.ended == [waiting]
 
 
@@ -297,7 +297,7 @@ def open_file() -> BinaryIO:
 
 def test_a_spool_is_its_bytes_wherever_they_are() -> None:
     """Memory, disk and memory again read as one, as often as wanted, in pieces fit for a message."""
-    spool = Spool()
+    spool = AppendSpool()
     spool.memory += b"first"
     spool.spill(memoryview(bytes(2 * MAX_CONTENT_BYTES)), open_file)
     spool.memory += b"last" * MAX_CONTENT_BYTES
@@ -314,7 +314,7 @@ def test_a_spool_is_its_bytes_wherever_they_are() -> None:
 @pytest.mark.parametrize("size", [0, 3, 5, 7, 9], ids=["all", "within disk", "disk", "within memory", "none"])
 def test_a_spool_forgets_its_end(size: int) -> None:
     """Bytes that are added after a spool was cut follow those that were kept."""
-    spool = Spool()
+    spool = AppendSpool()
     spool.spill(b"12345", open_file)
     spool.memory += b"6789"
     spool.truncate(size)
@@ -327,7 +327,7 @@ def test_a_spool_forgets_its_end(size: int) -> None:
 
 def test_a_spool_survives_a_full_disk() -> None:
     """Bytes that could not be moved are where they were."""
-    spool = Spool()
+    spool = AppendSpool()
     spool.spill(b"12345", open_file)
     spool.memory += b"678"
 

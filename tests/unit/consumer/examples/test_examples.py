@@ -37,11 +37,11 @@ def test_sums_go_on() -> None:
 def test_chunks_are_gos(text: str, data: bytes) -> None:
     """Go writes an id as numbers, bytes as base64, and no bytes as null."""
     record = f'{{"UUID":"{STAMP}","ID":[{IDS}],"SeqNo":3,"Data":{text}}}'.encode()
-    chunk = stream_sum.Chunk.parse(SPEC, record)
-    assert chunk == stream_sum.Chunk(bytes(range(16)), 3, data, STAMP)
+    chunk = stream_sum.StreamChunk.parse(SPEC, record)
+    assert chunk == stream_sum.StreamChunk(bytes(range(16)), 3, data, STAMP)
     assert bytes(chunk) == record
     with pytest.raises(MessageError, match="is not a chunk"):
-        stream_sum.Chunk.parse(SPEC, record.replace(b"SeqNo", b"Seq"))
+        stream_sum.StreamChunk.parse(SPEC, record.replace(b"SeqNo", b"Seq"))
 
 
 def test_sums_are_gos() -> None:
