@@ -220,33 +220,29 @@ class Client(Closing):
                 decide=retry.after_apply,
             )
         except EtcdTransactionFailedError as error:
-            raise self._explained(error, changes) from None
+            # Brokers say that a revision is not as expected, but not of which journal: look it up.
+            try:
+                journals = self.journals_named(change.upsert.name or change.delete for change in changes)
+            except GazetteError:
+                raise error from None  # A token may allow to apply only.
+            problems = {}
+            for change in changes:
+                name = change.upsert.name or change.delete
+                if problem := conflict(
+                    change.expect_mod_revision, journals.get(name), delete=bool(change.delete)
+                ):
+                    problems[name] = problem
+            if not problems:
+                raise
+            (name, problem), *more = problems.items()
+            also = f"; and {len(more)} more of {len(changes)}" if more else ""
+            raise EtcdTransactionFailedError(name, f"{problem}{also}") from None
 
     def journals_named(self, names: Iterable[str]) -> dict[str, pb.ListResponse.Journal]:
         """Return those of the journals that exist, by name."""
         include = label_set({NAME: names})
         listed = self.list_journals(pb.LabelSelector(include=include)) if include.labels else []
         return {journal.spec.name: journal for journal in listed}
-
-    def _explained(
-        self, error: EtcdTransactionFailedError, changes: Sequence[pb.ApplyRequest.Change]
-    ) -> EtcdTransactionFailedError:
-        """Name the journals whose revisions are not as expected, as far as brokers tell."""
-        try:
-            journals = self.journals_named(change.upsert.name or change.delete for change in changes)
-        except GazetteError:
-            return error  # A token may allow to apply only.
-        problems = {}
-        for change in changes:
-            name = change.upsert.name or change.delete
-            journal = journals.get(name)
-            if problem := conflict(change.expect_mod_revision, journal, delete=bool(change.delete)):
-                problems[name] = problem
-        if not problems:
-            return error
-        (name, problem), *more = problems.items()
-        also = f"; and {len(more)} more of {len(changes)}" if more else ""
-        return EtcdTransactionFailedError(name, f"{problem}{also}")
 
     def apply_in_batches(
         self, changes: Sequence[pb.ApplyRequest.Change], size: int = CHANGES_PER_APPLY

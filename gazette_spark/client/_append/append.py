@@ -293,32 +293,26 @@ class Appender:
                 self.response = self._call.result()
             except grpc.FutureCancelledError:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
-        assert self.response is not None
-        self._connection.observe(self.options.journal, self.response.header)
-        result = _append_result(self.response, self.options.journal, self.sent_bytes)
-        self._metrics.add(APPEND_BYTES, self.sent_bytes, self.options.journal)
-        return result
+        response, journal = self.response, self.options.journal
+        assert response is not None
+        self._connection.observe(journal, response.header)
+        detail = response.store_health_error
+        if response.status == pb.REGISTER_MISMATCH:
+            registers = format_selector(pb.LabelSelector(include=response.registers))
+            detail = f"its registers are {registers or 'empty'}"
+        check_status(response.status, journal, detail)
+        if not (response.HasField("commit") and response.HasField("registers")):
+            raise ProtocolError("AppendResponse", "expected Commit and Registers")
+        commit = response.commit
+        if commit.end - commit.begin != self.sent_bytes:
+            span = f"[{commit.begin}, {commit.end})"
+            raise ProtocolError("AppendResponse.Commit", f"{span} for an append of {self.sent_bytes} bytes")
+        self._metrics.add(APPEND_BYTES, self.sent_bytes, journal)
+        return AppendResult(commit.begin, commit.end, Fragment.from_pb(commit).sum, response.registers)
 
     def _check_open(self) -> None:
         if self._over:
             raise ClosedError(f"append to journal {self.options.journal!r}", "it was committed or aborted")
-
-
-def _append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:
-    detail = response.store_health_error
-    if response.status == pb.REGISTER_MISMATCH:
-        detail = (
-            f"its registers are {format_selector(pb.LabelSelector(include=response.registers)) or 'empty'}"
-        )
-    check_status(response.status, journal, detail)
-    if not (response.HasField("commit") and response.HasField("registers")):
-        raise ProtocolError("AppendResponse", "expected Commit and Registers")
-    commit = response.commit
-    if commit.end - commit.begin != sent_bytes:
-        raise ProtocolError(
-            "AppendResponse.Commit", f"[{commit.begin}, {commit.end}) for an append of {sent_bytes} bytes"
-        )
-    return AppendResult(commit.begin, commit.end, Fragment.from_pb(commit).sum, response.registers)
 
 
 class Readable(Protocol):

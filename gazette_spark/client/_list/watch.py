@@ -345,7 +345,11 @@ class Follower:
             return 0.0
         if progressed:
             self.attempt = 0
-        self._check_watch()
+        # Give up on a broker whose streams end within the first listing, and do so cleanly.
+        watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
+        self._watchless = self._watchless + 1 if watchless else 0
+        if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
+            raise self.cause
         wait_s = after_watch(self.cause, self.attempt)
         if wait_s is None and self.cause is not None:
             raise self.cause
@@ -368,13 +372,6 @@ class Follower:
                 joiner.finish()
             except ProtocolError as error:
                 raise WatchUnsupportedError(error.where, error.problem) from None
-
-    def _check_watch(self) -> None:
-        """Give up on a broker whose streams end within the first listing, and do so cleanly."""
-        watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
-        self._watchless = self._watchless + 1 if watchless else 0
-        if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
-            raise self.cause
 
     def _take(self, listing: Listing) -> None:
         # A listing that was asked for again at the same revision says nothing new, not even of routes.

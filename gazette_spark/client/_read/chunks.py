@@ -180,7 +180,9 @@ class ChunkReader(Closing, ABC):
 
     def adjusted_offset(self, buffered: io.BufferedReader[RawChunks]) -> int:
         """Return the offset of the next byte that ``buffered``, a file over this reader, will return."""
-        self._check_wrapped_by(buffered)
+        raw = buffered.raw
+        if not isinstance(raw, RawChunks) or raw.reader is not self:
+            raise ValueError(f"{buffered!r} does not read from {self!r}")
         return buffered.tell()
 
     def adjusted_seek(self, offset: int, whence: int, buffered: io.BufferedReader[RawChunks]) -> int:
@@ -196,11 +198,6 @@ class ChunkReader(Closing, ABC):
         if whence == io.SEEK_SET and offset == position:
             return offset
         return buffered.seek(offset, whence)
-
-    def _check_wrapped_by(self, buffered: io.BufferedReader[RawChunks]) -> None:
-        raw = buffered.raw
-        if not isinstance(raw, RawChunks) or raw.reader is not self:
-            raise ValueError(f"{buffered!r} does not read from {self!r}")
 
     def _forget(self) -> None:
         """Drop buffered bytes. Jumps that were not raised yet will not be."""

@@ -164,7 +164,12 @@ class Cursor:
             self.header = message.header
         if message.status == pb.OK:
             self._check_offset(message.offset)
-            fragment = self._fragment_of(message)
+            fragment = Fragment.from_pb(message.fragment)
+            if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
+                raise self._lie(f"a fragment of journal {fragment.journal!r}")
+            if not fragment.begin <= message.offset < fragment.end <= message.write_head:
+                span = f"fragment [{fragment.begin}, {fragment.end})"
+                raise self._lie(f"{span} at offset {message.offset}, write head {message.write_head}")
             self._advance(message)
             self.fragment, self._limit = fragment, fragment.end
             # A stored fragment does not change any more: its bytes can be checked against its sum.
@@ -181,15 +186,6 @@ class Cursor:
     def _check_offset(self, offset: int) -> None:
         if offset < self.offset:
             raise self._lie(f"it went back to offset {offset} from {self.offset}")
-
-    def _fragment_of(self, message: pb.ReadResponse) -> Fragment:
-        fragment = Fragment.from_pb(message.fragment)
-        if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
-            raise self._lie(f"a fragment of journal {fragment.journal!r}")
-        if not fragment.begin <= message.offset < fragment.end <= message.write_head:
-            span = f"fragment [{fragment.begin}, {fragment.end})"
-            raise self._lie(f"{span} at offset {message.offset}, write head {message.write_head}")
-        return fragment
 
     def _advance(self, message: pb.ReadResponse) -> None:
         if message.offset > self.offset and self.offset != -1:

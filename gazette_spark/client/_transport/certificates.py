@@ -11,8 +11,8 @@ import re
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import IO, NoReturn
 
 from gazette_spark.errors import OptionError
@@ -28,7 +28,13 @@ def check_pem(option: str, shown: str, content: bytes) -> None:
 
 def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> None:
     """Raise an OptionError if a certificate has expired; of a bundle of authorities, if all have."""
-    ends = [end for _, end in _validity_of_all(option, shown, content)]
+    blocks = _BLOCK.findall(content)
+    try:
+        ends = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii")))[1] for block in blocks]
+    except (ValueError, IndexError):
+        ends = []
+    if not ends:
+        raise OptionError(option, f"{shown}, which holds no certificate", "a PEM certificate")
     last = max(ends) if bundle else ends[0]
     if last < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
         raise OptionError(option, f"{shown}, which expired at {last}", "a certificate in force")
@@ -64,35 +70,19 @@ def load_pair(
     key: bytes,
     password: Callable[[], str] = _no_password,
 ) -> None:
-    """Have a context show a certificate. The standard library takes it from a file only."""
-    with _file_of(cert.rstrip() + b"\n" + key) as path:
-        context.load_cert_chain(path, password=password)
-
-
-@contextmanager
-def _file_of(content: bytes) -> Iterator[str]:
-    """Yield the path of a file that nobody else can open: in memory, on systems that have that."""
+    """Have a context show a certificate."""
     with ExitStack() as stack:
+        # The standard library reads a key from a file only. A file in memory has no name that another process
+        # could open; where the system has none, a temporary file is readable by its owner alone.
         if hasattr(os, "memfd_create"):
             file: IO[bytes] = stack.enter_context(os.fdopen(os.memfd_create("pem"), "wb"))
             path = f"/proc/self/fd/{file.fileno()}"
         else:
             file = stack.enter_context(tempfile.NamedTemporaryFile())
             path = file.name
-        file.write(content)
+        file.write(cert.rstrip() + b"\n" + key)
         file.flush()
-        yield path
-
-
-def _validity_of_all(option: str, shown: str, content: bytes) -> list[tuple[str, str]]:
-    blocks = _BLOCK.findall(content)
-    try:
-        validities = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
-    except (ValueError, IndexError):
-        validities = []
-    if not validities:
-        raise OptionError(option, f"{shown}, which holds no certificate", "a PEM certificate")
-    return validities
+        context.load_cert_chain(path, password=password)
 
 
 def _validity(der: bytes) -> tuple[str, str]:
