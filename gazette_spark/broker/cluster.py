@@ -347,16 +347,14 @@ class LocalCluster:
 
     def _sync(self, journal: str) -> None:
         slots = self.slots(journal)
-        if not slots or slots[0] is None or not self._may_sync(slots):
+        if not slots or slots[0] is None:
+            return
+        if not all(self._broker(member).can_agree for member in slots if member is not None):
             return
         try:
             self._broker(slots[0]).pulse(journal)
         except (ReplicationError, OSError, LookupError) as error:
             _log.warning("sync_failed journal=%s error=%s", journal, error)
-
-    def _may_sync(self, slots: Slots) -> bool:
-        brokers = [self._broker(member) for member in slots if member is not None]
-        return all(broker.can_agree for broker in brokers)
 
     def hand_over(self, leaving: LocalBroker) -> None:
         """Give a broker's journals to others: they join, agree, and only then it leaves them."""
@@ -366,8 +364,13 @@ class LocalCluster:
         catalog = keyspace.state.catalog.items
         replica_counts = {name: keyspace.replica_count(entry.spec) for name, entry in catalog.items()}
         after = assign(replica_counts, members, keyspace.state.slots)
-        joint = {name: _joint_slots(keyspace.state.slots[name], after[name]) for name in journals}
-        keyspace.put_slots({name: slots for name, slots in joint.items() if keyspace.was_synced(name)})
+        # For a while a journal has its old members and its new ones, old ones first: the primary stays.
+        joint: dict[str, Slots] = {}
+        for name in journals:
+            if keyspace.was_synced(name):
+                before = keyspace.state.slots[name]
+                joint[name] = (*before, *(member for member in after[name] if member not in before))
+        keyspace.put_slots(joint)
         for name in journals:
             if keyspace.was_synced(name):
                 self._hand_over(name, leaving, after[name])
@@ -401,7 +404,3 @@ class LocalCluster:
             if broker.member == member:
                 return broker
         raise LookupError("the journal has no such member now")
-
-
-def _joint_slots(before: Slots, after: Slots) -> Slots:
-    return (*before, *(member for member in after if member not in before))

@@ -90,14 +90,19 @@ class JournalRegistry:
             root, JOURNALS, fsync=settings.fsync, replica_count=lambda _spec: 1
         )
         self._spools = spools or root / STATE_DIRECTORY / "spools"
-        self._settings = replace(settings, is_journal=self._is_journal)
+        # A lambda, because the catalog in _names is replaced.
+        self._settings = replace(settings, is_journal=lambda name: self._names.ever_had(name))  # noqa: PLW0108
         self._live: dict[str, LiveJournal] = {}
         self._dropped: list[LiveJournal] = []
         self._names = self.catalog
         """Catalog by which a listing recognizes other journals' files: the catalog of a pending change."""
         try:
             self.keyspace.join(member, self)
-            self._remove_orphans()
+            directories = {journal.directory for journal in self._live.values()}
+            for path in self._spools.glob("*"):
+                if path not in directories:
+                    _log.warning("orphaned_spools_removed path=%s", path)
+                    shutil.rmtree(path, ignore_errors=True)
         except BaseException:
             if self.is_alone:
                 self.keyspace.close()  # Another broker may have the root: this one never started.
@@ -235,9 +240,6 @@ class JournalRegistry:
             if before.slots.get(name, ()) != after.slots.get(name, ()):
                 journal.route_changed()
 
-    def _is_journal(self, name: str) -> bool:
-        return self._names.ever_had(name)
-
     def _check(self, spec: pb.JournalSpec) -> None:
         # Try everything that decides where a fragment is stored. Otherwise an append could be acknowledged
         # that no store can ever take.
@@ -255,10 +257,3 @@ class JournalRegistry:
         serial = entry.create_revision if self.is_alone else revision
         digest = hashlib.sha256(entry.spec.name.encode()).hexdigest()[:32]
         return LiveJournal(entry.spec, self._spools / f"{digest}-{serial}", self._settings)
-
-    def _remove_orphans(self) -> None:
-        directories = {journal.directory for journal in self._live.values()}
-        for path in self._spools.glob("*"):
-            if path not in directories:
-                _log.warning("orphaned_spools_removed path=%s", path)
-                shutil.rmtree(path, ignore_errors=True)

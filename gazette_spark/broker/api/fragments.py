@@ -52,18 +52,17 @@ def page_of(fragments: Iterable[Fragment], request: pb.FragmentsRequest) -> tupl
     limit = request.page_limit or DEFAULT_PAGE
     page: list[Fragment] = []
     for fragment in fragments:
-        if fragment.begin < request.next_page_token or not _in_time(fragment.mod_time, request):
+        mod_time = fragment.mod_time  # 0: not stored yet, so newer than any time.
+        if (
+            fragment.begin < request.next_page_token
+            or 0 != mod_time < request.begin_mod_time
+            or (request.end_mod_time and not 0 < mod_time <= request.end_mod_time)
+        ):
             continue
         if len(page) == limit:
             return page, fragment.begin
         page.append(fragment)
     return page, 0
-
-
-def _in_time(mod_time: int, request: pb.FragmentsRequest) -> bool:
-    if request.end_mod_time and not 0 < mod_time <= request.end_mod_time:
-        return False
-    return mod_time == 0 or mod_time >= request.begin_mod_time
 
 
 def _entry(

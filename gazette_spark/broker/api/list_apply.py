@@ -131,13 +131,10 @@ def _check_stores(
             for other_directory, other in journal_of_directory.items():
                 # One name below the other is fine in the same place: listings leave out other journals.
                 is_nested = _is_nested_alike((name, directory), (other, other_directory))
-                if _overlap(directory, other_directory) and not is_nested:
+                path, other_path = f"{directory}/", f"{other_directory}/"
+                if (path.startswith(other_path) or other_path.startswith(path)) and not is_nested:
                     text = f"not authorized to store {name} in {url}: fragments of another journal are there"
                     raise UnauthenticatedError(text)
-
-
-def _overlap(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _is_nested_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:

@@ -192,30 +192,22 @@ class Gateway:
                 first = next(responses, None)
             except ProtocolError as error:
                 exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
+                return
             except (GazetteError, OSError) as error:
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-            else:
-                self._answer_read(exchange, request, first, responses)
-
-    def _answer_read(
-        self,
-        exchange: Exchange,
-        request: pb.ReadRequest,
-        first: pb.ReadResponse | None,
-        responses: Iterator[pb.ReadResponse],
-    ) -> None:
-        if first is None:
-            exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
-            return
-        headers = read_headers(first, self._location(request.journal))
-        status = _HTTP_STATUS.get(first.status, HTTPStatus.INTERNAL_SERVER_ERROR)
-        if status != HTTPStatus.PARTIAL_CONTENT:
-            exchange.answer(status, pb.Status.Name(first.status), headers)
-            return
-        trailer = {} if request.metadata_only else {"Trailer": "X-Close-Error"}
-        exchange.begin(status, {**headers, "Content-Type": "application/octet-stream", **trailer})
-        problem = "" if request.metadata_only else _send_content(exchange, first.offset, responses)
-        exchange.end({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
+                return
+            if first is None:
+                exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
+                return
+            headers = read_headers(first, self._location(request.journal))
+            status = _HTTP_STATUS.get(first.status, HTTPStatus.INTERNAL_SERVER_ERROR)
+            if status != HTTPStatus.PARTIAL_CONTENT:
+                exchange.answer(status, pb.Status.Name(first.status), headers)
+                return
+            trailer = {} if request.metadata_only else {"Trailer": "X-Close-Error"}
+            exchange.begin(status, {**headers, "Content-Type": "application/octet-stream", **trailer})
+            problem = "" if request.metadata_only else _send_content(exchange, first.offset, responses)
+            exchange.end({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
 
     # -- Appends.
 
@@ -301,28 +293,27 @@ class _BodyMessages:
             if self._first is not None:
                 first, self._first = self._first, None
                 return first
-            return self._take_content(timeout_s) if self._end is None else self._end
+            if self._end is not None:
+                return self._end
+            try:
+                content = self._exchange.receive(timeout_s)
+                self._silent_s = self._silent_s + timeout_s if content is None else 0.0
+                if self._silent_s > IDLE_TIMEOUT_S:
+                    problem = f"the body paused for {IDLE_TIMEOUT_S:g} s"
+                    raise RequestError(HTTPStatus.REQUEST_TIMEOUT, problem)
+            except (RequestError, OSError) as error:
+                self.problem, self._end = error, NoMessage.BROKEN
+                return NoMessage.BROKEN
+            if content is None:
+                return NoMessage.NOT_YET
+            if not content:
+                self._end = NoMessage.END
+            return pb.AppendRequest(content=content)
 
     def close(self) -> None:
         """Take no more: the connection is the answer's now."""
         with self._lock:  # A proxied append takes its messages on a thread that ends later.
             self._end = NoMessage.BROKEN
-
-    def _take_content(self, timeout_s: float) -> pb.AppendRequest | NoMessage:
-        try:
-            content = self._exchange.receive(timeout_s)
-            self._silent_s = self._silent_s + timeout_s if content is None else 0.0
-            if self._silent_s > IDLE_TIMEOUT_S:
-                problem = f"the body paused for {IDLE_TIMEOUT_S:g} s"
-                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, problem)
-        except (RequestError, OSError) as error:
-            self.problem, self._end = error, NoMessage.BROKEN
-            return NoMessage.BROKEN
-        if content is None:
-            return NoMessage.NOT_YET
-        if not content:
-            self._end = NoMessage.END
-        return pb.AppendRequest(content=content)
 
 
 def _send_content(exchange: Exchange, offset: int, responses: Iterator[pb.ReadResponse]) -> str:
@@ -348,7 +339,8 @@ def _send_json(exchange: Exchange, responses: Iterator[Message]) -> None:
             if not begun:
                 begun = True
                 exchange.begin(HTTPStatus.OK, {"Content-Type": "application/json"})
-            exchange.send(b'{"result":%b}\n' % _json_line(response))
+            text = json_format.MessageToJson(response, indent=None, always_print_fields_with_no_presence=True)
+            exchange.send(b'{"result":%b}\n' % text.encode())
     except GazetteError as error:
         if not begun:
             _json_error(exchange, HTTPStatus.INTERNAL_SERVER_ERROR, _UNKNOWN_CODE, str(error))
@@ -362,10 +354,6 @@ def _send_json(exchange: Exchange, responses: Iterator[Message]) -> None:
 
 def _json_error(exchange: Exchange, status: HTTPStatus, code: int, problem: str) -> None:
     exchange.answer(status, _json_problem(code, problem).decode())
-
-
-def _json_line(message: Message) -> bytes:
-    return json_format.MessageToJson(message, indent=None, always_print_fields_with_no_presence=True).encode()
 
 
 def _json_problem(code: int, problem: str) -> bytes:

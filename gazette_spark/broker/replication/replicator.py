@@ -60,7 +60,17 @@ class Replicator:
             self._close(journal)
             if not self._sync(journal, slots, others):
                 return False
-        self._keep(journal)
+        # The pipelines that were used last stay open, up to a number.
+        with self._lock:
+            self._open[journal] = None
+            self._open.move_to_end(journal)
+            surplus = list(self._open)[:-MAX_PIPELINES]
+        # A journal whose turn is taken is using its pipeline. Waiting for it here could deadlock with an
+        # append that holds that turn and waits for this one.
+        for other in surplus:
+            with other.fair_lock.turn_if_free() as granted:
+                if granted:
+                    self._close(other)
         return self._is_current(journal, slots)
 
     def pulse(self, journal: LiveJournal) -> None:
@@ -124,18 +134,6 @@ class Replicator:
         pipeline, journal.pipeline = journal.pipeline, None
         if pipeline is not None:
             pipeline.cancel()
-
-    def _keep(self, journal: LiveJournal) -> None:
-        with self._lock:
-            self._open[journal] = None
-            self._open.move_to_end(journal)
-            surplus = list(self._open)[:-MAX_PIPELINES]
-        # A journal whose turn is taken is using its pipeline. Waiting for it here could deadlock with an
-        # append that holds that turn and waits for this one.
-        for other in surplus:
-            with other.fair_lock.turn_if_free() as granted:
-                if granted:
-                    self._close(other)
 
     def _close(self, journal: LiveJournal) -> None:
         pipeline, journal.pipeline = journal.pipeline, None

@@ -88,7 +88,12 @@ def parse_log(data: bytes, path: str = "") -> ParsedLog:
     position = 0
     while (newline := data.find(b"\n", position)) >= 0:
         try:
-            value = _parse_line(data[position:newline])
+            checksum, line = data[position : position + 9], data[position + 9 : newline]
+            if newline < position + 9 or checksum != b"%08x " % zlib.crc32(line):
+                raise ValueError("a line does not have the checksum that it begins with")
+            value = parse_json(line)
+            if not isinstance(value, dict):
+                raise TypeError("a line is not a JSON object")
             if header is None:
                 header = _parse_header(value, path)
             else:
@@ -113,15 +118,6 @@ def label_set_of(registers: Registers) -> pb.LabelSet:
 def _line(value: Mapping[str, Any]) -> bytes:
     body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
-
-
-def _parse_line(line: bytes) -> dict[str, Any]:
-    if len(line) < 9 or line[:9] != b"%08x " % zlib.crc32(line[9:]):
-        raise ValueError("a line does not have the checksum that it begins with")
-    value = parse_json(line[9:])
-    if not isinstance(value, dict):
-        raise TypeError("a line is not a JSON object")
-    return value
 
 
 def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:

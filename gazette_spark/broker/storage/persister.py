@@ -161,16 +161,14 @@ class Persister:
             live = self._journals()
             for journal in live:
                 self._look_after(journal, now)
-            self._retry(set(live), now)
+            with self._changed:
+                present = set(live)
+                self._failed = {key: failed for key, failed in self._failed.items() if key in present}
+                to_retry = [key for key, failed in self._failed.items() if now >= failed.retry]
+            for journal in to_retry:
+                self.upload(journal)
             live_ids = {id(journal) for journal in live}
             self._due = {key: due for key, due in self._due.items() if key in live_ids}
-
-    def _retry(self, live: set[LiveJournal], now: float) -> None:
-        with self._changed:
-            self._failed = {journal: failed for journal, failed in self._failed.items() if journal in live}
-            due = [journal for journal, failed in self._failed.items() if now >= failed.retry]
-        for journal in due:
-            self.upload(journal)
 
     def _wait(self, seconds: float) -> bool:
         with self._changed:
@@ -182,16 +180,13 @@ class Persister:
         try:
             if now >= due.pulse:
                 due.pulse = now + self._pulse_interval_s
-                self._pulse(journal)
+                with journal.fair_lock.turn_if_free() as granted:
+                    if granted and not journal.closed:
+                        self._pulse_journal(journal)
+                if journal.first_store is not None and journal.sealed():
+                    self.upload(journal)
             if now >= due.refresh:
                 due.refresh = now + refresh_s
                 journal.refresh()
         except (OSError, ReplicationError, JournalClosedError) as error:
             _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
-
-    def _pulse(self, journal: LiveJournal) -> None:
-        with journal.fair_lock.turn_if_free() as granted:
-            if granted and not journal.closed:
-                self._pulse_journal(journal)
-        if journal.first_store is not None and journal.sealed():
-            self.upload(journal)

@@ -133,7 +133,18 @@ class Spool:
         if self._fsync:
             os.fdatasync(self.data().fd)
         self._sync_names()
-        self._append_to_log(commit_log.encode_commit(record))
+        assert self._log is not None
+        fd, line = self._log.fd, commit_log.encode_commit(record)
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(f"{self!r}: short write to its commit log")
+            if self._fsync:
+                os.fdatasync(fd)
+        except OSError:
+            # Half a record would run into the next one, and a broker with a damaged log does not start.
+            os.ftruncate(fd, self._log_bytes)
+            raise
+        self._log_bytes += len(line)
         self._apply(record)
         self._sum = self._staged_sum.copy()
 
@@ -192,20 +203,6 @@ class Spool:
         self.release()
         for suffix in (".log", ".data"):  # The log first: recovery ignores data without a log.
             self.stem.with_suffix(suffix).unlink(missing_ok=True)
-
-    def _append_to_log(self, line: bytes) -> None:
-        assert self._log is not None
-        fd = self._log.fd
-        try:
-            if os.write(fd, line) != len(line):
-                raise OSError(f"{self!r}: short write to its commit log")
-            if self._fsync:
-                os.fdatasync(fd)
-        except OSError:
-            # Half a record would run into the next one, and a broker with a damaged log does not start.
-            os.ftruncate(fd, self._log_bytes)
-            raise
-        self._log_bytes += len(line)
 
     def _apply(self, record: CommitRecord) -> None:
         if self.first_append_time == 0.0:

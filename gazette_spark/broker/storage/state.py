@@ -6,9 +6,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import json_format
 
@@ -47,16 +45,14 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
             version = value["format_version"]
             problem = f"its state has format_version {version}, this code reads {FORMAT_VERSION}"
             raise BrokerRootError(root, problem)
-        items = dict(_entries(kind, value[kind.plural]))
+        items: dict[str, CatalogEntry[S]] = {}
+        for item in value[kind.plural]:
+            spec = json_format.ParseDict(item["spec"], kind.new_spec())
+            entry = CatalogEntry.make(spec, item["create_revision"], item["mod_revision"])
+            items[kind.name_of(spec)] = entry
         return Catalog(kind, value["cluster_id"], value["revision"], items, frozenset(value["retired"]))
     except (ValueError, KeyError, TypeError, AttributeError, json_format.ParseError) as error:
         raise BrokerRootError(root, f"{STATE_DIRECTORY}/state.json cannot be read: {error!r}") from error
-
-
-def _entries(kind: ItemKind[S], values: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, CatalogEntry[S]]]:
-    for value in values:
-        spec = json_format.ParseDict(value["spec"], kind.new_spec())
-        yield kind.name_of(spec), CatalogEntry.make(spec, value["create_revision"], value["mod_revision"])
 
 
 class StateDirectory:
