@@ -309,7 +309,12 @@ class _ShardRun:
                 continue
             if self._calls is None:
                 self._began_s = time.monotonic() if self._began_s is None else self._began_s
-                store = self._new_store(stored, only_key=group if self._job.has_keys else None)
+                self._shard.rows, self._shard.only_key = stored, group if self._job.has_keys else None
+                new_store = self._job.app.new_store(self._shard)
+                if not isinstance(new_store, RowStore):
+                    problem = f"new_store returned {new_store!r}"
+                    raise InputError(f"{problem}: on Spark a shard's store is that of shard.json_store()")
+                store = new_store
                 self._calls = ApplicationCalls(self._job.app, self._shard, store, self._publisher)
                 self._calls.begin()
             spec = self._job.sources[split_meta(row.journal)[0]]
@@ -327,14 +332,6 @@ class _ShardRun:
             self._calls.finish(finished_operation())
             for (kind, key), text in sorted(store.changes().items()):
                 yield Result(self._id, kind, key, text, deleted=text is None)
-
-    def _new_store(self, stored: dict[tuple[str, str], str], *, only_key: str | None) -> RowStore:
-        self._shard.rows, self._shard.only_key = stored, only_key
-        store = self._job.app.new_store(self._shard)
-        if not isinstance(store, RowStore):
-            problem = f"new_store returned {store!r}: on Spark a shard's store is that of shard.json_store()"
-            raise InputError(problem)
-        return store
 
     def published(self) -> Iterator[Result]:
         """Wait until all is appended that the shard has published; yield an error if that fails.

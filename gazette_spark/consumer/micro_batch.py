@@ -153,7 +153,7 @@ def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
     return min(max_bytes, max(LEAST_BATCH_BYTES, round(allowed / max(1, len(spec.sources)))))
 
 
-def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable[Result]) -> Settled:
+def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable[Result]) -> Settled:  # noqa: C901, PLR0912 - told in order
     """Decide what a micro-batch commits.
 
     Nothing is committed of a shard that failed, nor of one whose reads did not get any further.
@@ -183,35 +183,25 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
         if missing := sorted(journals - read_sources.keys()):
             step, problem = f"reading journal {missing[0]!r}", "no task has reported how far it came"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
-        if shard not in failures:
-            old = before.get(shard, pc.Checkpoint())
-            new = _advanced(old, read_sources, intents.get(shard, {}))
-            if new is not None:
-                checkpoints[shard] = new
-                if seconds.get(shard):
-                    paces[shard] = _distance(old, new) / seconds[shard]
+        if shard in failures:
+            continue
+        # The next checkpoint: the sources that were read, and those of the last one that were not.
+        checkpoint = pc.Checkpoint(ack_intents=intents.get(shard, {}))
+        if shard in before:
+            for journal, source in before[shard].sources.items():
+                checkpoint.sources[journal].CopyFrom(source)
+        is_further, read_bytes = False, 0
+        for journal, data in read_sources.items():
+            advanced = pc.Checkpoint.Source.FromString(data)
+            old_offset = checkpoint.sources[journal].read_through
+            is_further |= advanced.read_through > old_offset
+            read_bytes += advanced.read_through - old_offset
+            checkpoint.sources[journal].CopyFrom(advanced)
+        if is_further:
+            checkpoints[shard] = checkpoint
+            if seconds.get(shard):
+                paces[shard] = read_bytes / seconds[shard]
     return Settled(checkpoints, failures, paces)
-
-
-def _distance(old: pc.Checkpoint, new: pc.Checkpoint) -> int:
-    """Return the bytes between two checkpoints of a shard."""
-    begins = {journal: source.read_through for journal, source in old.sources.items()}
-    return sum(source.read_through - begins.get(journal, 0) for journal, source in new.sources.items())
-
-
-def _advanced(
-    before: pc.Checkpoint, sources: Mapping[str, bytes], intents: Mapping[str, bytes]
-) -> pc.Checkpoint | None:
-    """Return a shard's next checkpoint, None if it has got no further."""
-    checkpoint = pc.Checkpoint(ack_intents=intents)
-    for journal, source in before.sources.items():
-        checkpoint.sources[journal].CopyFrom(source)
-    is_further = False
-    for journal, data in sources.items():
-        advanced = pc.Checkpoint.Source.FromString(data)
-        is_further |= advanced.read_through > checkpoint.sources[journal].read_through
-        checkpoint.sources[journal].CopyFrom(advanced)
-    return checkpoint if is_further else None
 
 
 def intents_of(checkpoints: Iterable[pc.Checkpoint]) -> list[AckIntent]:

@@ -293,7 +293,11 @@ class ShardTable:
 
     def _end(self, shard_id: str) -> None:
         self._ended[shard_id] = shard = self._running.pop(shard_id)
-        self._forget_failures(shard_id)
+        # The next failure gets the first delay again: somebody has looked after the shard.
+        if (timer := self._timers.pop(shard_id, None)) is not None:
+            timer.cancel()
+        if (restarts := self._restarts.get(shard_id)) is not None:
+            restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
         shard.stop()
 
     def _restart(self, shard_id: str) -> None:
@@ -325,13 +329,6 @@ class ShardTable:
             restarts.start(time.monotonic())
             self._ended[shard_id] = self._running.pop(shard_id)
             self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
-
-    def _forget_failures(self, shard_id: str) -> None:
-        """Begin with the first delay again: somebody has looked after the shard."""
-        if (timer := self._timers.pop(shard_id, None)) is not None:
-            timer.cancel()
-        if (restarts := self._restarts.get(shard_id)) is not None:
-            restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
 
     def resolve(self, args: ResolveArgs) -> Resolution:
         """Return where a shard is served, see ``ShardHost``."""

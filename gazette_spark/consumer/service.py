@@ -76,13 +76,17 @@ class ShardService(pc_grpc.ShardServicer):
     def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802 - the wire's name
         """Wait until the offsets are read through; return how far the shard has come."""
         with self._call(context, Capability.READ) as claims, self._waiting.hold(context):
+            # Wait until the call's deadline or the end of its token. Without a deadline gRPC returns the
+            # seconds to the end of time, which no wait accepts.
+            limits_s = [context.time_remaining(), claims.expires_at - time.time()]
+            left_s = min(limit_s for limit_s in limits_s if limit_s is not None)
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
                 may_proxy=False,
                 proxy_header=request.header if request.HasField("header") else None,
                 read_through=dict(request.read_through),
-                timeout_s=_patience_s(context, claims),
+                timeout_s=None if left_s > MAX_PATIENCE_S else max(0.0, left_s),
                 cancelled=_ended(context),
             )
             with self._host.resolve(args) as resolution:
@@ -178,14 +182,6 @@ def _check_covered(
     """Refuse a change of a shard that the claims are not about, by its labels and by those it has now."""
     if not (_covers(claims, labels) and _covers(claims, present.get(shard_id, labels))):
         raise UnauthenticatedError(f"not authorized to {shard_id}")
-
-
-def _patience_s(context: grpc.ServicerContext, claims: Claims) -> float | None:
-    """Return the seconds until the call's deadline or the end of its token; None if there is neither."""
-    limits = [context.time_remaining(), claims.expires_at - time.time()]
-    left_s = min(limit for limit in limits if limit is not None)
-    # Without a deadline gRPC returns the seconds to the end of time, which no wait accepts.
-    return None if left_s > MAX_PATIENCE_S else max(0.0, left_s)
 
 
 def _ended(context: grpc.ServicerContext) -> Future[None]:

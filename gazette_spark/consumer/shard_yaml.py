@@ -31,15 +31,13 @@ from gazette_spark.protocol.yaml_text import dump_yaml, load_yaml
 
 
 def _read_sources(value: object, where: str) -> tuple[pc.ShardSpec.Source, ...]:
-    return tuple(_read_source(source, f"{where}[{at}]") for at, source in enumerate(sv.as_list(value, where)))
-
-
-def _read_source(value: object, where: str) -> pc.ShardSpec.Source:
-    source = sv.as_mapping(value, where, ("journal", "min_offset"))
-    return pc.ShardSpec.Source(
-        journal=sv.read_text(source.get("journal"), f"{where}.journal"),
-        min_offset=sv.read_int(source.get("min_offset"), f"{where}.min_offset"),
-    )
+    sources = []
+    for at, item in enumerate(sv.as_list(value, where)):
+        source = sv.as_mapping(item, f"{where}[{at}]", ("journal", "min_offset"))
+        journal = sv.read_text(source.get("journal"), f"{where}[{at}].journal")
+        min_offset = sv.read_int(source.get("min_offset"), f"{where}[{at}].min_offset")
+        sources.append(pc.ShardSpec.Source(journal=journal, min_offset=min_offset))
+    return tuple(sources)
 
 
 def _write_sources(sources: tuple[pc.ShardSpec.Source, ...]) -> list[dict[str, Any]]:

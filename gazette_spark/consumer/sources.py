@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from gazette_spark.client._transport.retry import after_read
@@ -230,10 +230,9 @@ class Inbox:
 
     def wait(self, timeout_s: float | None, *, for_messages: bool) -> None:
         """Wait for a message or an error, if asked to, for :meth:`wake` or :meth:`close`."""
-        is_ready: Callable[[], object] = self._has_any if for_messages else lambda: self._woken
         with self._lock:
-            self._event.wait_for(is_ready, timeout_s)
+            self._event.wait_for(
+                lambda: self._woken or (for_messages and (self._queued or self._taken or self._error)),
+                timeout_s,
+            )
             self._woken = False
-
-    def _has_any(self) -> bool:
-        return bool(self._woken or self._queued or self._taken or self._error)

@@ -246,7 +246,12 @@ class SparkHost:
             ProtocolError: a spec breaks a rule.
             MissingPackageError: pandas is not installed.
         """
-        _check_pandas()
+        try:
+            # DataFrame.mapInArrow asks for it, but not before the first batch.
+            require_minimum_pandas_version()
+        except ImportError as error:
+            said = str(error).partition("] ")[2].strip()
+            raise MissingPackageError(f"Spark's mapInArrow: {said}", "gazette-spark[applications]") from None
         if getattr(spark, "_jsparkSession", None) is None:
             raise OptionError("spark", "a session of Spark Connect", "a classic one")
         if not isinstance(max_batch_bytes, int) or max_batch_bytes < 1:
@@ -289,22 +294,23 @@ class SparkHost:
             raise ClosedError("the host", "it was started before: make another one")
         self._started = True
         try:
-            query = self._opened_and_started(trigger)
+            delete_directory(self._spark, f"{self._checkpoint}/consumer")
+            self._driver.open(self._engine(self._spark))
+            self._drains = bool(trigger.get("availableNow"))
+            root = f"{self._checkpoint}/query"
+            clear_unfinished(self._spark, root)
+            if not trigger:
+                specs = [shard.spec for shard in self._shards.running()]
+                least_ms = min((spec.min_txn_duration.ToMilliseconds() for spec in specs), default=0)
+                trigger = {"processingTime": f"{max(least_ms, LEAST_INTERVAL_MS)} milliseconds"}
+            ticks = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+            writer = ticks.writeStream.foreachBatch(self._batch).option("checkpointLocation", root)
+            query = writer.trigger(**trigger).start()
         except BaseException:
             self._end()
             raise
         threading.Thread(target=self._end_with, args=[query], name="consumer-end", daemon=True).start()
         return query
-
-    def _opened_and_started(self, trigger: dict[str, Any]) -> StreamingQuery:
-        delete_directory(self._spark, f"{self._checkpoint}/consumer")
-        self._driver.open(self._engine(self._spark))
-        self._drains = bool(trigger.get("availableNow"))
-        root = f"{self._checkpoint}/query"
-        clear_unfinished(self._spark, root)
-        ticks = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-        writer = ticks.writeStream.foreachBatch(self._batch).option("checkpointLocation", root)
-        return writer.trigger(**(trigger or {"processingTime": self._interval()})).start()
 
     def _end_with(self, query: StreamingQuery) -> None:
         """End the shards, and all waits for them, when the query has ended."""
@@ -316,11 +322,6 @@ class SparkHost:
         self._shards.table.close()
         self._client.close()
 
-    def _interval(self) -> str:
-        specs = [shard.spec for shard in self._shards.running()]
-        least = min((s.min_txn_duration.ToMilliseconds() for s in specs), default=0)
-        return f"{max(least, LEAST_INTERVAL_MS)} milliseconds"
-
     def _batch(self, ticks: DataFrame, _batch_id: int) -> None:
         """Run a transaction, or with ``availableNow`` all that there is to do."""
         engine = self._engine(ticks.sparkSession)
@@ -331,15 +332,6 @@ class SparkHost:
 
     def _engine(self, spark: SparkSession) -> SparkEngine:
         return SparkEngine(spark, self._shards.name, self._app, self._options, self._table, self._directory)
-
-
-def _check_pandas() -> None:
-    """Check for what ``DataFrame.mapInArrow`` asks for; it would do so in the first batch."""
-    try:
-        require_minimum_pandas_version()
-    except ImportError as error:
-        said = str(error).partition("] ")[2].strip()
-        raise MissingPackageError(f"Spark's mapInArrow: {said}", "gazette-spark[applications]") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,15 @@ def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
     An error names a field as messages and YAML do: ``ShardSpec.max_txn_duration``.
     """
     validate_shard_id(spec.id, f"{where}.id")
-    _check_recovery_log(spec, where)
+    hints = spec.hint_prefix
+    if spec.recovery_log_prefix:
+        validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.recovery_log_prefix")
+        # normpath keeps two slashes at the begin, which are not clean to Gazette.
+        if not hints.startswith("/") or hints.startswith("//") or posixpath.normpath(hints) != hints:
+            problem = f"must be a clean path that begins with '/' and does not end in one, got {hints!r}"
+            raise ProtocolError(f"{where}.hint_prefix", problem)
+    elif hints:
+        raise ProtocolError(f"{where}.hint_prefix", f"must be empty without a recovery log, got {hints!r}")
     if spec.hint_backups < 0:
         raise ProtocolError(f"{where}.hint_backups", f"must be at least 0, got {spec.hint_backups}")
     least_s, most_s = (
@@ -125,20 +133,6 @@ def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
             problem = f"must be unique and ascend by journal; {previous!r} precedes {source.journal!r}"
             raise ProtocolError(f"{where}.sources[{at}]", problem)
         previous = source.journal
-
-
-def _check_recovery_log(spec: pc.ShardSpec, where: str) -> None:
-    hints = spec.hint_prefix
-    if not spec.recovery_log_prefix:
-        if hints:
-            problem = f"must be empty without a recovery log, got {hints!r}"
-            raise ProtocolError(f"{where}.hint_prefix", problem)
-        return
-    validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.recovery_log_prefix")
-    # normpath keeps two slashes at the begin, which are not clean to Gazette.
-    if not hints.startswith("/") or hints.startswith("//") or posixpath.normpath(hints) != hints:
-        problem = f"must be a clean path that begins with '/' and does not end in one, got {hints!r}"
-        raise ProtocolError(f"{where}.hint_prefix", problem)
 
 
 def recovery_log(spec: pc.ShardSpec) -> str:
@@ -189,14 +183,11 @@ def validate_stat_request(request: pc.StatRequest) -> None:
     if request.HasField("header"):
         validate_header(request.header, f"{where}.Header")
     validate_shard_id(request.shard, f"{where}.Shard")
-    _check_offsets(request.read_through, f"{where}.ReadThrough")
-
-
-def _check_offsets(offsets: Mapping[str, int], where: str) -> None:
-    for journal, offset in offsets.items():
-        validate_journal_name(journal, allow_meta=True, where=f"{where}[{journal}]")
+    for journal, offset in request.read_through.items():
+        field = f"{where}.ReadThrough[{journal}]"
+        validate_journal_name(journal, allow_meta=True, where=field)
         if offset < 0:
-            raise ProtocolError(f"{where}[{journal}]", f"invalid Offset ({offset}; expected >= 0)")
+            raise ProtocolError(field, f"invalid Offset ({offset}; expected >= 0)")
 
 
 def validate_list_request(request: pc.ListRequest) -> None:
@@ -240,20 +231,16 @@ def _check_hints(hints: rl.FSMHints, where: str) -> None:
         for segment in node.segments:
             if segment.log and segment.log == hints.log:
                 raise ProtocolError(where, "contained segment.Log duplicates FSMHints.Log")
-            _check_segment(segment, f"{where}.Segment")
+            for is_broken, problem in (
+                (segment.author == 0, "Author is zero"),
+                (segment.first_seq_no <= 0, "FirstSeqNo <= 0"),
+                (segment.first_offset < 0, "FirstOffset < 0"),
+                (segment.last_seq_no < segment.first_seq_no, "LastSeqNo < segment.FirstSeqNo"),
+                (0 != segment.last_offset <= segment.first_offset, "LastOffset <= segment.FirstOffset"),
+            ):
+                if is_broken:
+                    raise ProtocolError(f"{where}.Segment", problem)
             validate_journal_name(segment.log or hints.log, allow_meta=True, where=f"{where}.Segment.Log")
-
-
-def _check_segment(segment: rl.Segment, where: str) -> None:
-    for is_broken, problem in (
-        (segment.author == 0, "Author is zero"),
-        (segment.first_seq_no <= 0, "FirstSeqNo <= 0"),
-        (segment.first_offset < 0, "FirstOffset < 0"),
-        (segment.last_seq_no < segment.first_seq_no, "LastSeqNo < segment.FirstSeqNo"),
-        (0 != segment.last_offset <= segment.first_offset, "LastOffset <= segment.FirstOffset"),
-    ):
-        if is_broken:
-            raise ProtocolError(where, problem)
 
 
 def validate_hints_request(request: pc.GetHintsRequest) -> None:

@@ -101,7 +101,10 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
 def hints_to_json(hints: pr.FSMHints) -> bytes:
     """Return hints as Gazette keeps them: JSON with the names of the fields, and numbers as such."""
     nodes = [
-        {"fnode": node.fnode, "segments": [_segment_to_json(item) for item in node.segments]}
+        {
+            "fnode": node.fnode,
+            "segments": [{field.name: value for field, value in item.ListFields()} for item in node.segments],
+        }
         for node in hints.live_nodes
     ]
     properties = [{"path": item.path, "content": item.content} for item in hints.properties]
@@ -161,7 +164,3 @@ def keep_recovered_hints(
     # The oldest first: a crash in between repeats hints, and loses none.
     for key, moving in reversed(moves):
         stored[key] = moving
-
-
-def _segment_to_json(segment: pr.Segment) -> dict[str, int | str]:
-    return {field.name: value for field, value in segment.ListFields()}

@@ -236,7 +236,18 @@ class Recorder:
         with self._service.start_append(self._options, dependencies=wait_for) as append:
             if self._broken is not None:
                 raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")
-            self._note_head(append)
+            # Learn the write head from an append that has ended: operations from now on are behind it.
+            recent = self._recent
+            if recent is None:
+                self._recent = append
+            elif recent.done():
+                if recent.future.exception() is None:
+                    result = recent.response
+                    if result.begin < self._write_head:
+                        problem = f"an append was done at {result.begin}, before this offset"
+                        raise RecoveryLogLossError(self.log, self._write_head, problem)
+                    self._write_head = result.end
+                self._recent = append
             before = self._fsm.next_seq_no
             try:
                 yield append
@@ -244,20 +255,6 @@ class Recorder:
                 if self._fsm.next_seq_no != before:
                     self._broken = error
                 raise
-
-    def _note_head(self, append: AsyncAppend) -> None:
-        """Learn the write head from an append that has ended: operations from now on are behind it."""
-        recent = self._recent
-        if recent is None:
-            self._recent = append
-        elif recent.done():
-            if recent.future.exception() is None:
-                result = recent.response
-                if result.begin < self._write_head:
-                    problem = f"an append was done at {result.begin}, before this offset"
-                    raise RecoveryLogLossError(self.log, self._write_head, problem)
-                self._write_head = result.end
-            self._recent = append
 
     def _process(self, op: pr.RecordedOp, append: AsyncAppend) -> None:
         op.author, op.seq_no, op.checksum = self.author, self._fsm.next_seq_no, self._fsm.next_checksum
