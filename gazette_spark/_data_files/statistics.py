@@ -122,7 +122,9 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
     """Return the bounds as Delta's JSON stores them; None if it stores none for this type."""
     match low, high:
         case str(), str():
-            return low[:TEXT_LENGTH], _upper_text(high)
+            # A cut text is below the text itself, so an upper bound ends in the last code point.
+            is_bound = len(high) <= TEXT_LENGTH or high[TEXT_LENGTH] == LAST_CODE_POINT
+            return low[:TEXT_LENGTH], high if is_bound else high[:TEXT_LENGTH] + LAST_CODE_POINT
         case dt.datetime(), dt.datetime():
             return _instant(low), _instant(high)
         case dt.date(), dt.date():
@@ -132,13 +134,6 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
         case ((int() | float()), (int() | float())):
             return (low, high) if math.isfinite(low) and math.isfinite(high) else None
     return None
-
-
-def _upper_text(text: str) -> str:
-    """Return a short upper bound of a text."""
-    if len(text) <= TEXT_LENGTH or text[TEXT_LENGTH] == LAST_CODE_POINT:
-        return text
-    return text[:TEXT_LENGTH] + LAST_CODE_POINT
 
 
 def _is_short(number: Decimal) -> bool:

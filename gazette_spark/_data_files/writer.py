@@ -104,11 +104,16 @@ class _DataFile:
         if isinstance(self._where, pa_fs.LocalFileSystem):
             self._where.create_dir(posixpath.dirname(self._full), recursive=True)
         self._out = self._where.open_output_stream(self._full)
+        # Parquet abandons a dictionary that reaches a megabyte, but looks up each value until then, which
+        # takes a fifth of the write's CPU time for the columns of `format=raw`. A column whose first values
+        # are all different would end there, so it is written without a dictionary.
+        sample = first.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
+        repeated = [leaf.stored for leaf in leaves(first.schema) if not _is_unique(sample, leaf)]
         self._writer = pq.ParquetWriter(
             self._out,
             self._schema,
             compression="zstd",
-            use_dictionary=_repeated(first) or False,
+            use_dictionary=repeated or False,
             metadata_collector=self._metadata,
             store_schema=False,
         )
@@ -159,7 +164,13 @@ class _TaskFiles:
         """Add rows to the files of their partitions, and write row groups that are large enough."""
         for key, part in partitioned(rows, self._target):
             if key not in self._files:
-                path = posixpath.join(*_directories(self._target.partition_by, key), _file_name())
+                # Directories as Hive and Delta name them. Readers take the values from the log, so two
+                # partitions may share a directory, and a name may be cut.
+                directories = [
+                    f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"[:LONGEST_NAME]
+                    for name, value in zip(self._target.partition_by, key, strict=True)
+                ]
+                path = posixpath.join(*directories, f"part-{uuid.uuid4()}.zstd.parquet")
                 self._files[key] = _DataFile(self._where, self._root, path, self._stored)
             self._files[key].add(part.select(self._stored.names))
             if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
@@ -263,17 +274,6 @@ def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         else:
             columns.append(int64_array(np.array(values, np.int64)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _repeated(rows: pa.Table) -> list[str]:
-    """Return the leaf columns that are written with a dictionary, as Parquet names them.
-
-    Parquet abandons a dictionary that reaches a megabyte, but looks up each value until then, which takes a
-    fifth of the write's CPU time for the columns of ``format=raw``. A column whose first values are all
-    different would end there.
-    """
-    sample = rows.slice(0, MOST_SAMPLE).combine_chunks().to_batches()[0]
-    return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(sample, leaf)]
 
 
 def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
@@ -386,23 +386,8 @@ def _day_text(name: str, day: int, table: str) -> str:
     return text
 
 
-def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list[str]:
-    """Return the directories of a partition, as Hive and Delta name them.
-
-    Readers take the values from the log, so two partitions may share a directory, and a name may be cut.
-    """
-    return [
-        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"[:LONGEST_NAME]
-        for name, value in zip(names, values, strict=True)
-    ]
-
-
 def _escaped(text: str) -> str:
     return "".join(
         character if character in SAFE else "".join(f"%{byte:02X}" for byte in character.encode())
         for character in text
     )
-
-
-def _file_name() -> str:
-    return f"part-{uuid.uuid4()}.zstd.parquet"

@@ -130,18 +130,14 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     for file, content in CONTENTS.items():
         if file in names and content in names:
             raise OptionError(f"{file} and {content}", "both", "one of them: a file or its content")
-    _check_pair(names)
+    certs, keys = ("tls.certFile", "tls.cert"), ("tls.keyFile", "tls.keySecret")
+    for present, absent in ((certs, keys), (keys, certs)):
+        if not set(present).isdisjoint(names) and set(absent).isdisjoint(names):
+            one = next(name for name in present if name in names)
+            other = absent[present.index(one)]
+            raise OptionError(other, f"nothing, but {one}", f"{' or '.join(absent)}: both or none")
     address: str = values["broker_address"] or ""
     encrypted = [name for name in names if name.startswith("tls.")]
     if encrypted and address.startswith("http://"):
         raise OptionError(encrypted[0], f"brokerAddress {address}", "to be used with https:// only")
     return security
-
-
-def _check_pair(names: list[str]) -> None:
-    certs, keys = ("tls.certFile", "tls.cert"), ("tls.keyFile", "tls.keySecret")
-    for these, others in ((certs, keys), (keys, certs)):
-        if not set(these).isdisjoint(names) and set(others).isdisjoint(names):
-            one = next(name for name in these if name in names)
-            other = others[these.index(one)]
-            raise OptionError(other, f"nothing, but {one}", f"{' or '.join(others)}: both or none")

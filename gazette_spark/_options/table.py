@@ -90,7 +90,13 @@ def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[st
     Raises:
         OptionError: the table does not have one of them.
     """
-    texts = {name.lower(): text for name, text in options.items() if not _is_not_ours(name.lower())}
+    spark_own = {*SPARK_OWN, TARGET_OPTION.lower()}
+    # Tables of a catalog repeat each option as "option.<name>".
+    texts = {
+        name: text
+        for name, text in ((name.lower(), text) for name, text in options.items())
+        if name not in spark_own and not name.startswith("option.")
+    }
     names = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
@@ -126,8 +132,3 @@ def parse_texts(
             "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
         )
     return values
-
-
-def _is_not_ours(name: str) -> bool:
-    # Tables of a catalog repeat each option as "option.<name>".
-    return name in SPARK_OWN or name == TARGET_OPTION.lower() or name.startswith("option.")

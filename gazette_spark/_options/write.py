@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from gazette_spark._formats.registry import FRAMINGS
 from gazette_spark._options.security import SECURITY_OPTIONS, Security, take_security
@@ -200,7 +200,20 @@ def parse_write_options(
     values["target"] = targets[named[0]] if named else None
     if values["mapping"] and not (values["target"] and values["target"].selector):
         raise OptionError("mapping", "no selector", "to be used with selector, or a prefix as path, only")
-    _check_transaction(values, texts)
+    if values["delivery_guarantee"] == "exactly_once":
+        if values["transaction_journal"] is None:
+            expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"
+            raise OptionError("transactionJournal", "nothing", expected)
+        for name, default in (("sep", ","), ("quote", '"')):
+            if values[name] != default:
+                got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
+                raise OptionError(name, got, f"{default!r}, as Gazette's messages of CSV have it")
+    else:
+        for name in ("transactionJournal", "transactionId", "transactionFirstBatch", "uuidPath"):
+            if name.lower() in texts:
+                raise OptionError(
+                    name, "deliveryGuarantee=at_least_once", "exactly_once, which alone uses it"
+                )
     return WriteOptions(**values)
 
 
@@ -242,19 +255,3 @@ def spark_purpose() -> Purpose | None:
     running = {getattr(main, "name", "")} | sys.modules.keys()
     purposes = {purpose for module, purpose in PURPOSES.items() if module in running}
     return purposes.pop() if len(purposes) == 1 else None
-
-
-def _check_transaction(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """Check the options of exactly-once writes against each other."""
-    if values["delivery_guarantee"] == "exactly_once":
-        if values["transaction_journal"] is None:
-            expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"
-            raise OptionError("transactionJournal", "nothing", expected)
-        for name, default in (("sep", ","), ("quote", '"')):
-            if values[name] != default:
-                got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
-                raise OptionError(name, got, f"{default!r}, as Gazette's messages of CSV have it")
-        return
-    for name in ("transactionJournal", "transactionId", "transactionFirstBatch", "uuidPath"):
-        if name.lower() in texts:
-            raise OptionError(name, "deliveryGuarantee=at_least_once", "exactly_once, which alone uses it")

@@ -157,17 +157,15 @@ def allocate_limit(sizes: Mapping[str, int], limit: int | None) -> dict[str, int
     for at, (size, name) in enumerate(ascending):
         least = min(size, floor)
         if limit * size >= least * total:
-            # So it is for all larger ones: their shares in proportion are above the floor.
-            return granted | _in_proportion(ascending[at:], total, limit)
+            # So it is for all larger ones: their shares in proportion are above the floor. What rounding
+            # leaves goes to the largest remainders, so that the sum is exact.
+            larger = ascending[at:]
+            granted |= {name: limit * size // total for size, name in larger}
+            rest = limit - sum(granted[name] for _, name in larger)
+            remainders = sorted(((limit * size % total, name) for size, name in larger), reverse=True)
+            for _, favored in remainders[:rest]:
+                granted[favored] += 1
+            return granted
         granted[name] = least
         total, limit = total - size, limit - least
-    return granted
-
-
-def _in_proportion(sizes: Sequence[tuple[int, str]], total: int, limit: int) -> dict[str, int]:
-    """Share ``limit``, less than ``total``, exactly: what rounding leaves goes to the largest remainders."""
-    granted = {name: limit * size // total for size, name in sizes}
-    rest = limit - sum(granted.values())
-    for _, name in sorted(((limit * size % total, name) for size, name in sizes), reverse=True)[:rest]:
-        granted[name] += 1
     return granted

@@ -242,7 +242,13 @@ class Cutter:
         cut = framing.cut(data, self._start, last=last)
         whole = data if cut.size == len(data) else data[: cut.size]
         headers = (framing.header_bytes, framing.trailer_bytes)
-        stored = self._stored_of(whole)
+        # The store times of these bytes; those of earlier bytes are not needed any more.
+        at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
+        del self._stored[:at]
+        stored: Sequence[tuple[int, int]] = ()
+        if self._stored != [(0, 0)]:
+            until = bisect_left(self._stored, self._start + len(whole), lo=1, key=itemgetter(0))
+            stored = tuple(self._stored[:until])
         block = Block(journal, self._start, whole, cut.starts, cut.ends, *headers, stored)
         if self._start + len(whole) > end:
             block = block.rows(0, int(np.searchsorted(block.offsets, end)))
@@ -278,15 +284,6 @@ class Cutter:
         if not self._done and max(len(data) - cut.size, cut.needs) > longest:
             raise self._oversized(self._start)
         self._schedule_flush(cut.needs)
-
-    def _stored_of(self, data: bytes) -> Sequence[tuple[int, int]]:
-        """Return the store times of bytes from ``_start`` on, and forget earlier ones."""
-        at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
-        del self._stored[:at]
-        if self._stored == [(0, 0)]:
-            return ()
-        until = bisect_left(self._stored, self._start + len(data), lo=1, key=itemgetter(0))
-        return tuple(self._stored[:until])
 
     def _oversized(self, offset: int) -> RecordError:
         problem = f"oversized record: longer than maxRecordBytes={self._max_record_bytes} allows"

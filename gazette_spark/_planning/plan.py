@@ -271,7 +271,13 @@ class Planner:
         ends: dict[str, int] = {}
         contents: dict[str, bytes] = {}
         if frozen is not None or is_due(total_bytes, now_s - self._last_batch_s, limits):
-            admitted = self._admitted(news, limits)
+            readable = news
+            if limits.max_fragments is not None:
+                spans = view.map_journals(lambda name: view.spans_from(name, news[name].begin), news)
+                edges = {name: fragment_ends(spans[name], backlog) for name, backlog in news.items()}
+                last_edges = admit_fragments(edges, limits.max_fragments)
+                readable = {name: Backlog(backlog.begin, last_edges[name]) for name, backlog in news.items()}
+            admitted = admit(readable, limits.max_bytes)
             # A record has at least one byte, so a journal is never granted more records than bytes.
             granted_bytes = {name: admitted[name] - begins[name] for name in news}
             max_records = allocate_limit(granted_bytes, limits.max_records)
@@ -405,15 +411,6 @@ class Planner:
         if not begins:
             return {}
         return self._view.client.tails(begins, max(1, min(TAIL_BYTES, TOTAL_TAIL_BYTES // len(begins))))
-
-    def _admitted(self, news: Mapping[str, Backlog], limits: ReadLimits) -> dict[str, int]:
-        """Return the offset up to which each journal may be read, by the limits of fragments and bytes."""
-        if limits.max_fragments is not None:
-            spans = self._view.map_journals(lambda name: self._view.spans_from(name, news[name].begin), news)
-            edges = {name: fragment_ends(spans[name], backlog) for name, backlog in news.items()}
-            whole = admit_fragments(edges, limits.max_fragments)
-            news = {name: Backlog(backlog.begin, whole[name]) for name, backlog in news.items()}
-        return admit(news, limits.max_bytes)
 
     def _missing(
         self, begins: Mapping[str, int], ends: Mapping[str, int]

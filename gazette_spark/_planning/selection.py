@@ -234,19 +234,15 @@ class QueryJournals:
 
         # Journals that the list lacks are looked up once for each list: at most triggers there is no new one.
         absent = frozenset(reached.keys() - self._names)
-        if absent - self._looked_up:
-            self._look_up(start, absent)
-        return self._names
-
-    def _look_up(self, start: JournalOffsets, absent: frozenset[str]) -> None:
-        """Ask about journals that the list lacks, and warn or raise as their status requires."""
+        if not absent - self._looked_up:
+            return self._names
         listed_revision = self._listing.revision if self._listing else 0
         answer = self._view.describe_journals(sorted(absent), start.revision, listed_revision)
         paused, gone = set(), []
         for journal in sorted(absent):
             entry = answer.get(journal)
             last_seen = LastSeen(
-                start.read_through[journal],
+                reached[journal],
                 self._heads_of_run.get(journal, start.head_seen(journal)),
                 start.revision,
                 is_current=journal in self._heads_of_run,
@@ -254,8 +250,9 @@ class QueryJournals:
             )
             status = classify(last_seen, entry.create_revision if entry else None, answer.revision)
             if status is JournalStatus.RECREATED and entry:
-                reached = start.read_through[journal]
-                self._identities.compare_recreated(journal, reached, entry.create_revision, start.revision)
+                self._identities.compare_recreated(
+                    journal, reached[journal], entry.create_revision, start.revision
+                )
                 status = JournalStatus.PAUSED  # It has the same bytes, or there was an error.
             if status is JournalStatus.LOST and self._view.options.fail_on_data_loss:
                 raise _lost(journal, last_seen)
@@ -267,6 +264,7 @@ class QueryJournals:
                 self._warned.add(journal)
                 log.warning("%s journal=%s", status.value, journal)
         self._looked_up, self.paused, self.gone = absent, frozenset(paused), tuple(gone)
+        return self._names
 
     def check_continued(self, start: JournalOffsets) -> None:
         """Check, once, that the position at which a run begins is one of these journals.

@@ -140,8 +140,12 @@ def with_uuids(
     odd = np.flatnonzero(~(plain | stamped))
     one_by_one = []
     for index in odd:
+        record, text = values[int(index)].as_py(), uuids[int(index)].as_py()
         try:
-            one_by_one.append(_set(values[int(index)].as_py(), uuids[int(index)].as_py(), locator))
+            locator.get(
+                record
+            )  # Raises if the place holds anything but a UUID: that must not be overwritten.
+            one_by_one.append(locator.set(record, uuid.UUID(text)))
         except MessageError as error:
             return RowRefusal(
                 int(index),
@@ -157,11 +161,6 @@ def with_uuids(
     order = np.empty(len(values), np.int64)
     order[np.concatenate(indices)] = np.arange(len(values))
     return pa.concat_arrays(parts).take(int64_array(order))
-
-
-def _set(record: bytes, text: str, locator: Locator) -> bytes:
-    locator.get(record)  # Raises if the place holds anything but a UUID, which must not be overwritten.
-    return locator.set(record, uuid.UUID(text))
 
 
 def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:

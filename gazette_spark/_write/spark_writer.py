@@ -215,19 +215,14 @@ class StreamWriter(_Writer, ArrowStreamWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """Commit exactly-once rows, and log the written bytes."""
         if self._options.exactly_once:
-            job = self._job_of(messages, batchId)
+            jobs = {message.job for message in messages if isinstance(message, Written)}
+            job = jobs.pop() if len(jobs) == 1 else TaskJob()
+            if not (job.query and job.run) or job.batch != str(batchId):
+                problem = f"the tasks of batch {batchId} do not name one query, run and batch, but {job}"
+                advice = "Write with deliveryGuarantee=at_least_once under this Spark, and report it"
+                raise TransactionError(str(self._options.transaction_journal), problem, advice)
             self._commit(messages, str(job.query), batchId, str(job.run))
         _log(f"wrote batch_id={batchId}", messages)
-
-    def _job_of(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> TaskJob:
-        """Return the job that all tasks belong to."""
-        jobs = {message.job for message in messages if isinstance(message, Written)}
-        job = jobs.pop() if len(jobs) == 1 else TaskJob()
-        if not (job.query and job.run) or job.batch != str(batch_id):
-            problem = f"the tasks of batch {batch_id} do not name one query, run and batch, but {job}"
-            advice = "Write with deliveryGuarantee=at_least_once under this Spark, and report it"
-            raise TransactionError(str(self._options.transaction_journal), problem, advice)
-        return job
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Roll exactly-once rows back, and log the bytes that a failed micro-batch leaves in the journals.

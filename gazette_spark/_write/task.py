@@ -116,16 +116,13 @@ class Targets:
                 raise OptionError("transactionJournal", f"{name!r}, which rows are written to", expected)
             framing = framing_name(journal.spec, options.framing, None)
             if options.exactly_once:
-                _check_place(name, framing, options)
+                # The records need a place for a UUID.
+                if framing not in CONTENT_TYPES:
+                    got = f"{framing} for journal {name!r}, and deliveryGuarantee=exactly_once"
+                    expected = "lines, csv or fixed, whose records have a place for a UUID"
+                    raise OptionError("framing", got, expected)
+                locator_for(CONTENT_TYPES[framing], options.uuid_path or "")
             self._framings[name] = framing
-
-
-def _check_place(journal: str, framing: str, options: WriteOptions) -> None:
-    """Check that the records of a journal have a place for a UUID."""
-    if framing not in CONTENT_TYPES:
-        got = f"{framing} for journal {journal!r}, and deliveryGuarantee=exactly_once"
-        raise OptionError("framing", got, "lines, csv or fixed, whose records have a place for a UUID")
-    locator_for(CONTENT_TYPES[framing], options.uuid_path or "")
 
 
 class TaskWriter:
