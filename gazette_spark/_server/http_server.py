@@ -263,7 +263,14 @@ def serve(
         set_waiting(is_waiting=True)
         http.start_next_cycle()
     if framing.is_refused or http.their_state in (h11.SEND_BODY, h11.ERROR):
-        _linger(connection)
+        # Throw away what the client still sends: to close on it would take the answer from it.
+        deadline = monotonic() + LINGER_S
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+            while (left_s := deadline - monotonic()) > 0:
+                connection.settimeout(left_s)
+                if not connection.recv(_RECEIVE_BYTES):
+                    return
 
 
 def _serve_one(
@@ -300,17 +307,6 @@ def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError
     if has_body:
         _send(connection, http, h11.Data(data=body))
     _send(connection, http, h11.EndOfMessage())
-
-
-def _linger(connection: socket.socket) -> None:
-    """Throw away what the client still sends: to close on it would take the answer from it."""
-    deadline = monotonic() + LINGER_S
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        while (left_s := deadline - monotonic()) > 0:
-            connection.settimeout(left_s)
-            if not connection.recv(_RECEIVE_BYTES):
-                return
 
 
 def is_connected(connection: socket.socket) -> bool:

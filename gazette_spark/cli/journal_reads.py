@@ -56,8 +56,13 @@ class ChunkWriter:
                 if not holds:
                     self._lock.acquire()
                     holds = True
+                content = chunk.content
+                if self._as_json:
+                    text = base64.b64encode(content).decode()
+                    line = json.dumps({"journal": source.journal, "offset": chunk.offset, "content": text})
+                    content = line.encode() + b"\n"
                 with self._interrupts.defer_signals() if is_main else nullcontext():
-                    self._write(_chunk_json(source.journal, chunk) if self._as_json else chunk.content)
+                    self._write(content)
                     written[source.journal] = chunk.end
                 self._bar.advance(len(chunk.content))
                 if is_last:
@@ -158,11 +163,6 @@ def open_committed(
         return CommittedMessages(read_committed(client, journal, offset=offset, uuid_path=uuid_path, **how))
     except OptionError as error:
         raise OptionError("--uuid-path", error.got, error.expected) from None
-
-
-def _chunk_json(journal: str, chunk: Chunk) -> bytes:
-    content = base64.b64encode(chunk.content).decode()
-    return json.dumps({"journal": journal, "offset": chunk.offset, "content": content}).encode() + b"\n"
 
 
 @click.command()

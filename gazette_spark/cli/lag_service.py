@@ -290,7 +290,7 @@ def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
 
 
 def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
-    from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, RecordFeed, TableFeed
+    from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, RecordFeed, StateFeed, TableFeed
 
     if options["topics"] and options["selector"]:
         raise click.UsageError("give --selector or --topic")
@@ -309,24 +309,17 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
     feeds += consumers
     if len(feeds) == heads:
         raise click.UsageError("nothing to watch: give --table, --checkpoint or --consumer")
-    feeds += _state_feeds(options["states"])
-    if options["count_bytes"]:
-        feeds.append(RecordFeed(client, options["count_bytes"]))
-    return feeds
+    # Feeds of open transactions come after those that report groups.
+    for text in options["states"]:
+        from gazette_spark._planning.states import OpenTransactions, StateFiles
 
-
-def _state_feeds(texts: Sequence[str]) -> Iterator[Feed]:
-    """Yield the feeds of open transactions; they come after those that report groups."""
-    if not texts:
-        return
-    from gazette_spark._planning.states import OpenTransactions, StateFiles
-    from gazette_spark.lag.feeds import StateFeed
-
-    for text in texts:
         group, location = named(text)
         if group is None:
             raise click.UsageError(f"--states {text!r}: expected GROUP=LOCATION")
-        yield StateFeed(group, location, OpenTransactions(StateFiles(location)))
+        feeds.append(StateFeed(group, location, OpenTransactions(StateFiles(location))))
+    if options["count_bytes"]:
+        feeds.append(RecordFeed(client, options["count_bytes"]))
+    return feeds
 
 
 def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, which loads httpx

@@ -23,7 +23,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -117,8 +117,11 @@ class Api:
         except UnicodeDecodeError:
             return _no_such_path()
         for pattern, methods in ROUTES:
-            if (matched := _match(pattern, names)) is None:
+            if len(pattern) != len(names):
                 continue
+            if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
+                continue
+            at_stars = tuple(name for part, name in zip(pattern, names, strict=True) if part == "*")
             handler = methods.get(request.method)
             if handler is None or (request.method == "DELETE" and not self.allow_delete):
                 allowed = [name for name in methods if name != "DELETE" or self.allow_delete]
@@ -126,7 +129,7 @@ class Api:
                     405, PLAIN, b"Method Not Allowed\n", (("Allow", ", ".join([*allowed, "OPTIONS"])),)
                 )
             try:
-                return handler(self, matched, request)
+                return handler(self, at_stars, request)
             except _NotFoundError as error:
                 return self.error(404, str(error), request)
         return _no_such_path()
@@ -156,15 +159,6 @@ class Api:
         """Raise if there is no cluster of that name."""
         if cluster != self.monitor.cluster:
             raise _NotFoundError("cluster not found")
-
-
-def _match(pattern: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the names at the pattern's stars, None if it does not match."""
-    if len(pattern) != len(names):
-        return None
-    if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
-        return None
-    return tuple(name for part, name in zip(pattern, names, strict=True) if part == "*")
 
 
 def _no_such_path() -> HttpAnswer:
@@ -267,10 +261,6 @@ def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all:
         value["status"]["totallag"] = None
     message = "cluster or consumer not found"
     return api._json(404, {"error": False, "message": message} | value, request)
-
-
-def _lag(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
-    return _status(api, names, request, show_all=True)
 
 
 def _delete_consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
@@ -408,7 +398,7 @@ ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
     (_path("v3/kafka/*/consumer"), {"GET": _consumers}),
     (_path("v3/kafka/*/consumer/*"), {"GET": _consumer, "DELETE": _delete_consumer}),
     (_path("v3/kafka/*/consumer/*/status"), {"GET": _status}),
-    (_path("v3/kafka/*/consumer/*/lag"), {"GET": _lag}),
+    (_path("v3/kafka/*/consumer/*/lag"), {"GET": partial(_status, show_all=True)}),
     (_path("v3/admin/loglevel"), {"GET": _log_level, "POST": _set_log_level}),
     (_path("v3/config"), {"GET": _config}),
     (_path("v3/config/*"), {"GET": _config_section}),

@@ -398,24 +398,20 @@ class ShardFeed:
             monitor.forget_group(self._group(shard_id))
         self.groups = tuple(map(self._group, listed))
         for shard_id, shard in listed.items():
-            at = progress.get(shard_id)
-            self._observe(monitor, shard.spec, None if at is None else at.read_through, now_ms)
-
-    def _observe(
-        self, monitor: Monitor, spec: pc.ShardSpec, read_through: Mapping[str, int] | None, now_ms: int
-    ) -> None:
-        steps: list[GroupCommit] = []
-        group, seen = self._group(spec.id), self._seen.setdefault(spec.id, {})
-        at = seen if read_through is None else reached(spec, read_through)
-        if at != seen:
-            self._seen[spec.id] = at
-            order = monitor.last_order(group) + 1
-            if seen:
-                steps.append(GroupCommit(order, now_ms, at))
-            else:
-                # What it did before is not known: it counts as level then, and is judged from there on.
-                steps.append(GroupCommit(order, now_ms - 1, at, heads=at))
-        monitor.observe_commits(group, steps, now_ms, source=repr(self))
+            steps: list[GroupCommit] = []
+            group, seen = self._group(shard_id), self._seen.setdefault(shard_id, {})
+            at = seen
+            if (shard_progress := progress.get(shard_id)) is not None:
+                at = reached(shard.spec, shard_progress.read_through)
+            if at != seen:
+                self._seen[shard_id] = at
+                order = monitor.last_order(group) + 1
+                if seen:
+                    steps.append(GroupCommit(order, now_ms, at))
+                else:
+                    # What it did before is not known: it counts as level then, and is judged from there on.
+                    steps.append(GroupCommit(order, now_ms - 1, at, heads=at))
+            monitor.observe_commits(group, steps, now_ms, source=repr(self))
 
     def _group(self, shard_id: str) -> str:
         return f"{self._name}:{shard_id}"

@@ -280,8 +280,8 @@ class Monitor:
                 place = self.topics.place(journal)
                 for name, group in self._groups.items():
                     group.series.pop(journal, None)
-                    if (last := self._last_step(name, *place)) is not None:
-                        group.waiting[journal] = [last]
+                    if (last := self.history.last_commit(self.cluster, name, *place)) is not None:
+                        group.waiting[journal] = [_Step(-1, last.timestamp_ms, last.offset, None, None)]
                 self.history.delete_partition(self.cluster, *place)
             for topic in self.topics.names():
                 journals = (self.topics.journal(topic, at) for at in range(self.topics.count(topic)))
@@ -401,10 +401,6 @@ class Monitor:
             if newest and step.head is not None and now_ms - timestamp_ms <= LEVEL_MS:
                 self.history.add_past_head(self.cluster, topic, partition, step.head, timestamp_ms)
         self.history.add_consumer_owner(*place, owner=group, client_id=journal)
-
-    def _last_step(self, group: str, topic: str, partition: int) -> _Step | None:
-        last = self.history.last_commit(self.cluster, group, topic, partition)
-        return None if last is None else _Step(-1, last.timestamp_ms, last.offset, None, None)
 
     def _failure(self, group: str, now_ms: int) -> str | None:
         """Return why a group's values are not up to date; None if they are."""

@@ -126,26 +126,21 @@ class CommitRing:
         if at < len(orders) and orders[at] == order:
             return RingOutcome.KNOWN
         late = not self.is_newest(order)
-        cells = array("q", self._encode(commit, order, late=late))
+        lag = NO_LAG if late or commit.lag is None else commit.lag
+        cells = array("q", (order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag))
         # In a full ring a late commit that only the oldest precedes takes the oldest's slot. The slot before
         # it in the ring is the newest commit, which cannot be its predecessor. So no commits are merged.
         replaces_oldest = late and full and at == 1
-        if at > 0 and not replaces_oldest and self._distance_ms(at - 1, commit) < min_distance_ms:
-            cells[2] = self._cells[(at - 1) * FIELDS + 2]
-            self._cells[(at - 1) * FIELDS : at * FIELDS] = cells
-            return RingOutcome.MERGED
+        if at > 0 and not replaces_oldest:
+            before_ms = self._cells[(at - 1) * FIELDS + 2]
+            if commit.timestamp_ms - before_ms < min_distance_ms:
+                cells[2] = before_ms
+                self._cells[(at - 1) * FIELDS : at * FIELDS] = cells
+                return RingOutcome.MERGED
         self._cells[at * FIELDS : at * FIELDS] = cells
         if full:
             del self._cells[:FIELDS]
         return RingOutcome.INSERTED if late else RingOutcome.APPENDED
-
-    def _distance_ms(self, before: int, commit: OffsetCommit) -> int:
-        return commit.timestamp_ms - self._cells[before * FIELDS + 2]
-
-    @staticmethod
-    def _encode(commit: OffsetCommit, order: int, *, late: bool) -> tuple[int, ...]:
-        lag = NO_LAG if late or commit.lag is None else commit.lag
-        return order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag
 
     def _commit(self, at: int) -> OffsetCommit:
         _, offset, timestamp_ms, observed_ms, lag = self._cells[at * FIELDS : (at + 1) * FIELDS]

@@ -201,7 +201,7 @@ def evaluate_partition(window: PartitionWindow, now_ms: int, thresholds: Thresho
     )
 
 
-def judge(
+def judge(  # noqa: PLR0911 - the rules in order
     commits: Sequence[OffsetCommit],
     broker_offsets: Iterable[int],
     current_lag: int,
@@ -220,10 +220,6 @@ def judge(
     lags = [commit.lag for commit in commits if commit.lag is not None]
     if any(lag <= allowed_lag for lag in lags):
         return Status.OK
-    return _judge_progress(offsets, lags)
-
-
-def _judge_progress(offsets: Sequence[int], lags: Sequence[int]) -> Status:
     if all(before == after for before, after in pairwise(offsets)):
         return Status.STALL
     if all(before <= after for before, after in pairwise(lags)):

@@ -232,9 +232,13 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
         if method not in ("GET", "HEAD") and is_cross_site(headers):
             await _send(send, HttpAnswer(403, PLAIN, b"a page of another site may change nothing here\n"))
             return
+        body = b""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                body = await _body(receive)
+                while (message := await receive())["type"] == "http.request":
+                    body += message.get("body", b"")
+                    if len(body) > MAX_BODY_BYTES or not message.get("more_body"):
+                        break
         except TimeoutError:
             await _send(send, HttpAnswer(408, PLAIN, b"the body did not come\n"))
             return
@@ -247,16 +251,6 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
         )
 
     return application
-
-
-async def _body(receive: Receive) -> bytes:
-    """Return a request's body, or so much of it that it is too large."""
-    body = b""
-    while (message := await receive())["type"] == "http.request":
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES or not message.get("more_body"):
-            break
-    return body
 
 
 async def _send(send: Send, answer: HttpAnswer) -> None:
