@@ -20,7 +20,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
-    DataType,
     DateType,
     IntegerType,
     LongType,
@@ -151,10 +150,14 @@ def _prepare(
         raise SchemaMismatchError(table.name, sink.app_id, 0, fitted.problems)
     written = fitted.schema
     for source_field, table_field in zip(schema.fields, written.fields, strict=True):
-        if problem := _shape_problem(source_field.dataType, table_field.dataType):
-            raise TableRefusedError(
-                table.name, f"column {source_field.name} {problem}, which ingest() does not do. {OTHER_WAY}"
+        source_type, table_type = source_field.dataType, table_field.dataType
+        is_nested = isinstance(bare(table_type), StructType) or "<" in table_type.simpleString()
+        if is_nested and bare(source_type) != bare(table_type):
+            problem = (
+                f"column {source_field.name} is {table_type.simpleString()} in the table and "
+                f"{source_type.simpleString()} in the query, and ingest() does not convert nested columns"
             )
+            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
     kinds = {column.name: column.dataType for column in table_schema.fields}
     for name in detail.partition_by:
         if not isinstance(kinds[name], PARTITION_TYPES):
@@ -175,11 +178,3 @@ def _prepare(
         storage_options=files.storage_options,
     )
     return files, target
-
-
-def _shape_problem(source_type: DataType, table_type: DataType) -> str | None:
-    """Return the conversion that a nested column would need; None if it needs none."""
-    simple = not isinstance(bare(table_type), StructType) and "<" not in table_type.simpleString()
-    if simple or bare(source_type) == bare(table_type):
-        return None
-    return f"is {table_type.simpleString()} in the table and {source_type.simpleString()} in the query"

@@ -183,7 +183,12 @@ class DeltaSink:
                 whose columns ``_journal`` and ``_offset`` it keeps, or ``journal, offset, value`` of the
                 format ``raw``, and makes at most one row of a record.
         """
-        _check_app_id(app_id)
+        expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
+        if not isinstance(app_id, str):
+            raise OptionError("app_id", type(app_id).__name__, expected)
+        is_short = 0 < len(app_id) <= MAX_APP_ID_LENGTH
+        if not is_short or app_id != app_id.strip() or not app_id.isprintable():
+            raise OptionError("app_id", repr(app_id[:80]), expected)
         if (path is None) == (table is None):
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
         if on_overlap not in ("fail", "trim"):
@@ -693,14 +698,6 @@ class DeltaSink:
         if self._letters is not None:
             self._letters.check(spark, checkpoint, df.schema)
         return detail
-
-
-def _check_app_id(app_id: object) -> None:
-    expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
-    if not isinstance(app_id, str):
-        raise OptionError("app_id", type(app_id).__name__, expected)
-    if not app_id or app_id != app_id.strip() or not app_id.isprintable() or len(app_id) > MAX_APP_ID_LENGTH:
-        raise OptionError("app_id", repr(app_id[:80]), expected)
 
 
 def _accepted_gaps(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> frozenset[SkippedGap]:

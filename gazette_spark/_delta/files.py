@@ -90,17 +90,14 @@ def has_files(spark: SparkSession, path: str) -> bool:
             if not files.exists(name):
                 return False
             root = str(files.makeQualified(name).toString())
-            return _holds_file(files.listFiles(name, True), root)  # noqa: FBT003 - Java's
+            # Spark leaves out hidden files, such as checksums and logs, so they do not count.
+            listed = files.listFiles(name, True)  # noqa: FBT003 - Java's
+            while listed.hasNext():
+                below = str(listed.next().getPath().toString()).removeprefix(root)
+                if not any(part.startswith((".", "_")) for part in below.split("/")):
+                    return True
+            return False
     return bool(_if_exists(lambda: _files_below(spark, path).select("path").limit(1).collect()))
-
-
-def _holds_file(files: Any, root: str) -> bool:  # noqa: ANN401 - Java's iterator
-    """Say whether one of the files counts: Spark leaves out hidden ones, such as checksums and logs."""
-    while files.hasNext():
-        below = str(files.next().getPath().toString()).removeprefix(root)
-        if not any(name.startswith((".", "_")) for name in below.split("/")):
-            return True
-    return False
 
 
 def unwritable(spark: SparkSession, path: str) -> str:

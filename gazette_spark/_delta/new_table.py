@@ -39,11 +39,25 @@ class NewTable:
             expected = "a StructType, DDL such as 'id BIGINT NOT NULL, text STRING', or None"
             raise OptionError("new_table.schema", repr(self.schema)[:80], expected)
         for name in ("partition_by", "cluster_by"):
-            object.__setattr__(self, name, _column_names(f"new_table.{name}", getattr(self, name)))
+            option, columns, expected = f"new_table.{name}", getattr(self, name), "a list of column names"
+            if isinstance(columns, str) or not isinstance(columns, Iterable):
+                raise OptionError(option, repr(columns)[:80], expected)
+            columns = tuple(columns)
+            if not all(isinstance(column, str) and column for column in columns):
+                raise OptionError(option, repr(columns)[:80], expected)
+            if len({column.lower() for column in columns}) < len(columns):
+                raise OptionError(option, repr(columns)[:80], f"{expected}, each once")
+            object.__setattr__(self, name, columns)
         if self.partition_by and self.cluster_by:
             got = f"partition_by={list(self.partition_by)}, cluster_by={list(self.cluster_by)}"
             raise OptionError("new_table", got, "one of the two: Delta has partitions or clusters")
-        _check_properties(self.properties)
+        properties: object = self.properties
+        expected = "texts by name: {'delta.appendOnly': 'true'}"
+        if not isinstance(properties, Mapping):
+            raise OptionError("new_table.properties", repr(properties)[:80], expected)
+        for name, value in properties.items():
+            if not (isinstance(name, str) and name and isinstance(value, str)):
+                raise OptionError("new_table.properties", f"{name!r}: {value!r}"[:80], expected)
         if isinstance(self.schema, StructType):
             self._check_columns(self.schema)
 
@@ -95,27 +109,6 @@ class NewTable:
         for option, names in (("partition_by", self.partition_by), ("cluster_by", self.cluster_by)):
             if unknown := [name for name in names if name.lower() not in columns]:
                 raise OptionError(f"new_table.{option}", repr(unknown), f"columns of {schema.names}")
-
-
-def _column_names(option: str, value: object) -> tuple[str, ...]:
-    expected = "a list of column names"
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise OptionError(option, repr(value)[:80], expected)
-    names = tuple(value)
-    if not all(isinstance(name, str) and name for name in names):
-        raise OptionError(option, repr(names)[:80], expected)
-    if len({name.lower() for name in names}) < len(names):
-        raise OptionError(option, repr(names)[:80], f"{expected}, each once")
-    return names
-
-
-def _check_properties(properties: object) -> None:
-    expected = "texts by name: {'delta.appendOnly': 'true'}"
-    if not isinstance(properties, Mapping):
-        raise OptionError("new_table.properties", repr(properties)[:80], expected)
-    for name, value in properties.items():
-        if not (isinstance(name, str) and name and isinstance(value, str)):
-            raise OptionError("new_table.properties", f"{name!r}: {value!r}"[:80], expected)
 
 
 def ddl(schema: StructType) -> str:

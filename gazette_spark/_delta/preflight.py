@@ -70,7 +70,11 @@ def check_delta(spark: SparkSession) -> None:
     try:
         spark.sql(NO_TABLE).collect()
     except AnalysisException as error:
-        if _is_no_delta(error):
+        # Without Delta, Spark takes a word of the statement for a table's name; or it says itself that one of
+        # the two settings is missing.
+        condition, parameters = error.getCondition(), error.getMessageParameters() or {}
+        is_table_name = parameters.get("relationName", "").strip("`") == "DETAIL"
+        if condition == WITHOUT_BOTH_SETTINGS or (condition == "TABLE_OR_VIEW_NOT_FOUND" and is_table_name):
             raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
     except jvm_errors(spark) as error:
         text = str(short_java_error(error) or error).partition("\n")[0]
@@ -201,11 +205,3 @@ def delta_jar(spark: SparkSession) -> str:
         extension = java.Class.forName(DELTA_CLASS, False, loader)  # noqa: FBT003 - Java's
         return str(extension.getProtectionDomain().getCodeSource().getLocation())
     return ""
-
-
-def _is_no_delta(error: AnalysisException) -> bool:
-    """Say whether Spark took a word of Delta's statement for a table's name, or lacks one of two settings."""
-    if error.getCondition() == WITHOUT_BOTH_SETTINGS:
-        return True
-    name = (error.getMessageParameters() or {}).get("relationName", "")
-    return error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND" and name.strip("`") == "DETAIL"

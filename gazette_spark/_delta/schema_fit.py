@@ -247,19 +247,16 @@ def holds(wide: DataType, narrow: DataType) -> bool:
     if wide == narrow or isinstance(narrow, NullType):
         return True
     if isinstance(wide, DecimalType):
-        whole, scale = _digits(narrow)
+        if isinstance(narrow, DecimalType):
+            whole, scale = narrow.precision - narrow.scale, narrow.scale
+        elif type(narrow) in INTEGERS:
+            whole, scale = INTEGERS[type(narrow)], 0
+        else:
+            return False
         return 0 <= scale <= wide.scale and whole <= wide.precision - wide.scale
     if type(wide) in INTEGERS:
         return INTEGERS.get(type(narrow), 99) < INTEGERS[type(wide)]
     return isinstance(narrow, EXACT.get(type(wide), ()))
-
-
-def _digits(kind: DataType) -> tuple[int, int]:
-    """Return a number's maximum digits before and behind the point; (0, -1) for other types."""
-    if isinstance(kind, DecimalType):
-        return kind.precision - kind.scale, kind.scale
-    whole = INTEGERS.get(type(kind))
-    return (0, -1) if whole is None else (whole, 0)
 
 
 def bare(kind: DataType) -> DataType:

@@ -21,7 +21,7 @@ would keep one of them and drop the others in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gazette_spark._delta.sql_names import quoted
@@ -145,28 +145,25 @@ def merge_statement(
     """
     stored = upsert.stored(columns)
     on = " AND ".join(f"old.{quoted(name)} = new.{quoted(name)}" for name in upsert.keys)
-    clauses = " ".join(_clauses(stored, upsert, complete=complete))
     evolving = "WITH SCHEMA EVOLUTION " if add_columns else ""
-    return f"MERGE {evolving}INTO {table} AS old USING {quoted(view)} AS new ON {on} {clauses}"
-
-
-def _clauses(stored: Sequence[str], upsert: Upsert, *, complete: bool) -> Iterator[str]:
-    newer = deletes = stays = ""
+    clauses = [f"MERGE {evolving}INTO {table} AS old USING {quoted(view)} AS new ON {on}"]
+    newer = stays = ""
     if upsert.order_by is not None and not complete:
         by = quoted(upsert.order_by)
         newer = f" AND (old.{by} IS NULL OR new.{by} >= old.{by})"
     if upsert.delete_when is not None:
-        deletes = f" AND new.{quoted(upsert.delete_when)}"
-        stays = f" AND NOT new.{quoted(upsert.delete_when)}"
-        yield f"WHEN MATCHED{newer}{deletes} THEN DELETE"
+        deletes = quoted(upsert.delete_when)
+        stays = f" AND NOT new.{deletes}"
+        clauses.append(f"WHEN MATCHED{newer} AND new.{deletes} THEN DELETE")
     if values := [name for name in stored if name not in upsert.keys]:
         pairs = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
-        yield f"WHEN MATCHED{newer} THEN UPDATE SET {pairs}"
+        clauses.append(f"WHEN MATCHED{newer} THEN UPDATE SET {pairs}")
     names = ", ".join(quoted(name) for name in stored)
     values_of = ", ".join(f"new.{quoted(name)}" for name in stored)
-    yield f"WHEN NOT MATCHED{stays} THEN INSERT ({names}) VALUES ({values_of})"  # noqa: S608 - names are quoted
+    clauses.append(f"WHEN NOT MATCHED{stays} THEN INSERT ({names}) VALUES ({values_of})")  # noqa: S608 - names are quoted
     if complete:
-        yield "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+        clauses.append("WHEN NOT MATCHED BY SOURCE THEN DELETE")
+    return " ".join(clauses)
 
 
 def free_name(name: str, columns: Iterable[str]) -> str:

@@ -266,7 +266,9 @@ def _checks(path: str, column: StructField, source: StructField) -> Iterator[Nul
                     yield replace(check, has_null=partial(_in_field, inner.name, check.has_null))
         case ArrayType() as array, ArrayType() as source_array:
             element = StructField("", array.elementType, array.containsNull)
-            yield from _element_checks(f"{path}.element", _itself, element, source_array.elementType)
+            yield from _element_checks(
+                f"{path}.element", lambda values: values, element, source_array.elementType
+            )
         case MapType() as entries, MapType() as source_map:
             key = StructField("", entries.keyType)
             yield from _element_checks(f"{path}.key", F.map_keys, key, source_map.keyType)
@@ -296,7 +298,3 @@ def _in_any(
     values: Callable[[Column], Column], has_null: Callable[[Column], Column], container: Column
 ) -> Column:
     return F.exists(values(container), has_null)
-
-
-def _itself(column: Column) -> Column:
-    return column

@@ -12,8 +12,7 @@ offsets that move without rows get their entry.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -172,7 +171,7 @@ class MergeWriter(AppendWriter):
             self._alone_at = table.ledger.table_version + 1, entry.attempt
         last = last_rows(self._target, rows, entry, self._upsert, grouped=batch.output_mode != "append")
         aligned = align(last, table, self._target, self._layout, batch, beside=self._upsert.beside)
-        with _named_key(self._target, entry):
+        try:
             if aligned.exists:
                 merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
             else:  # Delta makes the table of the rows; a row that deletes has nothing to delete.
@@ -181,6 +180,16 @@ class MergeWriter(AppendWriter):
                     made = made.where(~_column(self._upsert.delete_when))
                 made = made.select(*map(_column, self._upsert.stored(made.columns)))
                 self._target.append(made, entry, exists=False)
+        except PySparkException as error:
+            # The rows run here, and with them the checks of their keys that `last_rows` has put in.
+            if match := BAD_KEY.search(str(error)):
+                null = "is null" in match[1]
+                way_out = (
+                    "Leave such rows out of the query, or give them a key" if null else "Name all of them"
+                )
+                problem = f"{match[1]}. {way_out}"
+                raise UpsertError(self._target.name, entry.app_id, entry.batch_id, problem) from error
+            raise
         return WriteResult(aligned.table, aligned.add_columns)
 
 
@@ -295,17 +304,3 @@ def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry,
 
 def _column(name: str) -> Column:
     return F.col(quoted(name))
-
-
-@contextmanager
-def _named_key(target: DeltaTable, entry: LedgerEntry) -> Iterator[None]:
-    """Raise the package's error where rows of :func:`last_rows` are run and fail."""
-    try:
-        yield
-    except PySparkException as error:
-        if match := BAD_KEY.search(str(error)):
-            null = "is null" in match[1]
-            way_out = "Leave such rows out of the query, or give them a key" if null else "Name all of them"
-            problem = f"{match[1]}. {way_out}"
-            raise UpsertError(target.name, entry.app_id, entry.batch_id, problem) from error
-        raise

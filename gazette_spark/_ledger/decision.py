@@ -66,7 +66,7 @@ from gazette_spark.errors import (
     TableRefusedError,
     TrimError,
 )
-from gazette_spark.offsets import Fingerprint, JournalOffsets
+from gazette_spark.offsets import JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,20 +301,17 @@ def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -
     if len(batch.end) > 1 or len(state.entry.end) > 1:
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
         return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
-    ranges = tuple(_new_ranges(batch, state.entry))
-    trimmed_bytes = sum(span.since - span.begin for span in ranges)
-    return Write(replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes), ranges)
-
-
-def _new_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[NewRange]:
-    """Yield the new range of each journal that the only source of a batch reads."""
-    recorded = entry.read_through
+    recorded, ranges = state.entry.read_through, []
     for begin, end in zip(batch.begin, batch.end, strict=True):
         assert isinstance(begin, JournalOffsets)
         assert isinstance(end, JournalOffsets)
         for journal, until in end.read_through.items():
             if (since := begin.read_through[journal]) < until:
-                yield NewRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
+                new_from = min(until, max(since, recorded.get(journal, since)))
+                ranges.append(NewRange(journal, since, new_from, until))
+    trimmed_bytes = sum(span.since - span.begin for span in ranges)
+    entry = replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes)
+    return Write(entry, tuple(ranges))
 
 
 def _table_conflict(
@@ -521,6 +518,12 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
     recorded = entry.read_through if entry else {}
     skipped = [gap for gap in batch.gaps if gap.end > recorded.get(gap.journal, 0)]
     new = [replace(gap, begin=max(gap.begin, recorded.get(gap.journal, 0))) for gap in skipped]
+    # Of each journal the fingerprint that reaches furthest. One of the same reach replaces the recorded one,
+    # because its journal was created again over the same bytes.
+    fingerprints = dict(entry.fingerprints) if entry else {}
+    for journal, fingerprint in batch.fingerprints.items():
+        if journal not in fingerprints or fingerprints[journal].end <= fingerprint.end:
+            fingerprints[journal] = fingerprint
     made = LedgerEntry(
         app_id=batch.app_id,
         txn_version=state.txn_version + 1,
@@ -538,21 +541,9 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         stateful=batch.stateful,
         heads=batch.heads,
         isolation=batch.isolation,
-        fingerprints=_latest_fingerprints(batch, entry),
+        fingerprints=fingerprints,
     )
     return stored_on_parent(made, entry)
-
-
-def _latest_fingerprints(batch: Batch, entry: LedgerEntry | None) -> dict[str, Fingerprint]:
-    """Return the fingerprints of the table's end: of each journal the one that reaches furthest.
-
-    One of the same reach replaces the recorded one: its journal was created again over the same bytes.
-    """
-    latest = dict(entry.fingerprints) if entry else {}
-    for journal, new in batch.fingerprints.items():
-        if journal not in latest or latest[journal].end <= new.end:
-            latest[journal] = new
-    return latest
 
 
 def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:

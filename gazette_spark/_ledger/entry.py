@@ -573,9 +573,16 @@ class Batch:
         earlier = self.earlier_fingerprints or _named_fingerprints(self.begin)
         object.__setattr__(self, "earlier_fingerprints", earlier)
         begin = (*self.begin, *[None] * (len(self.end) - len(self.begin)))
-        completed = tuple(_pinned(b, e) for b, e in zip(begin, self.end, strict=True))
-        object.__setattr__(self, "begin", completed)
-        object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(completed, self.end)))
+        completed: list[SourcePosition] = []
+        for first, last in zip(begin, self.end, strict=True):
+            if isinstance(last, JournalOffsets):
+                begins = first.read_through if isinstance(first, JournalOffsets) else {}
+                pinned = {journal: begins.get(journal, end) for journal, end in last.read_through.items()}
+                completed.append(JournalOffsets(pinned))
+            else:
+                completed.append(first)
+        object.__setattr__(self, "begin", tuple(completed))
+        object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(tuple(completed), self.end)))
         heads = [position.heads for position in self.end if isinstance(position, JournalOffsets)]
         object.__setattr__(
             self, "heads", self.heads or {name: at for source in heads for name, at in source.items()}
@@ -607,15 +614,6 @@ def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
                 for low, high in gaps:
                     if max(low, since) < min(high, until):
                         yield SkippedGap(journal, max(low, since), min(high, until))
-
-
-def _pinned(begin: SourcePosition, end: SourcePosition) -> SourcePosition:
-    if not isinstance(end, JournalOffsets):
-        return begin
-    begins = begin.read_through if isinstance(begin, JournalOffsets) else {}
-    return JournalOffsets(
-        {journal: begins.get(journal, offset) for journal, offset in end.read_through.items()}
-    )
 
 
 def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: str) -> JournalOffsets | None:

@@ -67,13 +67,11 @@ class AuditedRows:
         match value:
             case [str() | None as journal, int(rows), None] if rows >= 0:
                 return cls(journal, rows)
-            case [str() | None as journal, int(rows), str(digest)] if rows >= 0 and _is_digest(digest):
+            case [str() | None as journal, int(rows), str(digest)] if (
+                rows >= 0 and len(digest) == DIGITS and set(digest) <= set("0123456789abcdef")
+            ):
                 return cls(journal, rows, digest)
         raise ValueError(f"no audit of rows: {value!r:.200}")
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == DIGITS and set(text) <= set("0123456789abcdef")
 
 
 def row_text(offset: int | None, value: bytes | None) -> bytes:

@@ -168,7 +168,10 @@ class SparkComparison:
         Returns:
             The offset, what is wrong, and the place of the record.
         """
-        here = self._near(part).select("side", "offset", "place", self._digest())
+        of_writer = F.col("app_id").isNull() | (F.col("app_id") == part.claim.app_id)
+        inside = (F.col("offset") >= part.begin) & (F.col("offset") < part.end)
+        of_part = self.rows.where((F.col("journal") == part.claim.journal) & of_writer & inside)
+        here = of_part.select("side", "offset", "place", self._digest())
         is_record = F.col("side") == RECORDS
         counts = here.groupBy("offset", "digest").agg(
             F.count_if(is_record).alias("records"),
@@ -204,11 +207,6 @@ class SparkComparison:
 
     def _digest(self) -> Column:
         return F.sha2(F.concat(F.lit(self.salt), row_text(values=self.values)), 256).alias("digest")
-
-    def _near(self, part: Part) -> DataFrame:
-        of_writer = F.col("app_id").isNull() | (F.col("app_id") == part.claim.app_id)
-        inside = (F.col("offset") >= part.begin) & (F.col("offset") < part.end)
-        return self.rows.where((F.col("journal") == part.claim.journal) & of_writer & inside)
 
     def _in_bins(self, df: DataFrame, bins: Bins, column: str) -> DataFrame:
         """Add the bin that holds the offset in a column, null if there is none."""

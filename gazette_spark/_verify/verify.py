@@ -305,7 +305,10 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         # Without columns of origin, rows can only be counted: those of a commit, and those of the table.
         expected_rows = bins.by_part(records.committed - dead.committed)
         report.difference = _wrong_count(report, parts, expected_rows)
-        if report.difference is None and app_id is None and _all_known(report, parts):
+        # All rows of the table can be counted only where the records of all of them are known.
+        has_others = any(tiling.upsert or tiling.foreign for tiling in report.tilings)
+        is_known = not report.gone and not has_others and all(part.reason is None for part in parts)
+        if report.difference is None and app_id is None and is_known:
             expected, count = int(expected_rows.sum()), engine.count(report.table_version)
             if count != expected:
                 problem = f"the table has {count} rows, its bytes hold {expected} records"
@@ -360,12 +363,6 @@ def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> D
         if wrote not in (None, count) and version not in lossy:
             return Difference(f"the commit wrote {wrote} rows, its bytes hold {count} records", version)
     return None
-
-
-def _all_known(report: Report, parts: Sequence[Part]) -> bool:
-    """Return whether the records of all rows are known."""
-    others = any(tiling.upsert or tiling.foreign for tiling in report.tilings)
-    return not report.gone and not others and all(part.reason is None for part in parts)
 
 
 def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Difference:
