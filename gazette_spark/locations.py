@@ -88,7 +88,10 @@ def deltalake_location(location: str) -> str:
     if path is not None:
         return path
     scheme, rest = split_scheme(location)
-    return f"{SPARK_SCHEMES.get(scheme, scheme)}:{_quoted(rest)}"
+    # User and host are not quoted: the container of Azure is written as a user.
+    slashes, authority, path = re.match(r"(/*+)([^/]*+)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    quoted_path = quote(path, safe="/!$&'()*+,;:=@~")
+    return f"{SPARK_SCHEMES.get(scheme, scheme)}:{slashes}{authority}{quoted_path}"
 
 
 def misread_by_deltalake(location: str) -> str | None:
@@ -129,9 +132,3 @@ def url_of_path(path: str) -> str:
 def path_of_url(url: str) -> str:
     """Return the path of a ``file://`` URL, whose host is ignored."""
     return unquote(urlsplit(url).path)
-
-
-def _quoted(rest: str) -> str:
-    """Quote what follows a scheme, but not the user and host: the container of Azure is written as a user."""
-    slashes, authority, path = re.match(r"(/*+)([^/]*+)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
-    return slashes + authority + quote(path, safe="/!$&'()*+,;:=@~")

@@ -150,12 +150,20 @@ class JournalOffsets:
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False)
     """Identify the journals that the batch up to this position read, pinned, or found to be created again."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901, PLR0912 - field by field
         for journal, offset in self.read_through.items():
             _check_entry(journal, offset)
         if self.position not in ("", "initial", "pinned"):
             raise OffsetError(f"position is {self.position!r}; expected 'initial', 'pinned' or none")
-        _check_seen(self.read_through, self.revision, self.heads)
+        revision: object = self.revision
+        if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
+            _refuse(f"revision is {_shown(revision)}")
+        if self.heads and not revision:
+            _refuse("heads come with the revision at which they were seen")
+        for journal, head in self.heads.items():
+            _check_entry(journal, head)
+            if journal not in self.read_through or head <= self.read_through[journal]:
+                raise OffsetError("a head lies past the offset of a journal of the position", journal, head)
         object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
         object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
         for journal in self.gone:
@@ -163,7 +171,11 @@ class JournalOffsets:
                 raise OffsetError("a journal that is gone is one of the position", str(journal))
         object.__setattr__(self, "gone", tuple(sorted(set(self.gone))))
         for journal, gaps in self.gaps.items():
-            _check_gaps(journal, gaps, self.read_through.get(journal, -1))
+            before, reached = 0, self.read_through.get(journal, -1)
+            for begin, end in gaps:
+                if not before <= begin < end <= reached:
+                    raise OffsetError(f"[{begin}, {end}) is no gap before {reached}", journal)
+                before = end
         object.__setattr__(self, "gaps", dict(sorted(self.gaps.items())))
         for journal, offset in self.starts.items():
             _check_entry(journal, offset)
@@ -329,25 +341,6 @@ def _check_entry(journal: object, offset: object) -> None:
         )
     if not 0 <= offset <= MAX_OFFSET:
         raise OffsetError("an offset lies between 0 and 2^63-1", journal, offset)
-
-
-def _check_seen(read_through: Mapping[str, int], revision: object, heads: Mapping[str, int]) -> None:
-    if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
-        _refuse(f"revision is {_shown(revision)}")
-    if heads and not revision:
-        _refuse("heads come with the revision at which they were seen")
-    for journal, head in heads.items():
-        _check_entry(journal, head)
-        if journal not in read_through or head <= read_through[journal]:
-            raise OffsetError("a head lies past the offset of a journal of the position", journal, head)
-
-
-def _check_gaps(journal: str, gaps: Iterable[tuple[int, int]], reached: int) -> None:
-    at = 0
-    for begin, end in gaps:
-        if not at <= begin < end <= reached:
-            raise OffsetError(f"[{begin}, {end}) is no gap before {reached}", journal)
-        at = end
 
 
 def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:

@@ -143,6 +143,24 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
             "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
         )
     lags = tuple(lag for number, source in enumerate(sources) for lag in _lags(number, source))
+    skipped_bytes = 0
+    for source in sources:
+        # A position keeps its gaps until it moves on, so those before the batch's start do not count.
+        start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
+        begins = start.read_through if start else {}
+        for journal, gaps in (end.gaps if end else {}).items():
+            skipped_bytes += sum(max(0, high - max(low, begins.get(journal, 0))) for low, high in gaps)
+    metrics = value.get("observedMetrics")
+    rows = [
+        row
+        for name, row in (metrics if isinstance(metrics, Mapping) else {}).items()
+        if str(name).startswith(OBSERVED)
+    ]
+    malformed = [row["malformed"] for row in rows if isinstance(row, Mapping) and "malformed" in row]
+    if not all(isinstance(count, int | None) for count in malformed):
+        raise InputError(
+            f"the observed metric {OBSERVED!r} has counts of malformed records, got {malformed!r:.80}"
+        )
     texts = {key: str(value.get(key) or "") for key in ("id", "runId", "name", "timestamp")}
     return QueryLag(
         texts["id"],
@@ -151,32 +169,10 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         value["batchId"],
         texts["timestamp"],
         lags,
-        skipped_bytes=sum(_skipped_bytes(source) for source in sources),
-        malformed=_malformed(value.get("observedMetrics")),
+        skipped_bytes=skipped_bytes,
+        malformed=sum(count or 0 for count in malformed) if malformed else None,
         transactions=tuple(opened for source in sources for opened in _transactions(source)),
     )
-
-
-def _skipped_bytes(source: Mapping[str, Any]) -> int:
-    """Return the gaps' bytes past the batch's start: a position keeps its gaps until it moves on."""
-    start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
-    begins = start.read_through if start else {}
-    return sum(
-        max(0, high - max(low, begins.get(journal, 0)))
-        for journal, gaps in (end.gaps if end else {}).items()
-        for low, high in gaps
-    )
-
-
-def _malformed(observed: object) -> int | None:
-    metrics = observed if isinstance(observed, Mapping) else {}
-    rows = [row for name, row in metrics.items() if str(name).startswith(OBSERVED)]
-    counts = [row["malformed"] for row in rows if isinstance(row, Mapping) and "malformed" in row]
-    if not all(isinstance(count, int | None) for count in counts):
-        raise InputError(
-            f"the observed metric {OBSERVED!r} has counts of malformed records, got {counts!r:.80}"
-        )
-    return sum(count or 0 for count in counts) if counts else None
 
 
 def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:

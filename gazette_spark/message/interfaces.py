@@ -114,15 +114,14 @@ class Framing:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
             return frame(record)
-        if not self._is_one_record(record):
+        if self.records is LINES:
+            is_one = record != b"" and b"\n" not in record
+        else:
+            cut = self.records.cut(record + b"\n", 0)
+            is_one = record != b"" and (cut.starts.tolist(), cut.ends.tolist()) == ([0], [len(record)])
+        if not is_one:
             raise MessageError(f"{record[:80]!r} is not exactly one record of {self.content_type}")
         return record + b"\n"
-
-    def _is_one_record(self, record: bytes) -> bool:
-        if self.records is LINES:
-            return record != b"" and b"\n" not in record
-        cut = self.records.cut(record + b"\n", 0)
-        return record != b"" and (cut.starts.tolist(), cut.ends.tolist()) == ([0], [len(record)])
 
     def unmarshal(self, data: bytes, offset: int = 0) -> Cut:
         """Find the whole records at the beginning of a journal's bytes, which begin with a record.

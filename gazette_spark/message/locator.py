@@ -168,7 +168,9 @@ class JsonPointer:
 
     def get(self, record: bytes) -> uuid.UUID | None:
         """See :meth:`Locator.get`."""
-        value = _json_value(record)
+        text = _json_text(record)
+        with _reading_json(record):
+            value: object = _DECODER.decode(text)
         if not isinstance(value, dict):
             raise MessageError(f"not a JSON object: {_shown(record)}")
         for depth, token in enumerate(self.tokens):
@@ -233,12 +235,6 @@ def _json_text(record: bytes) -> str:
         return record.decode()
     except UnicodeDecodeError as error:
         raise MessageError(f"not UTF-8 at byte {error.start}: {_shown(record)}") from None
-
-
-def _json_value(record: bytes) -> object:
-    text = _json_text(record)
-    with _reading_json(record):
-        return _DECODER.decode(text)
 
 
 @contextmanager

@@ -91,7 +91,13 @@ class _JsonReader:
         if self._around is None:
             return self._parsed(block)
         before, after = self._around
-        rows, at_place = _rows_before_end(block, len(before) + UUID_TEXT_BYTES + len(after))
+        # The UUID and what is around it are the last bytes of a record, if it has as many.
+        width = len(before) + UUID_TEXT_BYTES + len(after)
+        at_place = block.ends - block.starts >= width
+        rows = np.zeros((len(block), width), np.uint8)
+        if at_place.any():
+            windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
+            rows[at_place] = windows[block.ends[at_place] - width]
         texts = rows[:, len(before) : len(before) + UUID_TEXT_BYTES]
         at_place &= (rows[:, : len(before)] == np.frombuffer(before, np.uint8)).all(axis=1)
         at_place &= (rows[:, len(before) + UUID_TEXT_BYTES :] == np.frombuffer(after, np.uint8)).all(axis=1)
@@ -178,16 +184,6 @@ def _rows_behind(
     if prefix:
         complete &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     return rows[:, len(prefix) :], complete
-
-
-def _rows_before_end(block: Block, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Return the last ``width`` bytes of each record, and which records have as many."""
-    complete = block.ends - block.starts >= width
-    rows = np.zeros((len(block), width), np.uint8)
-    if complete.any():
-        windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
-        rows[complete] = windows[block.ends[complete] - width]
-    return rows, complete
 
 
 def _completed(columns: UuidColumns, block: Block, fallback: _Fallback) -> UuidColumns:

@@ -69,20 +69,14 @@ def format_duration(duration: Duration) -> str:
     total = duration.ToNanoseconds()
     sign, total = ("-", -total) if total < 0 else ("", total)
     if total < _UNITS_NS["s"]:
-        return sign + _format_small(total)
+        unit = next((unit for unit in ("ms", "\u00b5s", "ns") if total >= _UNITS_NS[unit]), None)
+        return f"{sign}{_decimal(total, _UNITS_NS[unit])}{unit}" if unit else "0s"
     minutes, rest = divmod(total, _UNITS_NS["m"])
     hours, minutes = divmod(minutes, 60)
     text = f"{_decimal(rest, _UNITS_NS['s'])}s"
     if hours:
         return f"{sign}{hours}h{minutes}m{text}"
     return f"{sign}{minutes}m{text}" if minutes else sign + text
-
-
-def _format_small(total_ns: int) -> str:
-    for unit in ("ms", "\u00b5s", "ns"):
-        if total_ns >= _UNITS_NS[unit]:
-            return f"{_decimal(total_ns, _UNITS_NS[unit])}{unit}"
-    return "0s"
 
 
 def _decimal(value: int, scale: int) -> str:

@@ -94,20 +94,17 @@ class RequestFraming:
             newline = data.find(b"\n", position)
             end = newline + 1 if newline >= 0 else len(data)
             self._line += data[position:end]
-            self._check_size(end - position)
+            self._section_bytes += end - position
+            if self._section is _Section.CHUNK_SIZE and len(self._line) > MAX_SIZE_LINE_BYTES:
+                raise FramingError(400, _BAD_SIZE)
+            if self._section_bytes > self._max_head_bytes:
+                raise FramingError(431, f"the request's head has more than {self._max_head_bytes} bytes")
             position = end
             if newline >= 0:
                 line, self._line = self._line, b""
                 if not line.endswith(b"\r\n") or b"\r" in line[:-2] or b"\0" in line:
                     raise FramingError(400, "a line must end with CR LF and hold no other CR, LF or NUL")
                 self._take_line(line[:-2])
-
-    def _check_size(self, more: int) -> None:
-        self._section_bytes += more
-        if self._section is _Section.CHUNK_SIZE and len(self._line) > MAX_SIZE_LINE_BYTES:
-            raise FramingError(400, _BAD_SIZE)
-        if self._section_bytes > self._max_head_bytes:
-            raise FramingError(431, f"the request's head has more than {self._max_head_bytes} bytes")
 
     def _take_line(self, line: bytes) -> None:
         match self._section:

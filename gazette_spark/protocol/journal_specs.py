@@ -206,18 +206,14 @@ def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
 def _store_problem(parts: SplitResult) -> str:
     if parts.scheme in _BUCKET_SCHEMES and not parts.netloc:
         return "lacks a bucket"
-    if parts.scheme == "azure-ad" and not (parts.netloc and all(_account_and_container(parts.path))):
+    account, _, rest = parts.path.removeprefix("/").partition("/")
+    if parts.scheme == "azure-ad" and not (parts.netloc and account and rest.partition("/")[0]):
         return "lacks a tenant, an account or a container"
     if parts.scheme == "file" and parts.netloc:
         return "a file store has no host"
     if parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
         return "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
     return "" if parts.path.endswith("/") else "has a path that does not end in '/'"
-
-
-def _account_and_container(path: str) -> tuple[str, str]:
-    account, _, rest = path.removeprefix("/").partition("/")
-    return account, rest.partition("/")[0]
 
 
 def _seconds(duration: Duration) -> float:

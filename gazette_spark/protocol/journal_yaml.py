@@ -19,7 +19,7 @@ children. ``suspend`` is not inherited. Scalars are read by their text, so ``val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,21 +103,18 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
         raise ProtocolError(
             where, f"directory {sv.shown(name)} cannot have a revision or suspend; journals can"
         )
-    yield from _changes_of(children, f"{where}.children", here)
-
-
-def _changes_of(children: Sequence[Any], where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
     if not children:
-        raise ProtocolError(where, f"directory {sv.shown(above.name)} needs one or more")
+        problem = f"directory {sv.shown(name)} needs one or more"
+        raise ProtocolError(f"{where}.children", problem)
     names = [
-        sv.read_text(child.get("name"), f"{where}[{at}].name") if isinstance(child, dict) else ""
+        sv.read_text(child.get("name"), f"{where}.children[{at}].name") if isinstance(child, dict) else ""
         for at, child in enumerate(children)
     ]
     for at, child in enumerate(children):
         if at and not names[at - 1] < names[at]:
-            before, after = sv.shown(names[at - 1]), sv.shown(names[at])
-            raise ProtocolError(where, f"must ascend by name; {before} precedes {after}")
-        yield from _changes(child, f"{where}[{at}]", above)
+            problem = f"must ascend by name; {sv.shown(names[at - 1])} precedes {sv.shown(names[at])}"
+            raise ProtocolError(f"{where}.children", problem)
+        yield from _changes(child, f"{where}.children[{at}]", here)
 
 
 def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
@@ -129,25 +126,18 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
     if revision < -1:
         raise ProtocolError(f"{where}.revision", f"must be at least -1, got {revision}")
     validate_journal_name(node.name, where=f"{where}.name")
-    _check_complete(node, where)
+    if missing := [path for path in REQUIRED if path not in node.values]:
+        advice = [REQUIRED[path] for path in missing if len(path) == 1]
+        if of_fragment := [REQUIRED[path] for path in missing if len(path) > 1]:
+            advice.append(f"fragment: {{{', '.join(of_fragment)}}}")
+        raise ProtocolError(
+            where,
+            f"journal {sv.shown(node.name)} lacks {', '.join('.'.join(path) for path in missing)}, for which "
+            f"brokers have no default. Add to it, or to a directory above it: {'; '.join(advice)}",
+        )
     spec = _spec(node)
     validate_journal_spec(spec, where)
     return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
-
-
-def _check_complete(node: _Above, where: str) -> None:
-    missing = [path for path in REQUIRED if path not in node.values]
-    if not missing:
-        return
-    of_journal = [REQUIRED[path] for path in missing if len(path) == 1]
-    of_fragment = [REQUIRED[path] for path in missing if len(path) > 1]
-    if of_fragment:
-        of_journal.append(f"fragment: {{{', '.join(of_fragment)}}}")
-    raise ProtocolError(
-        where,
-        f"journal {sv.shown(node.name)} lacks {', '.join('.'.join(path) for path in missing)}, for which "
-        f"brokers have no default. Add to it, or to a directory above it: {'; '.join(of_journal)}",
-    )
 
 
 def _spec(node: _Above) -> pb.JournalSpec:
@@ -204,19 +194,14 @@ def _tree(leaves: list[_Node]) -> _Node:
     if len(leaves) == 1:
         return leaves[0]
     # Names ascend, so a prefix that the first and the last share is shared by all.
-    shared = _shared_directory(leaves[0].name, leaves[-1].name)
+    first, last, shared = leaves[0].name, leaves[-1].name, ""
+    while (at := first.find("/", len(shared))) >= 0 and last.startswith(first[: at + 1]):
+        shared = first[: at + 1]
     entries: dict[str, list[_Node]] = {}
     for leaf in leaves:
         entry, slash, _ = leaf.name.removeprefix(shared).partition("/")
         entries.setdefault(entry + slash, []).append(leaf)
     return _Node(shared, children=[_tree(group) for group in entries.values()])
-
-
-def _shared_directory(first: str, last: str) -> str:
-    length = 0
-    while (slash := first.find("/", length)) >= 0 and last.startswith(first[: slash + 1]):
-        length = slash + 1
-    return first[:length]
 
 
 def _hoist(node: _Node) -> None:

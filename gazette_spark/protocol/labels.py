@@ -148,13 +148,11 @@ def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
 
 def _satisfied(wanted: list[pb.Label], have: Mapping[str, list[pb.Label]]) -> bool:
     values = _values(have.get(wanted[0].name, []))
-    return any(_matches_value(want, value) for want in wanted for value in values)
-
-
-def _matches_value(want: pb.Label, value: str) -> bool:
-    if want.value == "":
-        return True
-    return value.startswith(want.value) if want.prefix else value == want.value
+    return any(
+        want.value == "" or (value.startswith(want.value) if want.prefix else value == want.value)
+        for want in wanted
+        for value in values
+    )
 
 
 def expand_prefix(selector: pb.LabelSelector) -> pb.LabelSelector:
@@ -266,29 +264,23 @@ def _parse_list(text: str) -> Iterator[str]:
 
 def format_selector(selector: pb.LabelSelector) -> str:
     """Return the selector's canonical text form, which :func:`parse_selector` reads back the same."""
-    terms = [
-        _format_term(key, sorted(values), excludes=excludes)
-        for excludes, part in enumerate((selector.include, selector.exclude))
-        for key, values in sorted(_by_key(part).items())
-    ]
+    terms = []
+    for excludes, part in enumerate((selector.include, selector.exclude)):
+        by_key: dict[str, list[str]] = {}
+        for label in part.labels:
+            key = f"{label.name}:prefix" if label.prefix else label.name
+            by_key.setdefault(key, []).append(label.value)
+        for key, values in sorted(by_key.items()):
+            if values == [""]:
+                terms.append(f"!{key}" if excludes else key)
+            elif len(values) == 1:
+                # Of "k==v" the value is "v"; Gazette's own form of the value "=v" is that, and does not read
+                # back.
+                equals = "==" if values[0].startswith("=") else "="
+                terms.append(f"{key}{'!=' if excludes else equals}{values[0]}")
+            else:
+                terms.append(f"{key} {'notin' if excludes else 'in'} ({','.join(sorted(values))})")
     return ",".join(terms)
-
-
-def _by_key(labels: pb.LabelSet) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for label in labels.labels:
-        groups.setdefault(f"{label.name}:prefix" if label.prefix else label.name, []).append(label.value)
-    return groups
-
-
-def _format_term(key: str, values: list[str], *, excludes: int) -> str:
-    if values == [""]:
-        return f"!{key}" if excludes else key
-    if len(values) == 1:
-        # Of "k==v" the value is "v"; Gazette's own form of the value "=v" is that, and does not read back.
-        equals = "==" if values[0].startswith("=") else "="
-        return f"{key}{'!=' if excludes else equals}{values[0]}"
-    return f"{key} {'notin' if excludes else 'in'} ({','.join(values)})"
 
 
 def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_prefix: bool = False) -> None:
@@ -307,18 +299,13 @@ def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_pref
         if label.prefix and not allow_prefix:
             raise ProtocolError(f"{at}.prefix", "is allowed in selectors only")
         if previous is not None:
-            _check_order(at, previous, label)
+            if (previous.name, previous.value) >= (label.name, label.value):
+                was, now = f"{previous.name}={previous.value}", f"{label.name}={label.value}"
+                problem = f"labels must be unique and sorted by name and value; {was!r} precedes {now!r}"
+                raise ProtocolError(at, problem)
+            if previous.name == label.name and previous.value == "":
+                raise ProtocolError(at, f"label {label.name!r} has an empty value and {label.value!r}")
         previous = label
-
-
-def _check_order(where: str, previous: pb.Label, label: pb.Label) -> None:
-    if (previous.name, previous.value) >= (label.name, label.value):
-        was, now = f"{previous.name}={previous.value}", f"{label.name}={label.value}"
-        raise ProtocolError(
-            where, f"labels must be unique and sorted by name and value; {was!r} precedes {now!r}"
-        )
-    if previous.name == label.name and previous.value == "":
-        raise ProtocolError(where, f"label {label.name!r} has an empty value and {label.value!r}")
 
 
 def validate_selector(selector: pb.LabelSelector, where: str = "LabelSelector") -> None:
@@ -332,7 +319,13 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.label
     validate_label_set(labels, where)
     _refuse_meta(labels, where, NAME, PREFIX)
     _check_single_valued(labels, where)
-    _check_content(labels, where)
+    for value in values_of(labels, CONTENT_TYPE):
+        if not _MEDIA_TYPE.fullmatch(value):
+            raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
+    names = _by_name(labels).keys()
+    for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
+        if name in names and needed not in names:
+            raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")
 
 
 def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.labels") -> None:
@@ -354,13 +347,3 @@ def _check_single_valued(labels: pb.LabelSet, where: str) -> None:
     for name in sorted(SINGLE_VALUED):
         if len(values := values_of(labels, name)) > 1:
             raise ProtocolError(where, f"label {name!r} takes one value, got {values}")
-
-
-def _check_content(labels: pb.LabelSet, where: str) -> None:
-    names = _by_name(labels).keys()
-    for value in values_of(labels, CONTENT_TYPE):
-        if not _MEDIA_TYPE.fullmatch(value):
-            raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
-    for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
-        if name in names and needed not in names:
-            raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")

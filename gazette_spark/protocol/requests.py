@@ -187,7 +187,10 @@ def validate_replicate_request(request: pb.ReplicateRequest, where: str = "Repli
         validate_header(request.header, f"{where}.Header")
         if not request.acknowledge:
             raise ProtocolError(where, "expected Acknowledge with Header")
-    proposal = _fragment(request.proposal, where)
+    try:
+        proposal = Fragment.from_pb(request.proposal)
+    except ProtocolError as error:
+        raise ProtocolError(f"{where}.{error.where}", error.problem) from None
     validate_label_set(request.registers, f"{where}.Registers")
     if request.content or request.content_delta:
         raise ProtocolError(where, "unexpected Content with Proposal")
@@ -199,13 +202,6 @@ def _check_request(request: pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequ
     if request.HasField("header"):
         validate_header(request.header, f"{where}.Header")
     validate_journal_name(request.journal, allow_meta=True, where=f"{where}.Journal")
-
-
-def _fragment(message: pb.Fragment, where: str) -> Fragment:
-    try:
-        return Fragment.from_pb(message)
-    except ProtocolError as error:
-        raise ProtocolError(f"{where}.{error.where}", error.problem) from None
 
 
 def _at_least(where: str, value: int, least: int) -> None:

@@ -175,7 +175,13 @@ class SpecForm:
             value = field.read(inner.get(key), ".".join((where, *path)))
             if value or (field.keeps_empty and inner.get(key) == []):
                 values[path] = value
-        return values | _read_labels(node.get("labels"), f"{where}.labels")
+        labels, at_labels = pb.LabelSet(), f"{where}.labels"
+        for at, item in enumerate(as_list(node.get("labels"), at_labels)):
+            label = as_mapping(item, f"{at_labels}[{at}]", ("name", "value"))
+            name, value = (read_text(label.get(key), f"{at_labels}[{at}].{key}") for key in ("name", "value"))
+            labels.labels.add(name=name, value=value)
+        validate_label_set(labels, at_labels)
+        return values | _label_values(labels)
 
     def values_of(self, spec: Message) -> Values:
         """Return a spec's values, without its name."""
@@ -244,16 +250,6 @@ def _inner(spec: Message, groups: Sequence[str]) -> Any:  # noqa: ANN401 - a mes
     for group in groups:
         message = getattr(message, group)
     return message
-
-
-def _read_labels(value: object, where: str) -> Values:
-    labels = pb.LabelSet()
-    for at, item in enumerate(as_list(value, where)):
-        label = as_mapping(item, f"{where}[{at}]", ("name", "value"))
-        read = {key: read_text(label.get(key), f"{where}[{at}].{key}") for key in ("name", "value")}
-        labels.labels.add(name=read["name"], value=read["value"])
-    validate_label_set(labels, where)
-    return _label_values(labels)
 
 
 def _label_values(labels: pb.LabelSet) -> Values:

@@ -113,9 +113,15 @@ class KeySet:
         Raises:
             OptionError: a key is not base64, or there are no keys. Names its index and never its text.
         """
-        keys = [
-            _decode_key(key, index, option) for index, key in enumerate(re.split(r"[\s,]+", text.strip(" ,")))
-        ]
+        keys = []
+        for index, encoded in enumerate(re.split(r"[\s,]+", text.strip(" ,"))):
+            try:
+                key = base64.b64decode(encoded, validate=True)
+            except (binascii.Error, ValueError):
+                raise OptionError(option, f"a key at index {index} that is not base64", _KEYS_FORM) from None
+            if not key:
+                raise OptionError(option, f"an empty key at index {index}", _KEYS_FORM)
+            keys.append(key)
         real = tuple(key for key in keys if key != ALLOW_MISSING)
         if not real:
             raise OptionError(option, "no key", _KEYS_FORM)
@@ -123,9 +129,16 @@ class KeySet:
 
     def sign(self, claims: Claims, *, now: float, lifetime_s: float = LIFETIME_S) -> str:
         """Return a token with the claims, valid from ``now`` (Unix seconds) for ``lifetime_s``."""
+        selector: dict[str, Any] = {}
+        for part in ("include", "exclude"):
+            labels = [
+                {name: value for name in _LABEL_FIELDS if (value := getattr(label, name))}
+                for label in getattr(claims.selector, part).labels
+            ]
+            selector[part] = {"labels": labels or None}
         payload = {
             "cap": int(claims.capability),
-            "sel": _selector_json(claims.selector),
+            "sel": selector,
             "exp": int(now + lifetime_s),
             "iat": int(now),
         }
@@ -153,7 +166,14 @@ class KeySet:
         for name, problem in (("iat", "token used before issued"), ("nbf", "token is not valid yet")):
             if (at := _time(payload, name)) is not None and now < at - LEEWAY_S:
                 raise TokenError(f"token has invalid claims: {problem}")
-        return Claims(_capability(payload), _selector_of(payload.get("sel")), expires_at)
+        capability = payload.get("cap", 0)
+        if (
+            isinstance(capability, bool)
+            or not isinstance(capability, int)
+            or not 0 <= capability <= Capability.ALL
+        ):
+            raise TokenError("token is malformed: cap is not an unsigned 32-bit integer")
+        return Claims(capability, _selector_of(payload.get("sel")), expires_at)
 
     def _payload(self, token: str) -> Mapping[str, Any]:
         if len(token) > MAX_TOKEN_CHARS:
@@ -174,47 +194,21 @@ class KeySet:
         raise TokenError("token signature is invalid: no configured key verifies it")
 
 
-def _decode_key(text: str, index: int, option: str) -> bytes:
-    try:
-        key = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise OptionError(option, f"a key at index {index} that is not base64", _KEYS_FORM) from None
-    if not key:
-        raise OptionError(option, f"an empty key at index {index}", _KEYS_FORM)
-    return key
-
-
-def _selector_json(selector: pb.LabelSelector) -> dict[str, Any]:
-    return {
-        part: {"labels": [_label_json(label) for label in getattr(selector, part).labels] or None}
-        for part in ("include", "exclude")
-    }
-
-
-def _label_json(label: pb.Label) -> dict[str, Any]:
-    return {name: value for name in _LABEL_FIELDS if (value := getattr(label, name))}
-
-
 def _selector_of(value: object) -> pb.LabelSelector:
     try:
-        parts = {part: _labels_of(_entry(value, part)) for part in ("include", "exclude")}
-        selector = pb.LabelSelector(**{part: labels for part, labels in parts.items() if labels.labels})
+        selector = pb.LabelSelector()
+        for part in ("include", "exclude"):
+            labels = _entry(_entry(value, part), "labels")
+            if not isinstance(labels, list | None):
+                raise TypeError("labels are not a list")
+            for label in labels or []:
+                fields = {name: _entry(label, name) for name in _LABEL_FIELDS}
+                made = pb.Label(**{name: field for name, field in fields.items() if field is not None})
+                getattr(selector, part).labels.append(made)
         validate_selector(selector, "Claims.Selector")
     except (ProtocolError, TypeError, OverflowError) as error:
         raise TokenError(f"token is malformed: sel: {error}") from None
     return selector
-
-
-def _labels_of(value: object) -> pb.LabelSet:
-    labels = _entry(value, "labels")
-    if not isinstance(labels, list | None):
-        raise TypeError("labels are not a list")
-    return pb.LabelSet(
-        labels=[
-            pb.Label(**{name: value for name in _LABEL_FIELDS if (value := _entry(label, name)) is not None})
-            for label in labels or []
-        ]
-    )
 
 
 def _entry(value: object, name: str) -> Any:  # noqa: ANN401 - parsed JSON
@@ -223,13 +217,6 @@ def _entry(value: object, name: str) -> Any:  # noqa: ANN401 - parsed JSON
     if not isinstance(value, dict):
         raise TypeError(f"expected an object with {name!r}")
     return value.get(name)
-
-
-def _capability(payload: Mapping[str, Any]) -> int:
-    value = payload.get("cap", 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= Capability.ALL:
-        raise TokenError("token is malformed: cap is not an unsigned 32-bit integer")
-    return value
 
 
 def _time(payload: Mapping[str, Any], name: str) -> float | None:

@@ -250,7 +250,13 @@ class Receiver(Closing):
         self._check_open()
         head = self._head_from(offset)
         if head != offset:
-            self._check_magic(offset, head)
+            end = min(offset + HEADER_BYTES, head)
+            with self._client.read(self.journal, offset=offset, end_offset=end) as reader:
+                header = b"".join(chunk.content for chunk in reader)
+                if reader.jumps:
+                    raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
+            if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+                raise OffsetError("no entry begins or ends there", self.journal, offset)
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -378,16 +384,6 @@ class Receiver(Closing):
         if settled.write_head < offset:
             raise LogDataLossError(self.journal, offset, settled.write_head, settled.doubt)
         return settled.write_head
-
-    def _check_magic(self, offset: int, head: int) -> None:
-        with self._client.read(
-            self.journal, offset=offset, end_offset=min(offset + HEADER_BYTES, head)
-        ) as reader:
-            header = b"".join(chunk.content for chunk in reader)
-            if reader.jumps:
-                raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
-        if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
-            raise OffsetError("no entry begins or ends there", self.journal, offset)
 
     def _check_open(self) -> None:
         if self._closed:

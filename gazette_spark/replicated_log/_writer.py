@@ -340,23 +340,19 @@ class Writer:
 
         with self._claiming:
             if not self._claimed:
-                self._fence_before_checkpoint(version, deadline)
+                # Another writer may append faster than a checkpoint is made, so the log is taken over first;
+                # but not at a wrong version, where `next_step` raises.
+                current = reg.LogRegisters.of(self._barrier(deadline).registers)
+                change = reg.Change(self.author, current.author, version)
+                reg.next_step(self.journal, change, current, tried=False)
+                if current.author:
+                    self._change(take_over_frame, deadline)
             span = self._change(build, deadline, asked=version)
         if span is None:
             # An earlier call got no answer, and was done all the same.
             raise InvalidVersionError(self.journal, version, version + 1)
         self._note(span, is_entry=True)
         return span.end
-
-    def _fence_before_checkpoint(self, version: int, deadline: float) -> None:
-        """Take the log over from a writer that may append faster than a checkpoint is made.
-
-        At a wrong version nobody is fenced.
-        """
-        current = reg.LogRegisters.of(self._barrier(deadline).registers)
-        reg.next_step(self.journal, reg.Change(self.author, current.author, version), current, tried=False)
-        if current.author:
-            self._change(take_over_frame, deadline)
 
     def _last_in_log(self, head: int) -> int:
         """Return the begin of the last entry before ``head``: fragments begin with records."""
