@@ -28,7 +28,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
 
 from gazette_spark.errors import GazetteError
 
@@ -116,11 +115,8 @@ def failpoint(name: str) -> None:
     if armed.name != name:
         return
     _hits[text] = _hits.get(text, 0) + 1
-    if _hits[text] == armed.nth:
-        _act(armed)
-
-
-def _act(armed: Failpoint) -> NoReturn:
+    if _hits[text] != armed.nth:
+        return
     if armed.action == "raise":
         raise FailpointError(armed.name)
     if armed.action == "exit":

@@ -503,7 +503,7 @@ RANGE_OPTIONS = frozenset(
 """Options, in lower case, that say which bytes a query reads."""
 
 
-def parse_options(
+def parse_options(  # noqa: C901, PLR0912 - one option after the other
     options: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> SourceOptions:
     """Parse the options that Spark passes in.
@@ -536,8 +536,21 @@ def parse_options(
     if framing and format_framing and framing != format_framing:
         got = f"{framing}, and format {form}"
         raise OptionError("framing", got, f"{format_framing}, which format {form} reads")
-    _check_message(values)
-    _check_csv(values, texts)
+    message_options = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
+    for key, name in message_options.items():
+        if values[key] is None and (form == "protobuf" or any(values[other] for other in message_options)):
+            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
+        if values[key] is not None and form not in (None, "protobuf"):
+            raise OptionError(name, f"format={form}", "to be used with format=protobuf only")
+    for csv_option in (row for row in OPTIONS if row.section == "CSV"):
+        # Texts that say the default are accepted, because Spark's readers pass them for every format.
+        default = csv_option.parse(csv_option.name, csv_option.default or "")
+        is_set = csv_option.name.lower() in texts and values[csv_option.key] != default
+        if is_set and form not in (None, "csv") and framing != "csv":
+            expected = "to be used with format=csv or framing=csv only"
+            raise OptionError(csv_option.name, f"format={form}", expected)
+    if values["sep"] == values["quote"]:
+        raise OptionError("quote", f"{shown(values['quote'])}, which sep is, too", "another character")
     if not values["infer_schema"]:
         for name in ("schemaHints", "inferredSchemaLocation"):
             _check_alone(name, "inferSchema=true", texts)
@@ -560,27 +573,6 @@ def parse_options(
 def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
     if name.lower() in texts:
         raise OptionError(name, f"no {other}", f"to be used with {other} only")
-
-
-def _check_message(values: Mapping[str, Any]) -> None:
-    names = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
-    for key, name in names.items():
-        if values[key] is None and (values["format"] == "protobuf" or any(values[other] for other in names)):
-            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
-        if values[key] is not None and values["format"] not in (None, "protobuf"):
-            raise OptionError(name, f"format={values['format']}", "to be used with format=protobuf only")
-
-
-def _check_csv(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    elsewhere = values["format"] not in (None, "csv") and values["framing"] != "csv"
-    for csv_option in (row for row in OPTIONS if row.section == "CSV"):
-        # Texts that say the default are accepted, because Spark's readers pass them for every format.
-        default = csv_option.parse(csv_option.name, csv_option.default or "")
-        if elsewhere and csv_option.name.lower() in texts and values[csv_option.key] != default:
-            got = f"format={values['format']}"
-            raise OptionError(csv_option.name, got, "to be used with format=csv or framing=csv only")
-    if values["sep"] == values["quote"]:
-        raise OptionError("quote", f"{shown(values['quote'])}, which sep is, too", "another character")
 
 
 def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:

@@ -372,17 +372,15 @@ class LocalCluster:
                 joint[name] = (*before, *(member for member in after[name] if member not in before))
         keyspace.put_slots(joint)
         for name in journals:
-            if keyspace.was_synced(name):
-                self._hand_over(name, leaving, after[name])
-
-    def _hand_over(self, journal: str, leaving: LocalBroker, after: Slots) -> None:
-        try:
-            self.primary(journal).roll(journal)
-            leaving.store(journal)
-            if after:
-                self.keyspace.put_slots({journal: after})
-        except (ReplicationError, OSError, LookupError) as error:
-            _log.warning("hand_over_failed journal=%s error=%s", journal, error)
+            if not keyspace.was_synced(name):
+                continue
+            try:
+                self.primary(name).roll(name)
+                leaving.store(name)
+                if after[name]:
+                    keyspace.put_slots({name: after[name]})
+            except (ReplicationError, OSError, LookupError) as error:
+                _log.warning("hand_over_failed journal=%s error=%s", name, error)
 
     def stop(self) -> None:
         """Store fragments where possible and stop all brokers. A second call does nothing."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol import recoverylog_pb2 as rl
 from gazette_spark.protocol.durations import duration_of
 from gazette_spark.protocol.journal_specs import named_as, validate_journal_name
 from gazette_spark.protocol.labels import ID, label_set, union, validate_selector, validate_shard_labels
@@ -222,15 +221,11 @@ def _check_change(change: pc.ApplyRequest.Change, where: str, upsert: str) -> No
             raise ProtocolError(where, "hints may be set only with an upsert, not a delete")
         return
     validate_shard_spec(change.upsert, f"{where}{upsert}")
-    if change.HasField("primary_hints"):
-        _check_hints(change.primary_hints, f"{where}.PrimaryHints")
-
-
-def _check_hints(hints: rl.FSMHints, where: str) -> None:
+    hints, of_segment = change.primary_hints, f"{where}.PrimaryHints.Segment"
     for node in hints.live_nodes:
         for segment in node.segments:
             if segment.log and segment.log == hints.log:
-                raise ProtocolError(where, "contained segment.Log duplicates FSMHints.Log")
+                raise ProtocolError(f"{where}.PrimaryHints", "contained segment.Log duplicates FSMHints.Log")
             for is_broken, problem in (
                 (segment.author == 0, "Author is zero"),
                 (segment.first_seq_no <= 0, "FirstSeqNo <= 0"),
@@ -239,8 +234,8 @@ def _check_hints(hints: rl.FSMHints, where: str) -> None:
                 (0 != segment.last_offset <= segment.first_offset, "LastOffset <= segment.FirstOffset"),
             ):
                 if is_broken:
-                    raise ProtocolError(f"{where}.Segment", problem)
-            validate_journal_name(segment.log or hints.log, allow_meta=True, where=f"{where}.Segment.Log")
+                    raise ProtocolError(of_segment, problem)
+            validate_journal_name(segment.log or hints.log, allow_meta=True, where=f"{of_segment}.Log")
 
 
 def validate_hints_request(request: pc.GetHintsRequest) -> None:

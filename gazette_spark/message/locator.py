@@ -213,20 +213,17 @@ class JsonPointer:
             members, end = _members(text, begin)
             if _space(text, end) != len(text):
                 raise json.JSONDecodeError("Extra data", text, end)
-            return self._descend(text, begin, members, record)
-
-    def _descend(self, text: str, begin: int, members: _Members, record: bytes) -> _Span:
-        """Follow the path from a record's members on; the last member of a name counts."""
-        for depth, token in enumerate(self.tokens):
-            values = [(value, end) for name, value, end in members if name == token]
-            if not values:
-                return _Span(begin, begin + 1, depth)
-            begin, end = values[-1]
-            if depth + 1 == len(self.tokens) or text[begin:end] == "null":
-                return _Span(begin, end, depth + 1)
-            if text[begin] != "{":
-                raise _no_object(token, record)
-            members, _ = _members(text, begin)
+            # Follow the path from the record's members on; the last member of a name counts.
+            for depth, token in enumerate(self.tokens):
+                values = [(value, value_end) for name, value, value_end in members if name == token]
+                if not values:
+                    return _Span(begin, begin + 1, depth)
+                begin, end = values[-1]
+                if depth + 1 == len(self.tokens) or text[begin:end] == "null":
+                    return _Span(begin, end, depth + 1)
+                if text[begin] != "{":
+                    raise _no_object(token, record)
+                members, _ = _members(text, begin)
         raise AssertionError("a pointer has a token")
 
 

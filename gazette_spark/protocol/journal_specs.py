@@ -147,7 +147,23 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
     validate_journal_name(spec.name, where=f"{where}.name")
     _check_range(f"{where}.replication", spec.replication, *REPLICATION)
     validate_journal_labels(spec.labels, f"{where}.labels")
-    _check_fragment(spec.fragment, f"{where}.fragment")
+    fragment, of_fragment = spec.fragment, f"{where}.fragment"
+    _check_range(f"{of_fragment}.length", fragment.length, *FRAGMENT_LENGTH)
+    validate_codec(fragment.compression_codec, f"{of_fragment}.compression_codec")
+    stores = [validate_store(url, f"{of_fragment}.stores[{at}]") for at, url in enumerate(fragment.stores)]
+    offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
+    if offloads and stores and stores[0].scheme == "file":
+        raise ProtocolError(
+            f"{of_fragment}.compression_codec",
+            f"GZIP_OFFLOAD_DECOMPRESSION needs a store that decompresses, got {fragment.stores[0]!r} first",
+        )
+    refresh_s, flush_s = _seconds(fragment.refresh_interval), _seconds(fragment.flush_interval)
+    _check_range(f"{of_fragment}.refresh_interval", refresh_s, *REFRESH_INTERVAL_S, unit=" s")
+    if flush_s != 0 and flush_s < MIN_FLUSH_INTERVAL_S:
+        raise ProtocolError(f"{of_fragment}.flush_interval", f"must be 0 or at least 60 s, got {flush_s:g} s")
+    template = fragment.path_postfix_template
+    if template.count("{{") != template.count("}}"):
+        raise ProtocolError(f"{of_fragment}.path_postfix_template", f"unbalanced braces in {template!r}")
     if spec.flags not in pb.JournalSpec.Flag.values():
         raise ProtocolError(
             f"{where}.flags", f"must be one of {pb.JournalSpec.Flag.items()}, got {spec.flags}"
@@ -158,27 +174,6 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
         raise ProtocolError(f"{where}.suspend.level", f"unknown level {spec.suspend.level}")
     if spec.suspend.offset < 0:
         raise ProtocolError(f"{where}.suspend.offset", f"must be at least 0, got {spec.suspend.offset}")
-
-
-def _check_fragment(fragment: pb.JournalSpec.Fragment, where: str) -> None:
-    _check_range(f"{where}.length", fragment.length, *FRAGMENT_LENGTH)
-    validate_codec(fragment.compression_codec, f"{where}.compression_codec")
-    stores = [validate_store(url, f"{where}.stores[{at}]") for at, url in enumerate(fragment.stores)]
-    offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
-    if offloads and stores and stores[0].scheme == "file":
-        raise ProtocolError(
-            f"{where}.compression_codec",
-            f"GZIP_OFFLOAD_DECOMPRESSION needs a store that decompresses, got {fragment.stores[0]!r} first",
-        )
-    _check_range(
-        f"{where}.refresh_interval", _seconds(fragment.refresh_interval), *REFRESH_INTERVAL_S, unit=" s"
-    )
-    flush_s = _seconds(fragment.flush_interval)
-    if flush_s != 0 and flush_s < MIN_FLUSH_INTERVAL_S:
-        raise ProtocolError(f"{where}.flush_interval", f"must be 0 or at least 60 s, got {flush_s:g} s")
-    template = fragment.path_postfix_template
-    if template.count("{{") != template.count("}}"):
-        raise ProtocolError(f"{where}.path_postfix_template", f"unbalanced braces in {template!r}")
 
 
 def validate_codec(codec: int, where: str = "CompressionCodec") -> None:

@@ -236,20 +236,16 @@ class _Term:
 def _parse_terms(text: str) -> Iterator[_Term]:
     at = 0
     while at < len(text):
-        term, at = _parse_term(text, at)
-        yield term
-
-
-def _parse_term(text: str, at: int) -> tuple[_Term, int]:
-    """Parse the term at ``at``; return it and the start of the next one."""
-    for pattern, excludes, listed in _TERMS:
-        if match := pattern.match(text, at):
-            is_bare = pattern.groups == 1
-            values = ("",) if is_bare else tuple(_parse_list(match[2])) if listed else (match[2],)
-            return _Term(match[1], values, excludes, is_bare), match.end()
-    raise ProtocolError(
-        "LabelSelector", f"cannot parse {text[at:]!r} of {text!r}; an example is {_EXAMPLE!r}"
-    )
+        for pattern, excludes, listed in _TERMS:
+            if match := pattern.match(text, at):
+                is_bare = pattern.groups == 1
+                values = ("",) if is_bare else tuple(_parse_list(match[2])) if listed else (match[2],)
+                yield _Term(match[1], values, excludes, is_bare)
+                at = match.end()
+                break
+        else:
+            problem = f"cannot parse {text[at:]!r} of {text!r}; an example is {_EXAMPLE!r}"
+            raise ProtocolError("LabelSelector", problem)
 
 
 def _parse_list(text: str) -> Iterator[str]:

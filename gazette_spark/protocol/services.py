@@ -9,16 +9,19 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 
 def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[Any, grpc.Server], None]]:
     """Return the stub, the base of servicers, and the function that adds a servicer to a server."""
-    methods = [
-        (method.name, _arity(method), GetMessageClass(method.input_type), GetMessageClass(method.output_type))
-        for method in service.methods
-    ]
+    methods = []
+    for method in service.methods:
+        request, response = (
+            "stream" if many else "unary" for many in (method.client_streaming, method.server_streaming)
+        )
+        classes = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        methods.append((method.name, f"{request}_{response}", *classes))
 
     def dial(self: object, channel: grpc.Channel) -> None:
         for name, arity, request, response in methods:
@@ -44,13 +47,6 @@ def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[A
     stub = type(f"{service.name}Stub", (), {"__init__": dial})
     servicer = type(f"{service.name}Servicer", (), {name: _unimplemented for name, *_ in methods})
     return stub, servicer, add_to_server
-
-
-def _arity(method: MethodDescriptor) -> str:
-    request, response = (
-        "stream" if many else "unary" for many in (method.client_streaming, method.server_streaming)
-    )
-    return f"{request}_{response}"
 
 
 def _unimplemented(_self: object, _request: object, context: grpc.ServicerContext) -> NoReturn:

@@ -295,7 +295,7 @@ class Receiver(Closing):
         """
         return self._fetch(timeout_s, cancel, to_head=True)
 
-    def _fetch(
+    def _fetch(  # noqa: C901 - told in order
         self, timeout_s: float | None, cancel: Cancellation | None, *, to_head: bool
     ) -> bytes | Checkpoint:
         begun = time.monotonic()
@@ -313,8 +313,19 @@ class Receiver(Closing):
                     self.version = record.version
                 return record.content
             left_s = None if timeout_s is None else timeout_s - (time.monotonic() - begun)
-            if to_head:
-                self._check_more(left_s)
+            at = self._frames.end
+            if to_head and at >= self._head:
+                # Is this the end of the log? An append without bytes is answered after all appends that were
+                # acknowledged before it, by the broker that is the primary now. The head that a read reports
+                # may be an older broker's.
+                wait_s = None if left_s is None else max(0.1, left_s)
+                self._head = self._client.append(self.journal, b"", timeout_s=wait_s).end
+                if self._head < at:
+                    raise LogDataLossError(self.journal, at, self._head)
+                if self._head == at and at > self.offset:
+                    raise RecordError(self.journal, self.offset, "the journal ends inside the entry")
+                if self._head == at:
+                    raise NoMoreMessageError(self.journal, at)
             if self._take_chunk(left_s, polls=cancel is not None):
                 idle_since = time.monotonic()
             elif left_s is not None and left_s <= 0:
@@ -355,24 +366,6 @@ class Receiver(Closing):
             return False
         self._frames.feed(chunk.content)
         return True
-
-    def _check_more(self, left_s: float | None) -> None:
-        """Raise at the end of the log; else bytes are there, or on their way."""
-        # An append without bytes is answered after all appends that were acknowledged before it, by the
-        # broker that is the primary now. The head that a read reports may be an older broker's.
-        at = self._frames.end
-        if at < self._head:
-            return
-        self._head = self._client.append(
-            self.journal, b"", timeout_s=None if left_s is None else max(0.1, left_s)
-        ).end
-        if self._head < at:
-            raise LogDataLossError(self.journal, at, self._head)
-        if self._head > at:
-            return
-        if at > self.offset:
-            raise RecordError(self.journal, self.offset, "the journal ends inside the entry")
-        raise NoMoreMessageError(self.journal, at)
 
     def _head_from(self, offset: int) -> int:
         """Return the write head.

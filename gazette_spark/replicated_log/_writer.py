@@ -305,9 +305,29 @@ class Writer:
         """
         if not self._gate.closed:
             raise CheckpointStateError(self.journal, "no checkpoint is prepared")
+
+        def build(stamp: uuid.UUID, head: int) -> bytes:
+            last = self._last if self._last is not None else self._last_in_log(head)
+            return checkpoint_frame(stamp, head, last=last, version=version + 1)
+
         try:
             self._check_usable()
-            return self._append_checkpoint(version, self._deadline(timeout_s))
+            deadline = self._deadline(timeout_s)
+            with self._claiming:
+                if not self._claimed:
+                    # Another writer may append faster than a checkpoint is made, so the log is taken over
+                    # first; but not at a wrong version, where `next_step` raises.
+                    current = reg.LogRegisters.of(self._barrier(deadline).registers)
+                    change = reg.Change(self.author, current.author, version)
+                    reg.next_step(self.journal, change, current, tried=False)
+                    if current.author:
+                        self._change(take_over_frame, deadline)
+                span = self._change(build, deadline, asked=version)
+            if span is None:
+                # An earlier call got no answer, and was done all the same.
+                raise InvalidVersionError(self.journal, version, version + 1)
+            self._note(span, is_entry=True)
+            return span.end
         except BaseException:
             self._gate.open()
             raise
@@ -332,27 +352,6 @@ class Writer:
             yield at
         finally:
             self.exit_checkpoint()
-
-    def _append_checkpoint(self, version: int, deadline: float) -> int:
-        def build(stamp: uuid.UUID, head: int) -> bytes:
-            last = self._last if self._last is not None else self._last_in_log(head)
-            return checkpoint_frame(stamp, head, last=last, version=version + 1)
-
-        with self._claiming:
-            if not self._claimed:
-                # Another writer may append faster than a checkpoint is made, so the log is taken over first;
-                # but not at a wrong version, where `next_step` raises.
-                current = reg.LogRegisters.of(self._barrier(deadline).registers)
-                change = reg.Change(self.author, current.author, version)
-                reg.next_step(self.journal, change, current, tried=False)
-                if current.author:
-                    self._change(take_over_frame, deadline)
-            span = self._change(build, deadline, asked=version)
-        if span is None:
-            # An earlier call got no answer, and was done all the same.
-            raise InvalidVersionError(self.journal, version, version + 1)
-        self._note(span, is_entry=True)
-        return span.end
 
     def _last_in_log(self, head: int) -> int:
         """Return the begin of the last entry before ``head``: fragments begin with records."""

@@ -142,7 +142,10 @@ class StubBroker(pb_grpc.JournalServicer):
                 case Fail():
                     self._abort(context, act)
                 case Hang():
-                    self._hang(context)
+                    ended = threading.Event()
+                    is_open = context.add_callback(ended.set)
+                    while is_open and not (ended.wait(0.05) or self._stopping.is_set()):
+                        continue
                     return
                 case _:
                     yield act
@@ -156,13 +159,6 @@ class StubBroker(pb_grpc.JournalServicer):
     def _abort(self, context: grpc.ServicerContext, fail: Fail) -> NoReturn:
         context.abort(fail.code, fail.text)
         raise AssertionError("abort returned")
-
-    def _hang(self, context: grpc.ServicerContext) -> None:
-        ended = threading.Event()
-        if not context.add_callback(ended.set):
-            return
-        while not (ended.wait(0.05) or self._stopping.is_set()):
-            continue
 
 
 def metadata(

@@ -84,14 +84,12 @@ def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) 
         fragment, following = view.covering(offset)
         if fragment is not None and 0 != fragment.mod_time < begin_mod_time:
             offset = fragment.end
-        elif fragment is None and following is not None and _may_jump(view, following, now):
+        elif fragment is None and following is not None and following.mod_time != 0:
+            # A hole is skipped before the first fragment, or once the fragment behind it is old: the one that
+            # fills a younger hole may still be on its way.
+            is_first = bool(view.closed) and following == view.closed[0]
+            if not is_first and following.mod_time >= now - HOLE_AGE_S:
+                return ReadPosition(offset, fragment, view.end)
             offset = following.begin
         else:
             return ReadPosition(offset, fragment, view.end)
-
-
-def _may_jump(view: IndexView, following: Fragment, now: float) -> bool:
-    if following.mod_time == 0:
-        return False
-    is_first = bool(view.closed) and following == view.closed[0]
-    return is_first or following.mod_time < now - HOLE_AGE_S

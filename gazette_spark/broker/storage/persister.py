@@ -160,7 +160,21 @@ class Persister:
             now = time.monotonic()
             live = self._journals()
             for journal in live:
-                self._look_after(journal, now)
+                refresh_s = journal.spec.fragment.refresh_interval.ToNanoseconds() / 1e9
+                due = self._due.setdefault(id(journal), _Due(now + self._pulse_interval_s, now + refresh_s))
+                try:
+                    if now >= due.pulse:
+                        due.pulse = now + self._pulse_interval_s
+                        with journal.fair_lock.turn_if_free() as granted:
+                            if granted and not journal.closed:
+                                self._pulse_journal(journal)
+                        if journal.first_store is not None and journal.sealed():
+                            self.upload(journal)
+                    if now >= due.refresh:
+                        due.refresh = now + refresh_s
+                        journal.refresh()
+                except (OSError, ReplicationError, JournalClosedError) as error:
+                    _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
             with self._changed:
                 present = set(live)
                 self._failed = {key: failed for key, failed in self._failed.items() if key in present}
@@ -173,20 +187,3 @@ class Persister:
     def _wait(self, seconds: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self._stopping, seconds)
-
-    def _look_after(self, journal: LiveJournal, now: float) -> None:
-        refresh_s = journal.spec.fragment.refresh_interval.ToNanoseconds() / 1e9
-        due = self._due.setdefault(id(journal), _Due(now + self._pulse_interval_s, now + refresh_s))
-        try:
-            if now >= due.pulse:
-                due.pulse = now + self._pulse_interval_s
-                with journal.fair_lock.turn_if_free() as granted:
-                    if granted and not journal.closed:
-                        self._pulse_journal(journal)
-                if journal.first_store is not None and journal.sealed():
-                    self.upload(journal)
-            if now >= due.refresh:
-                due.refresh = now + refresh_s
-                journal.refresh()
-        except (OSError, ReplicationError, JournalClosedError) as error:
-            _log.warning("pulse_failed journal=%s error=%s", journal.name, error)

@@ -127,7 +127,18 @@ class Body:
         failure: BaseException | None = None
         try:
             with ExitStack() as owned:
-                self._receive(self._ask(owned))
+                response = self._ask(owned)
+                with self._changed:
+                    self._response = response
+                    self._changed.notify_all()
+                for piece in response.iter_raw(BODY_PIECE_BYTES):
+                    with self._changed:
+                        while len(self._pieces) >= WAITING_PIECES and not self._closed:
+                            self._changed.wait()
+                        if self._closed:
+                            break
+                        self._pieces.append(piece)
+                        self._changed.notify_all()
         except httpx.HTTPError as error:
             failure = DirectReadError(self._source, type(error).__name__, passing=True)
             failure.__cause__ = error
@@ -136,19 +147,6 @@ class Body:
         with self._changed:
             self._failure, self._ended = failure, True
             self._changed.notify_all()
-
-    def _receive(self, response: httpx.Response) -> None:
-        with self._changed:
-            self._response = response
-            self._changed.notify_all()
-        for piece in response.iter_raw(BODY_PIECE_BYTES):
-            with self._changed:
-                while len(self._pieces) >= WAITING_PIECES and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                self._pieces.append(piece)
-                self._changed.notify_all()
 
 
 def left_of_codec(codec: int, response: httpx.Response) -> int:

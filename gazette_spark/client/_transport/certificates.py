@@ -30,7 +30,7 @@ def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> 
     """Raise an OptionError if a certificate has expired; of a bundle of authorities, if all have."""
     blocks = _BLOCK.findall(content)
     try:
-        ends = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii")))[1] for block in blocks]
+        ends = [_expiry(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
     except (ValueError, IndexError):
         ends = []
     if not ends:
@@ -85,8 +85,8 @@ def load_pair(
         context.load_cert_chain(path, password=password)
 
 
-def _validity(der: bytes) -> tuple[str, str]:
-    """Return begin and end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
+def _expiry(der: bytes) -> str:
+    """Return the end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
 
     The standard library has this for a connection's certificate only. A certificate is a sequence that
     begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
@@ -98,9 +98,12 @@ def _validity(der: bytes) -> tuple[str, str]:
     for _ in range(3):
         _, _, fields = _der_element(fields)
     _, validity, _ = _der_element(fields)
-    _, begin, rest = _der_element(validity)
+    _, _, rest = _der_element(validity)
     _, end, _ = _der_element(rest)
-    return _full_year(begin), _full_year(end)
+    text = end.decode("ascii")
+    if len(text) != _SHORT_TIME:
+        return text
+    return ("19" if text >= "50" else "20") + text
 
 
 _DER_VERSION = 0xA0
@@ -116,10 +119,3 @@ def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
         at += size & ~_DER_LONG
         size = int.from_bytes(data[2:at], "big")
     return tag, data[at : at + size], data[at + size :]
-
-
-def _full_year(value: bytes) -> str:
-    text = value.decode("ascii")
-    if len(text) != _SHORT_TIME:
-        return text
-    return ("19" if text >= "50" else "20") + text
