@@ -82,7 +82,7 @@ from gazette_spark.errors import OptionError
 
 READ_COMMITTED = "read_committed"
 
-
+# Options that reading and writing share.
 SEPARATOR = Option(
     "sep", parse_separator, "Character between the fields of a record.", default=",", section="CSV"
 )
@@ -94,6 +94,15 @@ QUOTE = Option(
     default='"',
     form="one ASCII character other than newlines, or nothing",
 )
+UUID_PATH = Option(
+    "uuidPath",
+    parse_column,
+    "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a protobuf "
+    "field. For reading with `isolationLevel=read_committed` and writing with "
+    "`deliveryGuarantee=exactly_once`.",
+    form="a JSON pointer, or a number",
+    shown_default="`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
+)
 CONNECT_TIMEOUT = Option(
     "connectTimeoutMs",
     count(DAY_MS),
@@ -101,7 +110,6 @@ CONNECT_TIMEOUT = Option(
     default="10000",
     form="milliseconds, from 1 to 86400000 (one day)",
 )
-"""The same for reading and for writing, as are the other two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,13 +455,7 @@ class SourceOptions:
         use="batch",
         form='JSON such as {"a/journal":1024}',
     )
-    uuid_path: str | None = option(
-        parse_column,
-        "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a "
-        "protobuf field. For `isolationLevel=read_committed`.",
-        form="a JSON pointer, or a number",
-        shown_default="`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
-    )
+    uuid_path: str | None = of_options(UUID_PATH)
     security: Security = of_options(*SECURITY_OPTIONS)
     request_timeout_ms: int = option(
         count(DAY_MS),

@@ -18,7 +18,7 @@ from typing import Literal
 from gazette_spark._formats.registry import FRAMINGS
 from gazette_spark._options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark._options.selection import JournalSelection, parse_path, parse_selector_option
-from gazette_spark._options.source import CONNECT_TIMEOUT, OPTIONS, QUOTE, SEPARATOR, parse_options
+from gazette_spark._options.source import CONNECT_TIMEOUT, OPTIONS, QUOTE, SEPARATOR, UUID_PATH, parse_options
 from gazette_spark._options.table import Option, of_options, option, option_texts, options_of, parse_texts
 from gazette_spark._options.values import (
     DAY_MS,
@@ -26,7 +26,6 @@ from gazette_spark._options.values import (
     count,
     depth,
     parse_address,
-    parse_column,
     parse_record_size,
     shown,
     word,
@@ -146,13 +145,7 @@ class WriteOptions:
         "Batch of a stream that needs no record of the batch before it. Set it once, where a running "
         "query turns to `exactly_once` or to another `transactionJournal`.",
     )
-    uuid_path: str | None = option(
-        parse_column,
-        "Place of a row's UUID: a JSON pointer, a CSV column counted from 0, or the number of a protobuf "
-        "field. For `deliveryGuarantee=exactly_once`.",
-        form="a JSON pointer, or a number",
-        shown_default="`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
-    )
+    uuid_path: str | None = of_options(UUID_PATH)
     security: Security = of_options(*SECURITY_OPTIONS)
     request_timeout_ms: int = option(
         count(DAY_MS),
