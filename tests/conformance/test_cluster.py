@@ -384,7 +384,7 @@ def test_hung_replica(cluster: EmbeddedCluster) -> None:
     hung.hang()
     with client_of(cluster.primary(NAME)) as client:
         waiting = in_background(lambda: client.append(NAME, b"two,"))
-        hung.expire_lease()
+        hung.leave()
         waiting.result(CALL_TIMEOUT_S)
     hung.resume()
     assert append(hung, b"three").status == pb.OK
@@ -417,7 +417,7 @@ def test_partitioned_replica(cluster: EmbeddedCluster) -> None:
     assert append(cluster.primary(NAME), b"two,").commit.begin == 4
     assert content_at(cut) == b"one,two,"
     cut.partition()
-    cut.expire_lease()
+    cut.leave()
     assert append(cluster.primary(NAME), b"three").status == pb.OK
 
 
@@ -466,7 +466,7 @@ def test_assignment_moves_in_a_read(cluster: EmbeddedCluster) -> None:
         tail = wire.open_read(NAME, offset=7, block=True)
         reader = client.read(NAME, end_offset=12, block=True)
         assert reader.read(7) == b"before,"
-        leaving.expire_lease()
+        leaving.leave()
         assert list(tail) == []
         append(cluster.primary(NAME), b"after")
         assert reader.read(5) == b"after"

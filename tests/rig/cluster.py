@@ -56,32 +56,23 @@ class ClusterBroker(LocalBroker):
         if not self.is_harmed:
             super().stop()
             return
-        running = self._running
-        if running is not None:
+        if self.is_running:
             self._freezer.open()
-            self._harmed.keyspace.leave(self.member)
-            self._running = None
-            running.stop()
-            self._harmed.sync()
+            self.leave()
+            self.end()
 
     def kill(self, *, lease_lapses: bool = True) -> None:
         """End it without a word, as SIGKILL does. Its spools are lost.
 
         Args:
-            lease_lapses: whether the others learn of it now, or not before :meth:`expire_lease`.
+            lease_lapses: whether the others learn of it now, or not before :meth:`leave`.
         """
-        running, self._running = self._running, None
-        if running is None:
-            return
         self._freezer.open()
-        running.kill()
         if lease_lapses:
-            self.expire_lease()
-
-    def expire_lease(self) -> None:
-        """Let the others take it for dead. If it lives it drops its replicas: others have gone on."""
-        self._harmed.keyspace.leave(self.member)
-        self._harmed.sync()
+            super().kill()
+        elif self._running is not None:
+            running, self._running = self._running, None
+            running.kill()
 
     def hang(self) -> None:
         """Accept calls and answer none, those under way included."""

@@ -573,7 +573,7 @@ class RigCluster:
         victim = self._victim()
         victim.hang()
         wait(1)
-        victim.expire_lease()
+        victim.leave()
         wait(1)
         victim.resume()
 
@@ -582,14 +582,14 @@ class RigCluster:
         victim = self._victim()
         victim.partition()
         wait(1)
-        victim.expire_lease()
+        victim.leave()
         wait(1)
         victim.resume()
 
     def lease_loss(self, wait: Wait) -> None:
         """The broker drops its replicas, and joins again."""
         victim = self._victim()
-        victim.expire_lease()
+        victim.leave()
         wait(1)
         victim.resume()
 
