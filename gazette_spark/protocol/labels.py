@@ -24,7 +24,6 @@ from gazette_spark.protocol.names import validate_path_text, validate_token
 CONTENT_TYPE = "content-type"
 MESSAGE_TYPE = "app.gazette.dev/message-type"
 MESSAGE_SUBTYPE = "app.gazette.dev/message-subtype"
-TAG = "app.gazette.dev/tag"
 MANAGED_BY = "app.gazette.dev/managed-by"
 INSTANCE = "app.gazette.dev/instance"
 REGION = "app.gazette.dev/region"
@@ -101,11 +100,6 @@ def values_of(labels: pb.LabelSet, name: str) -> list[str]:
 def union(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
     """Return all labels of ``left``, and those of ``right`` whose names ``left`` lacks."""
     return _join(left, right, lambda mine, theirs: mine or theirs)
-
-
-def intersect(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
-    """Return the labels whose names have the same values in both sets."""
-    return _join(left, right, lambda mine, theirs: mine if _values(mine) == _values(theirs) else [])
 
 
 def subtract(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:

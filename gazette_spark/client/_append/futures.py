@@ -53,10 +53,6 @@ class AsyncOperation(Future[T]):
         else:
             self.set_result(result)  # type: ignore[arg-type]  # Without a result, T is None.
 
-    def err(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until it has ended; return why it failed, or None. Another name of ``exception``."""
-        return self.exception(timeout)
-
 
 def finished_operation(error: BaseException | None = None) -> AsyncOperation[None]:
     """Return an operation that has ended already."""

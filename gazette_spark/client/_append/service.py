@@ -221,8 +221,6 @@ class AsyncAppend:
                 return error
         return self._error
 
-    err = exception
-
     def result(self, timeout: float | None = None) -> AppendResult:
         """Wait until the append is done, and return the result of the whole append.
 

@@ -23,18 +23,23 @@ def test_an_operation_ends_when_it_is_resolved() -> None:
     operation: AsyncOperation[int] = AsyncOperation()
     assert not operation.done()
     with pytest.raises(TimeoutError):
-        operation.err(0)
+        operation.exception(0)
     called: list[OpFuture] = []
     operation.add_done_callback(called.append)
     operation.resolve(result=7)
-    assert (operation.done(), operation.err(), operation.result(), called) == (True, None, 7, [operation])
+    assert (operation.done(), operation.exception(), operation.result(), called) == (
+        True,
+        None,
+        7,
+        [operation],
+    )
 
 
 def test_waiting_ends_with_the_operation() -> None:
     """A thread that waits is told why the operation failed."""
     operation: AsyncOperation[None] = AsyncOperation()
     got: list[BaseException | None] = []
-    thread = threading.Thread(target=lambda: got.append(operation.err(10)))
+    thread = threading.Thread(target=lambda: got.append(operation.exception(10)))
     thread.start()
     operation.resolve(ERROR)
     thread.join(10)
@@ -48,7 +53,7 @@ def test_an_operation_is_resolved_once() -> None:
     operation.resolve()
     with pytest.raises(concurrent.futures.InvalidStateError):
         operation.resolve(ERROR)
-    assert operation.err() is None
+    assert operation.exception() is None
 
 
 @pytest.mark.parametrize("error", [None, ERROR], ids=["well", "badly"])

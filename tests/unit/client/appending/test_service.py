@@ -160,7 +160,7 @@ def test_an_abort_takes_back_one_writers_bytes(service: AppendService, journals:
     journals.gate.set()
     assert last.result(SOON).end == len(journals.contents[JOURNAL])
     assert journals.contents[JOURNAL] == b"first;kept;kept too;"
-    assert isinstance(failing.err(), ZeroDivisionError)
+    assert isinstance(failing.exception(), ZeroDivisionError)
     assert isinstance(required.exception(), KeyError)
     assert isinstance(aborted.future.exception(), ClosedError)
     assert failing.done()
@@ -249,7 +249,7 @@ def test_an_append_that_suspends_fails_alone(service: AppendService, journals: J
     with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NOW) as suspending:
         pass
     later = service.append(JOURNAL, b"x")
-    assert isinstance(suspending.err(SOON), SuspendedError)
+    assert isinstance(suspending.exception(SOON), SuspendedError)
     assert later.result(SOON).end == 1
     service.close()
 
@@ -264,7 +264,7 @@ def test_a_failure_behind_an_append_that_suspends_is_told(client: Client, journa
     assert journals.arrived.acquire(timeout=SOON)
     service.append(JOURNAL, b"x")
     journals.gate.set()
-    assert isinstance(suspending.err(SOON), SuspendedError)
+    assert isinstance(suspending.exception(SOON), SuspendedError)
     with pytest.raises(NotAllowedError):
         service.close()
 
@@ -274,8 +274,8 @@ def test_bytes_that_do_not_resume_the_journal(service: AppendService, journals: 
     journals.failures[JOURNAL] = [status(pb.SUSPENDED)]
     with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
         left_out.write(b"x")
-    assert isinstance(left_out.err(SOON), SuspendedError)
-    assert isinstance(service.append(JOURNAL, b"later").err(SOON), SuspendedError)
+    assert isinstance(left_out.exception(SOON), SuspendedError)
+    assert isinstance(service.append(JOURNAL, b"later").exception(SOON), SuspendedError)
 
 
 def test_bytes_that_no_broker_takes_fail_their_writer_only(
@@ -337,7 +337,7 @@ def test_a_failed_dependency_fails_the_journal(service: AppendService, journals:
     assert service.append(OTHER, b"y").result(SOON)
     with service.start_append(OTHER, dependencies=service.pending_except(OTHER)) as spread:
         spread.write(b"z")
-    assert isinstance(spread.err(SOON), DependencyError)
+    assert isinstance(spread.exception(SOON), DependencyError)
     assert [content for _, content in journals.requests] == [b"y"]
 
 
@@ -393,7 +393,7 @@ def test_trying_ends_at_the_deadline(hasty: Client, stub: StubBroker, act: Act) 
     with AppendService(hasty, timeout_s=1.0) as service:
         with pytest.raises(UnavailableError):
             service.append(JOURNAL, b"x").result(SOON)
-        assert isinstance(service.append(JOURNAL, b"y").err(SOON), UnavailableError)
+        assert isinstance(service.append(JOURNAL, b"y").exception(SOON), UnavailableError)
 
 
 def test_an_outage_is_no_failure(stub: StubBroker, journals: Journals) -> None:
@@ -413,7 +413,7 @@ def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
         appended = service.append(JOURNAL, b"x")
         with pytest.raises(AppendWaitError, match=r"1 bytes are not appended yet; .*scripted failure"):
             service.close()
-        assert isinstance(appended.err(0), ClosedError)
+        assert isinstance(appended.exception(0), ClosedError)
 
 
 def test_journals_that_hang_hold_no_other(client: Client, journals: Journals) -> None:
@@ -439,7 +439,7 @@ def test_waiting_for_dependencies_ends_at_the_deadline(client: Client, journals:
     with AppendService(client, timeout_s=0.2) as service:
         with service.start_append(JOURNAL, dependencies=[operation]) as waiting:
             waiting.write(b"x")
-        assert isinstance(waiting.err(SOON), AppendWaitError)
+        assert isinstance(waiting.exception(SOON), AppendWaitError)
         operation.resolve()
     assert journals.requests == []
 
@@ -606,7 +606,7 @@ def test_closing_tells_of_a_failure_nobody_asked_for(client: Client, journals: J
         service.append(JOURNAL, b"x")
     journals.failures[JOURNAL] = [status(pb.NOT_ALLOWED)]
     with AppendService(client) as service:
-        assert isinstance(service.append(JOURNAL, b"x").err(SOON), NotAllowedError)
+        assert isinstance(service.append(JOURNAL, b"x").exception(SOON), NotAllowedError)
 
 
 def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> None:
@@ -616,8 +616,8 @@ def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> Non
     second = service.append(JOURNAL, b"second")
     with pytest.raises(AppendWaitError, match="not appended yet"):
         service.close(timeout_s=0.1)
-    assert isinstance(first.err(0), ClosedError)
-    assert isinstance(second.err(0), ClosedError)
+    assert isinstance(first.exception(0), ClosedError)
+    assert isinstance(second.exception(0), ClosedError)
 
 
 def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
@@ -636,7 +636,7 @@ def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
     started.write(b"more")
     started.release()
     for append in (sent, started):
-        assert isinstance(append.err(SOON), ClosedError)
+        assert isinstance(append.exception(SOON), ClosedError)
     assert not workers() - before
     assert service.pending_bytes == 0
 
