@@ -134,7 +134,7 @@ def _fingerprints_of(
 ) -> dict[str, list[Fingerprint]]:
     """Return the fingerprints that a table's history shows of journals, ascending by their ends.
 
-    Entries from before a journal was adopted once already are of the journal before that.
+    Entries older than an earlier adoption of a journal describe its predecessor of the same name.
     """
     by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
     not_recreated = set(journals)
@@ -156,7 +156,7 @@ def fingerprint_at(
     end: int,
     table: str,
 ) -> Fingerprint:
-    """Return the fingerprint at an offset after which a journal has no bytes that a table has rows of.
+    """Return a journal's fingerprint at an offset that is past all of its bytes that the table has rows of.
 
     A journal that has the bytes before one offset also has those before each smaller one, except those that
     retention deleted. So a few reads find the last fingerprint that fits. One whose bytes are gone, or some
@@ -262,7 +262,7 @@ def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mo
 
 
 def isolation_of(offsets: JournalOffsets) -> Isolation:
-    """Return which rows a table has that ends at some offsets, as they say it."""
+    """Return the isolation level of a table's rows, which the offsets of its end show."""
     return "read_committed" if offsets.starts else "read_uncommitted"
 
 

@@ -43,7 +43,7 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
 def digests(rows: DataFrame) -> DataFrame:
     """Return the number and digest of each group's rows: ``group``, ``rows`` and ``digest``.
 
-    Of each row its hash is shuffled, and one task at a time has those of a leaf.
+    Only the hash of each row is shuffled, and each task holds the hashes of one leaf at a time.
 
     Args:
         rows: Columns ``group``, ``offset`` and ``value``.
@@ -51,7 +51,7 @@ def digests(rows: DataFrame) -> DataFrame:
     hashed = F.sha2(row_text(), 256).alias("digest")
     leaf = F.expr(f"`offset` div {LEAF_BYTES}").alias("at")
     leaves = _joined(rows.select("group", leaf, hashed, F.lit(1).cast("bigint").alias("rows")), "group", "at")
-    # What is left is a hash for each MiB: one task takes less time than a shuffle for each of two levels.
+    # One hash for each MiB remains: a single task takes less time than a shuffle for each of two levels.
     node = F.expr(f"at div {NODE_BYTES // LEAF_BYTES}").alias("at")
     nodes = _joined(leaves.repartition(1).select("group", node, "digest", "rows"), "group", "at")
     return _joined(nodes, "group")
@@ -65,7 +65,7 @@ def _joined(level: DataFrame, *keys: str) -> DataFrame:
 def row_text(*, values: bool = True) -> Column:
     """Return the bytes that are hashed for a row, by its columns ``offset`` and maybe ``value``.
 
-    They are never null, as a hash that is null would be left out of what it is joined with.
+    They are never null, because a null hash would be dropped where hashes are joined.
     """
     offset = F.coalesce(F.encode(F.col("offset").cast("string"), "UTF-8"), F.lit(b""))
     if not values:

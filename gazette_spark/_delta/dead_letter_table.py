@@ -67,7 +67,7 @@ LETTERS = "app_id STRING, journal STRING, offset BIGINT, end_offset BIGINT, raw 
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """What is left of a batch for the main table."""
+    """The part of a batch that goes to the main table."""
 
     rows: DataFrame
     entry: LedgerEntry
@@ -76,7 +76,7 @@ class SplitBatch:
 
 
 class DeadLetterTable:
-    """Where the rows of one sink go that do not fit its main table. Holds no state, so it pickles."""
+    """Table of the rows that do not fit a sink's main table. Holds no state, so it can be pickled."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class DeadLetterTable:
         return SplitBatch(split.fitting(rows, letters), with_letters(write.entry, self.name, dead))
 
     def _row_split(self, rows: DataFrame, batch: Batch, table: TableSnapshot) -> RowSplit:
-        """Return how rows part. Everything follows from the row and the table's rules alone."""
+        """Return the split of the rows. It follows from each row and the table's rules alone."""
         origin = origin_columns(rows.schema)
         if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
             problem = (
@@ -205,7 +205,7 @@ class DeadLetterTable:
     def _places(
         self, spark: SparkSession, version: int, ranges: Sequence[NewRange], position: str
     ) -> DataFrame:
-        """Return the places of this stream's letters in some ranges, at a version of their table."""
+        """Return where this stream's letters are within the ranges, at a version of their table."""
         begin, _, end = range_columns(ranges, F.col("journal"))
         rows = self._target.rows(spark, version)
         # Letters of other streams make no column for acknowledgements.
@@ -297,7 +297,7 @@ def commit_letters(
     except CONFLICTS as error:
         conflict = error
     if before.table_version < 0:
-        target.check(spark, None)  # Where its log is, shows only now that there is one.
+        target.check(spark, None)  # The location of its log is known only now that there is one.
     after = target.ledger(spark, entry.app_id, before)
     outcome = reconcile(before, after, entry, batch, conflict=conflict is not None)
     if isinstance(outcome, Refusal):

@@ -31,27 +31,27 @@ from gazette_spark.locations import absolute, is_inside
 log = logging.getLogger(__name__)
 
 APP_ID_PREFIX = "gazette_spark/"
-"""Comes before the app id in Delta's transaction id, lest it meets another program's."""
+"""Prefix of the app id in Delta's transaction id, so that it cannot equal another program's."""
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
-"""Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
+"""Session setting: Delta passes few writer options on to Parquet, but all settings of the session."""
 
 COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
-"""How the line of a commit begins that is about the commit itself."""
+"""Beginning of the line in a commit's file that describes the commit itself."""
 
 FOLLOWED_COMMITS = 8
-"""Commits read one by one; of more it is quicker to ask Delta."""
+"""Maximum number of commits to read one by one. For more, asking Delta is faster."""
 
 RESTORE_CANDIDATES = 200
-"""Versions compared with what a RESTORE to a point in time left."""
+"""Maximum number of versions to compare with the result of a RESTORE to a point in time."""
 
 PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
-"""Names that mean the same in a pattern of SHOW TABLE EXTENDED."""
+"""Table names that a pattern of SHOW TABLE EXTENDED matches literally."""
 
 TIME_TRAVEL_NAME = re.compile(r"(?>.*@)([vV]\d+|\d{17})/*", re.DOTALL)
-"""Paths that Delta takes for a version of the table whose path comes before the sign."""
+"""Paths that Delta reads as a version of the table whose path is before the ``@``."""
 
 LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
 
@@ -115,7 +115,7 @@ class DeltaTable:
 
     def __init__(self, *, path: str | None, table: str | None) -> None:
         if path is not None and TIME_TRAVEL_NAME.fullmatch(path):
-            # Reads would go to the table without this ending, writes to a table of the whole name.
+            # Reads would go to the table without this suffix, writes to a table with the full name.
             expected = "a directory whose name does not end in @v and a number, or in @ and 17 digits: Delta "
             raise OptionError(
                 "path", repr(path), expected + "reads a version of another table by such a name"
@@ -221,7 +221,7 @@ class DeltaTable:
         return table
 
     def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
-        """Return as many of the newest commits, or all of them, newest first; those of a young table by name.
+        """Return the newest commits, at most ``limit`` or all of a short history, newest first.
 
         Their times may be in another form than those of :meth:`history`.
         """
@@ -248,13 +248,14 @@ class DeltaTable:
         return None if self.table is None else _location_now(spark, self.table)
 
     def schema(self, spark: SparkSession) -> StructType:
-        """Return the columns of the table, which has to be there."""
+        """Return the columns of an existing table."""
         return spark.table(self.name).schema
 
     def _short_history(self, spark: SparkSession) -> list[HistoryRow] | None:
         """Return all commits, newest first, if they are few and lie where the first one does.
 
-        Else, and on Spark Connect, where each file would be a job, None: Delta is asked.
+        Otherwise None, and Delta has to be asked. On Spark Connect always, because each file would cost a
+        job.
         """
         location = self._location
         if location is None or not is_classic(spark):
@@ -324,7 +325,8 @@ class DeltaTable:
                 )
                 raise TableRefusedError(self.name, problem)
         elif self.path is not None and has_files(spark, self.path):
-            # The directory of the log is made first: a table is being made here, or was when a kill came.
+            # Delta creates the log's directory first: a table is being created here, or its creation was
+            # killed.
             has_log = path_exists(spark, f"{self.path}/_delta_log")
             if not has_log:
                 problem = "the directory holds files but no Delta table; use an empty one"
@@ -337,7 +339,7 @@ class DeltaTable:
         return detail
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
-        """Append ``df``, and ``entry`` with it, in one Delta commit; Delta may skip it in silence.
+        """Append ``df`` together with ``entry`` in one Delta commit, which Delta may skip silently.
 
         Args:
             df: The rows.
@@ -405,8 +407,8 @@ class DeltaTable:
 def _plain_values(df: DataFrame) -> Iterator[None]:
     """Have Parquet write a binary ``value`` without a dictionary.
 
-    Records hardly repeat, and to find that out costs a third of the write's CPU time. Where a session takes
-    few settings, as on serverless compute of Databricks, that is paid.
+    Records hardly ever repeat, and finding that out costs a third of the write's CPU time. A session that
+    accepts few settings, such as serverless compute on Databricks, pays this cost.
     """
     if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
         yield
@@ -429,7 +431,7 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
 
 
 def _shown_location(spark: SparkSession, table: str) -> str | None:
-    """Return the directory by SHOW TABLE EXTENDED; None if that does not tell, and DESCRIBE has to."""
+    """Return the directory from SHOW TABLE EXTENDED; None if only DESCRIBE can tell."""
     if not PLAIN_NAME.fullmatch(table):
         return None
     namespace, _, name = table.rpartition(".")
@@ -438,7 +440,8 @@ def _shown_location(spark: SparkSession, table: str) -> str | None:
         rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{name}'").collect()
     except AnalysisException:
         return None
-    # A view of the session hides a table of its name. A comment may hold a line that reads like the location.
+    # A temporary view hides a table of the same name. A comment may contain a line that looks like the
+    # location.
     if len(rows) != 1 or rows[0].isTemporary:
         return None
     locations = LOCATION_LINE.findall(rows[0].information)
@@ -449,7 +452,7 @@ def _described_location(spark: SparkSession, table: str) -> str | None:
     try:
         rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
     except AnalysisException:
-        return None  # It is gone, which who reads its history hears as well.
+        return None  # The table is gone, which reading its history reports, too.
     after = dropwhile(lambda row: row.col_name != "# Detailed Table Information", rows)
     return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
 
@@ -457,7 +460,7 @@ def _described_location(spark: SparkSession, table: str) -> str | None:
 def _follow(
     spark: SparkSession, directory: str, since: LedgerState, entry: LedgerEntry
 ) -> list[HistoryRow] | None:
-    """Follow a log from a state on, if it is still the log of that state: a table may be made again.
+    """Read the commits after a state, unless the table was created again and the log is another one.
 
     A cleanup deletes older files first. So if that state's entry is still there, a missing commit was never
     written.

@@ -86,7 +86,8 @@ class FileCommits:
             storage_options: How ``deltalake`` enters its object store.
 
         Raises:
-            OptionError: one of the ``storage_options`` would have commits made without a look for another's.
+            OptionError: one of the ``storage_options`` lets deltalake commit without checking for a
+                concurrent commit.
             TableRefusedError: ``deltalake`` would read another table's log.
         """
         self.table = table
@@ -98,7 +99,7 @@ class FileCommits:
         self.storage_options = checked_storage_options(storage_options, self.location)
         self._snapshot: Snapshot | None = None
         self._catalog_location: str | None = None
-        """Where the catalog had the table when the query started. It may spell that in a way of its own."""
+        """The table's location in the catalog when the query started, in the catalog's spelling."""
         self._newest_commit: list[dict[str, Any]] = []
         """What the log says about the commit of the snapshot's version."""
         self._columns: str | None = None
@@ -106,7 +107,7 @@ class FileCommits:
         self._collected: tuple[DataFrame, list[Row]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but what is open: Spark Connect pickles the sink."""
+        """Return the state without open handles, because Spark Connect pickles the sink."""
         return vars(self) | {"_snapshot": None, "_collected": None}
 
     def __repr__(self) -> str:
@@ -136,10 +137,10 @@ class FileCommits:
         except ModuleNotFoundError:
             raise MissingModuleError("deltalake") from None
         try:
-            # An update reads the commits after the snapshot's. Of a table that was made again meanwhile it
-            # would take the new commits for a continuation, or find none. So it goes on only from a commit
-            # that still stands in the log.
-            # deltalake shows no commits of a name with # or ?: such a table is opened each time.
+            # An update reads the commits after the snapshot's. If the table was created again meanwhile, it
+            # would mistake the new commits for a continuation, or find none. So it continues only from a
+            # commit that is still in the log. deltalake shows no commits of a name with # or ?: such a table
+            # is opened each time.
             last = self._newest_commit
             if self._snapshot is not None and last and self._snapshot.history(1) == last:
                 self._snapshot.update_incremental()
@@ -175,7 +176,7 @@ class FileCommits:
         return snapshot
 
     def commit(self, file_rows: DataFrame | None, entry: LedgerEntry) -> Exception | None:
-        """Commit the files that tasks tell of, and an entry with them.
+        """Commit the files that tasks report, together with a ledger entry.
 
         Args:
             file_rows: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 NOT_FOUND = "java.io.FileNotFoundException"
 
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "not enough space on the disk")
-"""What operating systems say of a full disk."""
+"""Messages of operating systems about a full disk."""
 
 SCARCE_BYTES = 64 << 20
 """Free bytes below which a disk counts as full: a file that did not fit is deleted again."""
@@ -75,10 +75,10 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
 def path_exists(spark: SparkSession, path: str) -> bool:
     """Say whether there is a file or directory."""
     with suppress(*jvm_errors(spark)):
-        if is_classic(spark):  # Spark's own reader warns of a path that is not there, in 80 lines.
+        if is_classic(spark):  # Spark's own reader logs a warning of 80 lines about a missing path.
             files, name = _file_system(spark, path)
             return bool(files.exists(name))
-    # Spark Connect looks when it is asked for the columns.
+    # Spark Connect checks the path only when it is asked for the columns.
     return _if_exists(lambda: _files_below(spark, path).schema) is not None
 
 
@@ -101,9 +101,9 @@ def has_files(spark: SparkSession, path: str) -> bool:
 
 
 def unwritable(spark: SparkSession, path: str) -> str:
-    """Return why a directory cannot be written, "" if it can or that is not known; leave none behind.
+    """Return why a directory cannot be written, "" if it can or if that is unknown. Nothing is left behind.
 
-    Only in file systems of directories: a store of objects would get an object that stands for one.
+    Object stores are not tried: they would keep an object in place of the directory.
     """
     if not is_classic(spark):
         return ""
@@ -146,7 +146,7 @@ def free_bytes(spark: SparkSession, path: str) -> int | None:
 def without_space(spark: SparkSession, text: str, places: Mapping[str, str | None]) -> str:
     """Return which disk is full according to an error, "" if its text is about something else.
 
-    Java names no path. The disk with the least free space is named, and all places where none is known.
+    Java names no path. The error names the disk with the least free space, or all places if that is unknown.
 
     Args:
         spark: The session.
@@ -246,7 +246,7 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
     from py4j.protocol import Py4JJavaError
 
     files, name = _file_system(spark, path)
-    if not files.exists(name):  # To hear of it by an exception takes 50 ms.
+    if not files.exists(name):  # Learning of a missing file by an exception takes 50 ms.
         yield None
         return
     try:

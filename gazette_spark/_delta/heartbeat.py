@@ -36,13 +36,13 @@ class Heartbeat:
         self.interval_s, self._timer = state, None
 
     def arm(self, beat: Callable[[], bool]) -> None:
-        """Call ``beat`` after the interval, on a thread of its own, unless this is called again before."""
+        """Call ``beat`` after the interval, on a separate thread, unless this is called again before."""
         self.disarm()
 
         def fire() -> None:
             try:
                 again = beat()
-            except Exception:  # Whatever Spark and Delta raise: the next batch decides, and hears of it.
+            except Exception:  # Whatever this is, the next batch meets it again and reports it.
                 log.warning("heartbeat_failed", exc_info=True)
                 again = True
             if again and self._timer is timer:
@@ -54,7 +54,7 @@ class Heartbeat:
         timer.start()
 
     def disarm(self) -> None:
-        """Call nothing any more; a call under way goes on."""
+        """Stop calling; a call under way continues."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -18,7 +18,7 @@ INTERRUPTIONS = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-"""What Spark looks for."""
+"""Exceptions that Spark looks for."""
 
 
 TRACEBACK = "Traceback (most recent call last):"

@@ -39,13 +39,13 @@ DELTA_SESSION = (
 DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
 
 DELTA_JAR = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?2\.\d+-(?P<delta>\d+\.\d{1,9})[^/]*\.jar$")
-"""Name of Delta's jar: the release of Spark that it is for, which old ones leave out, and its own."""
+"""Name of Delta's jar: the release of Spark that it is for, which older names omit, and its own release."""
 
 SPARK_OF_DELTA = {"3.0": "3.5", "3.1": "3.5", "3.2": "3.5", "3.3": "3.5", "4.0": "4.0"}
 """Release of Spark by that of Delta, for jars whose names do not say it."""
 
 NO_TABLE = "DESCRIBE DETAIL delta.`/gazette_spark/no/table`"
-"""A statement of Delta's that looks for nothing but a directory."""
+"""A statement of Delta's that only looks for a directory."""
 
 WITHOUT_BOTH_SETTINGS = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -53,14 +53,14 @@ NO_JOURNAL = "name=gazette_spark/no/journal"
 """A selector whose listing is empty."""
 
 _checked: set[tuple[str, str]] = set()
-"""Spark applications, each with what was found good in it."""
+"""Checks that have passed, by Spark application."""
 
 
 def check_delta(spark: SparkSession) -> None:
     """Check that a session has Delta, for its release of Spark.
 
     Raises:
-        OptionError: it has not; with the settings that it needs.
+        OptionError: it lacks Delta; the error names the settings that it needs.
     """
     key = (_application(spark), "delta")
     if key in _checked:

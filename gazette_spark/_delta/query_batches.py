@@ -86,7 +86,7 @@ def keep_state(df: DataFrame) -> None:
     """Run a batch of a query with state whose rows are not needed.
 
     The next batch begins with this one's state. Without it Spark ends the query
-    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there already may run again, and makes
-    the same.
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state exists already may run again, with the
+    same result.
     """
     df.write.format("noop").mode("overwrite").save()

@@ -76,9 +76,9 @@ class AlignedRows:
     table: TableSnapshot
     """The table that they were aligned to, with its detail if the columns depended on it."""
     exists: bool
-    """There is a table now."""
+    """Whether the table exists now."""
     add_columns: bool
-    """The write has to add columns to the table."""
+    """Whether the write has to add columns to the table."""
 
 
 def align(
@@ -108,8 +108,8 @@ def align(
     fitted, table = fit_columns(spark, stored, table, target, layout)
     if isinstance(fitted, Unfit):
         raise SchemaMismatchError(target.name, batch.app_id, batch.batch_id, fitted.problems)
-    # Delta makes a missing table of the first rows. Only a definition takes a statement of its own, and that
-    # comes after the comparison: rows that do not fit leave no empty table behind.
+    # Delta makes a missing table of the first rows. Only a definition needs a separate statement, and that
+    # comes after the comparison, so that rows that do not fit leave no empty table behind.
     exists = table.exists
     if not exists and layout.new_table is not None:
         layout.make(spark, target, stored)

@@ -85,7 +85,7 @@ class SchemaFit:
     schema: StructType
     """The batch's columns in their order, with the names and types they get."""
     added: tuple[str, ...] = ()
-    """Columns and fields that the table gets by it."""
+    """Columns and fields that the write adds to the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Unfit:
 
 @dataclass
 class _SchemaComparison:
-    """One comparison: its settings, and its findings so far."""
+    """The settings of a comparison, and its findings so far."""
 
     table: str
     rules: Rules
@@ -183,9 +183,9 @@ def _type(comparison: _SchemaComparison, path: str, source: DataType, target: Da
 
 
 def _check_missing(comparison: _SchemaComparison, path: str, column: StructField) -> None:
-    """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields.
+    """Refuse rows that lack a column which must not be null. Delta may compute columns, but no fields.
 
-    A struct that may be null is no way around its fields: for Delta those of a null struct are null.
+    A nullable struct does not excuse its fields: to Delta, the fields of a null struct are null.
     """
     if comparison.rules.fills and not path:
         return

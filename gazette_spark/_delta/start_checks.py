@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 CHAR = re.compile(r"char\(", re.IGNORECASE)
 
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""Key in a column's metadata for its type, where that is CHAR or VARCHAR: as a type Spark shows STRING."""
+"""Key in a column's metadata for its type if that is CHAR or VARCHAR, which Spark shows as STRING."""
 
 COMMITS_LOOKED_AT = 1000
-"""Commits in which other writers of a table are looked for."""
+"""Number of commits that are searched for other writers of a table."""
 
 
 def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, exists: bool) -> None:
@@ -66,7 +66,7 @@ def _has_schema(spark: SparkSession, schema: str) -> bool:
 
 
 def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
-    """Log which other app ids have filled a table that this one begins to fill: one renamed doubles rows."""
+    """Warn if other app ids have filled a table that is new to this one: a renamed app id doubles rows."""
     if state.entry is not None or state.table_version < 0:
         return
     for entry in _entries_of_others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
@@ -78,7 +78,7 @@ def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, 
 
 
 def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
-    """Refuse a table that holds rows of others, for a query whose batches replace all of its rows.
+    """Refuse a table with rows of other writers to a query whose batches replace all rows.
 
     Raises:
         TableRefusedError: naming another app id, or that the rows are not this one's.

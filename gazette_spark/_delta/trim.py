@@ -1,8 +1,9 @@
-"""Drops the rows of a batch that its table has already.
+"""Drops the rows of a batch that its table already has.
 
 Which rows those are is decided by offsets (:mod:`gazette_spark._ledger.decision`); here they are found by the
 columns that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns
-mean something else, or were changed. It ends the query: to keep it could double it, to drop it could lose it.
+mean something else, or were changed. It ends the query, because keeping the row could double it and dropping
+it could lose it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": Lo
 """The source's columns of a row's journal and offset."""
 
 COMMITTED_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_ack_offset": LongType()}
-"""Likewise, of queries of committed messages: a message belongs to the bytes that committed it."""
+"""The same for queries of committed messages, where a message belongs to the bytes that committed it."""
 
 RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
 """Columns of the format ``raw``. Only all three together say where a row comes from: records may have fields
@@ -40,7 +41,7 @@ def origin_columns(schema: StructType) -> tuple[str, str] | None:
 
 
 def range_origin(schema: StructType, isolation: Isolation) -> tuple[str, str] | None:
-    """Return the columns that say in which bytes of a batch a row is; None if they are missing."""
+    """Return the columns that say to which bytes of a batch a row belongs; None if they are missing."""
     if isolation == "read_uncommitted":
         return origin_columns(schema)
     return ("_journal", "_ack_offset") if has_columns(schema, COMMITTED_COLUMNS) else None

@@ -28,8 +28,9 @@ RECORD = "_record"
 """The source's column for a record's bytes."""
 
 ORIGIN_COLUMNS = ("_journal", "_offset", "_end_offset", "_ack_offset", RECORD)
-"""The source's columns about a row's origin. A query with dead letters has to read some of them, which does
-not mean that the main table is to have them."""
+"""The source's columns about a row's origin. A query with dead letters has to read some of them, but the main
+table need not store them.
+"""
 
 REASON = "__gazette_reason"
 PLACE = "__gazette_letter"
@@ -39,7 +40,7 @@ CHANGED = (
     "a row that was none of the dead letters does not fit the table: the batch was evaluated twice, with two "
     "results. Make the query's expressions deterministic, or persist the batch:"
 )
-"""Begin of the error text at a row that fits in the first pass over a batch and not in the second."""
+"""Beginning of the error for a row that fits in the first pass over a batch and not in the second."""
 
 RULE_PREFIX = "delta.constraints."
 """Table properties with this prefix hold the expressions of CHECK constraints."""
@@ -47,7 +48,7 @@ RULE_PREFIX = "delta.constraints."
 
 @dataclass(frozen=True, slots=True)
 class NullCheck:
-    """A place in a row where a table takes no null."""
+    """A place in a row where a table forbids null."""
 
     path: str
     """Such as ``at.x``, ``list.element``, ``map.value.x``."""
@@ -57,7 +58,7 @@ class NullCheck:
     """Delta checks it, too. It checks columns and the fields of structs, but nothing in arrays and maps."""
 
     def reason(self) -> str:
-        """Say what is wrong with a row that has a null there."""
+        """Return the problem of a row that has a null there."""
         return f"column {self.path} is NULL but the table's is NOT NULL"
 
 
@@ -87,7 +88,7 @@ class TableRules:
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """How the rows of one batch part: those that fit the main table, and those that become dead letters."""
+    """Splits the rows of a batch into those that fit the main table and those that become dead letters."""
 
     rules: TableRules
     """The main table's."""
@@ -156,7 +157,7 @@ class RowSplit:
         reason = F.nullif(F.concat_ws("; ", *reasons), F.lit("")) if reasons else F.lit(None).cast("string")
         flag = self.upsert.delete_when if self.upsert else None
         if flag is not None and flag in df.columns:
-            # A row that deletes another does not get into the table, so the table's rules do not apply to it.
+            # A row that deletes another one is not stored, so the table's rules do not apply to it.
             deletes = F.coalesce(F.col(quoted(flag)), F.lit(False))  # noqa: FBT003 - a literal
             reason = F.when(~deletes, reason)
         if self.corrupt_column in df.columns:
@@ -190,7 +191,7 @@ def origin_place(rows: DataFrame, origin: tuple[str, str]) -> Column:
 
 
 def without_unchecked_nulls(df: DataFrame, schema: StructType) -> DataFrame:
-    """Return rows whose running fails at a null that the table does not take and Delta does not look for."""
+    """Return rows that, when run, fail at a null that the table forbids and Delta does not look for."""
     reasons = [
         F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
         for column, check in null_checks(schema, df.schema)
@@ -200,15 +201,15 @@ def without_unchecked_nulls(df: DataFrame, schema: StructType) -> DataFrame:
 
 
 def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
-    """Return rows whose running fails at one that has a problem; see :func:`named_rows`.
+    """Return rows that, when run, fail at a row with a problem; see :func:`named_rows`.
 
-    Spark moves conditions before joins and other conditions, where they meet rows that those leave out. It
-    leaves this one in its place, and later ones behind it, because part of it is not deterministic.
+    Spark moves conditions ahead of joins and other conditions, where they meet rows that those would drop. It
+    does not move this one, nor later ones ahead of it, because part of it is not deterministic.
 
     Args:
         df: Rows, with or without the columns of a row's origin.
         problem: A text, null or empty in rows without a problem.
-        said: Begin of the error's text.
+        said: Beginning of the error's text.
     """
     origin = origin_columns(df.schema) or ()
     shown = [F.coalesce(F.col(name).cast("string"), F.lit("null")) for name in origin]
@@ -225,7 +226,7 @@ BAD_ROW = re.compile(r"\brow: (.*?) \|")
 
 @contextmanager
 def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> Iterator[None]:
-    """Raise the package's error where rows of :func:`failing` are run and fail.
+    """Raise this package's error if rows of :func:`failing` fail when they are run.
 
     Raises:
         BadRowError: naming the row.
