@@ -66,7 +66,7 @@ from gazette_spark.errors import (
 from gazette_spark.offsets import JournalOffsets
 
 APP_ID_SUFFIX = "/dead-letters"
-"""Comes after the main table's app id. So one table may take the dead letters of several streams."""
+"""Suffix of the main table's app id, so that one table may hold the dead letters of several streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class DeadLetters:
     path: str | None = None
     """Directory of the table; it is made when it is missing."""
     table: str | None = None
-    """Or its name in the catalog."""
+    """Name in the catalog, instead of a directory."""
     corrupt_column: str = "_corrupt_record"
     """Column, if the rows have it, that is not null in records that could not be read."""
 
@@ -93,7 +93,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Commit this entry to the main table, without rows; then look again."""
+    """Commit this entry to the main table, without rows; then read and decide again."""
 
     entry: LedgerEntry
 
@@ -103,7 +103,7 @@ class Divert:
     """Merge the rows that do not fit into the dead letters, then write the others to the main table."""
 
     batch: Batch
-    """The batch that the dead letters' table is to commit."""
+    """The batch to commit to the dead letters' table."""
     entry: LedgerEntry
     """The dead letters' entry."""
     may_have_some: bool
@@ -113,7 +113,7 @@ class Divert:
 def plan(
     dead: LedgerState, main: LedgerState, write: Write, *, table: str, attempt: str
 ) -> Fence | Divert | None:
-    """Say how a batch for the main table is split.
+    """Decide how a batch for the main table is split.
 
     Args:
         dead: The dead letters' state, read before the main table's.
@@ -171,7 +171,7 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
 
 
 def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> bool:
-    """Say whether a query would take records that are dead letters into its state.
+    """Say whether a query could take dead letters into its state.
 
     It may emit them in a later batch, with which these letters are not compared. Those that the batch itself
     has merged in an earlier try are of rows that it emits at once.
@@ -252,7 +252,7 @@ def reconcile(
 ) -> Committed | Retry | Refusal:
     """Return the outcome of a commit to a table of dead letters; see :mod:`gazette_spark._ledger.decision`.
 
-    That another writer was faster is no reason to stop here: the main table says whose turn it is.
+    A faster writer is no reason to stop here, because the main table decides whose turn it is.
     """
     outcome = verify(before, after, entry, batch, conflict=conflict)
     if not isinstance(outcome, Refusal):
@@ -282,7 +282,7 @@ def _attempt(state: LedgerState) -> str | None:
 def _advised(
     error: SinkError | JournalRecreatedError, dead: LedgerState
 ) -> SinkError | JournalRecreatedError:
-    """Return an error of the main table's as one of the dead letters', where another way out is right."""
+    """Return an error about the main table as one about the dead letters, whose remedy is different."""
     if isinstance(error, RestoredError) and dead.entry is not None:
         undone_at = dead.jumps[0] if dead.jumps else dead.entry_version
         error.advice = (

@@ -104,7 +104,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The table holds all of it."""
+    """The table has the whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
 
 
 def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
-    """Say whether a batch of the entry's query is the one after it, and not after another planning of it.
+    """Say whether a batch of the entry's query follows the entry, and not another planning of its batch.
 
     Two copies of a checkpoint may both have written a batch of that number, one before a RESTORE.
     """
@@ -398,9 +398,9 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
 def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None:
     """Return an error if the table's rows were read from another journal of the same name.
 
-    The source compares bytes wherever it knows what to compare with. Here that is done again with what the
-    batch brought. A query that does not know the table, as one from the earliest offset with ``trim``, shows
-    itself by the creation of its journals.
+    The source compares bytes if it has a fingerprint to compare with. Here the fingerprints of the batch are
+    compared again. A query that has none, such as one from the earliest offset with ``trim``, is recognized
+    by the creation of its journals.
     """
     for journal, new in batch.fingerprints.items():
         if (recorded := entry.fingerprints.get(journal)) is None:
@@ -470,10 +470,11 @@ def verify(
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
-            return Retry()  # Everything was undone; the next decision names the gap.
+            return Retry()  # Everything was undone; the next decision reports the gap.
         return Refusal(fenced(after, batch))
-    # Nobody has moved on. With a conflict, or where the write came and was undone by a RESTORE, it may be
-    # tried again. Without either, Delta has skipped the number: it knows entries that the log has lost.
+    # No other writer has committed. After a conflict, or a write that a RESTORE has undone, the write may be
+    # tried again. Without either, Delta has skipped the transaction number: it remembers entries that the log
+    # has lost.
     if conflict or after.txn_version > before.txn_version:
         return Retry()
     return Refusal(LedgerLostError(batch.table, batch.app_id))
@@ -549,7 +550,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
 def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
     """Return the journals that an entry has under another source than a batch, and that source.
 
-    Of several sources that of which the table has most is meant.
+    If there are several such sources, the one with the largest offset is returned.
     """
     recorded = [_journals_of(position) for position in entry.end]
     return {
@@ -611,7 +612,7 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
         start=align(entry.start),
         begin=align(entry.begin),
         end=align(entry.end),
-        full_ms=None,  # Readers have the entry as it was: the next one must be stored with all positions.
+        full_ms=None,  # The stored parent has other numbers, so the next entry needs all positions.
     )
 
 
@@ -620,7 +621,7 @@ def _journals_of(position: SourcePosition) -> Mapping[str, int]:
 
 
 def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[SkippedGap]:
-    """Yield the gaps between table and batch that may be left out."""
+    """Yield the gaps between table and batch that the writer may leave out."""
     recorded = entry.end if entry else ()
     for begin, end in zip(batch.begin, recorded, strict=False):
         if isinstance(begin, JournalOffsets) and isinstance(end, JournalOffsets):

@@ -25,7 +25,7 @@ FEW_JOURNALS = 64
 """Up to this number of journals, each entry is stored with all positions."""
 
 MAX_DELTAS = 50
-"""Entries with moved positions alone, one on top of the other, before one has all of them."""
+"""Maximum number of consecutive entries with moved positions only, before one with all positions."""
 
 MAX_DELTA_AGE_MS = 3_600_000
 """Greatest age of the entry with all positions: Delta's clean-up of the log must never reach it first."""
@@ -37,7 +37,7 @@ Positions = tuple[SourcePosition, ...]
 """A query's position in all its sources, by the number of the source in the query."""
 
 FENCE_MS = -1
-"""``planned_ms`` of a fence, as it is stored: the time of no batch."""
+"""Stored ``planned_ms`` of a fence: no batch has this time."""
 
 Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
 """By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
@@ -88,13 +88,13 @@ class LedgerEntry:
     end: Positions
     """End of the table's rows. Journals the batch did not read keep the offset they had."""
     attempt: str
-    """Names this try to write this batch, and no other."""
+    """Unique name of this attempt to write the batch."""
     parent: str | None
-    """Attempt of the entry this one was decided on, None for the first entry."""
+    """Attempt of the entry that this one was decided on; None for the first entry."""
     gaps: tuple[SkippedGap, ...] = ()
     """Skipped bytes of this batch's ``[begin, end)``; by journal and offset."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
-    """Those of ``gaps`` that the query never read, because its operator accepted them."""
+    """The ``gaps`` that the query never read, because its operator accepted them."""
     trimmed_bytes: int = 0
     """Bytes of the batch whose rows were in the table before it, and were dropped."""
     mode: Mode = "append"
@@ -102,8 +102,7 @@ class LedgerEntry:
     audit: tuple[AuditedRows, ...] | None = None
     """Rows that the batch brought, by journal; None if they were not counted."""
     adopted: bool = False
-    """The entry begins a ledger on a table that had rows: ``start`` is the ledger's begin, not the table's.
-    """
+    """The entry begins a ledger on a table with rows: ``start`` is where the ledger begins, not the table."""
     dead_letters: str | None = None
     """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
     dead_attempt: str | None = None
@@ -222,7 +221,7 @@ class EntryDelta:
 
     @property
     def attempt(self) -> str:
-        """Name of the try to write the batch."""
+        """Name of the attempt to write the batch."""
         return self.entry.attempt
 
     @property
@@ -259,7 +258,7 @@ class EntryDelta:
 
 
 def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
-    """Return what moved between an entry and its parent, None if it takes all positions to say it."""
+    """Return what moved between an entry and its parent; None if only all positions can express it."""
     if len(parent.end) != len(entry.end):
         return None
     by_source: list[Mapping[str, int | list[int]] | str | None] = []
@@ -275,7 +274,7 @@ def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
                 if ends.get(journal) != at
             }
         )
-    # A reader has to get the same entry from it.
+    # A reader must be able to restore the same entry from it.
     moved = tuple(by_source)
     restored = EntryDelta(entry, moved).on(parent)
     same = restored and (restored.start, restored.begin, restored.end) == (
@@ -289,8 +288,8 @@ def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
 def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
     """Return an entry that is stored as what moved since its parent, where that is shorter and safe.
 
-    A reader needs the last entry with all positions and each one after it. So that one is never far away, in
-    commits or in time.
+    A reader needs the last entry with all positions and each one after it. So an entry with all positions is
+    never far away, in commits or in time.
     """
     journals = sum(
         len(position.read_through) for position in entry.end if isinstance(position, JournalOffsets)
@@ -506,7 +505,7 @@ class LedgerState:
 
 
 def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
-    """Return an entry to put on top of the newest one, which it repeats but for what a batch alone has.
+    """Return an entry that repeats the newest one, except for the fields of a batch.
 
     Args:
         state: State of the entry's table, which has an entry.
@@ -552,7 +551,7 @@ class Batch:
     after_ms: int | None = None
     """When Spark planned the batch before it; None if there is none, or it is not known."""
     stateful: bool = False
-    """The query keeps state."""
+    """Whether the query keeps state."""
     heads: Mapping[str, int] = field(default_factory=dict)
     """Write heads of the journals that had more to read; those that ``end`` names if not given."""
     starts: Mapping[str, int] = field(default_factory=dict)
@@ -560,11 +559,11 @@ class Batch:
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     """Identify the journals of the batch; those that ``end`` names if not given."""
     earlier_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Likewise for the batch before; those that ``begin`` names if not given."""
+    """The same for the batch before; those that ``begin`` names if not given."""
 
     @property
     def isolation(self) -> Isolation:
-        """Which rows the batch has."""
+        """Which rows the batch has: records, or committed messages."""
         return "read_committed" if self.starts else "read_uncommitted"
 
     def __post_init__(self) -> None:

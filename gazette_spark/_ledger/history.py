@@ -5,8 +5,8 @@ jumps back to the version it names, and a table that was replaced (``CREATE OR R
 begins there. The search follows the jumps, so it finds the entries of the rows visible now. Transaction ids
 are not undone by either, so the highest one is looked for in all commits, undone or not.
 
-An entry can be there twice. Where Delta compacts a table by itself after a MERGE, that commit takes over
-the session's ``userMetadata``. It adds no rows; the older of the two is the one that did.
+An entry can appear twice. If Delta compacts a table by itself after a MERGE, that commit inherits the
+session's ``userMetadata``. It adds no rows; the older of the two commits did.
 
 An entry may be stored as what moved since its parent. Then the search goes back to one with all positions.
 
@@ -37,7 +37,7 @@ REPLACING = frozenset(
 """Operations after which no earlier row is in the table."""
 
 FIRST_PAGE = 8
-"""Commits read at first. A page of 8 takes no longer than a page of 1, and mostly suffices."""
+"""Number of commits read first. A page of 8 takes no longer than a page of 1, and usually suffices."""
 
 PAGE_GROWTH = 16
 
@@ -124,7 +124,7 @@ def find_state(
         restored: Finds the version that a RESTORE to a point in time went back to.
 
     Returns:
-        The state, or None if it takes older rows to know it.
+        The state, or None if older rows are needed.
 
     Raises:
         RestoredError: the table was restored to a point in time, and nothing says which version that was.
@@ -166,7 +166,7 @@ def find_state(
     if visible and isinstance(visible[0][1], EntryDelta):
         if not complete:
             return None
-        visible, truncated = [], True  # The entry that it is stored on was cleaned up.
+        visible, truncated = [], True  # Its parent, without which it cannot be restored, was cleaned up.
     newest, entry = visible[0] if visible else (None, None)
     assert not isinstance(entry, EntryDelta)
     undone = next((entry.start for entry in entry_of.values() if isinstance(entry, LedgerEntry)), ())
@@ -300,7 +300,7 @@ def visible_entries(
 def _named_version(row: HistoryRow) -> int | None:
     """Return the version that a RESTORE names, None if it names a point in time.
 
-    The log has such a time as a text without its time zone: it leads to no version for certain.
+    The log stores such a time as text without a time zone, which does not determine a version.
     """
     version = row.parameters.get("version")
     return int(version) if version is not None and version.isdecimal() else None

@@ -22,23 +22,23 @@ class GroupCommit:
     """A position that a query has committed."""
 
     order: int
-    """Rises from step to step: a table's version, a batch's number."""
+    """Increases from step to step: a table version, or a batch number."""
     timestamp_ms: int
     """Time of the commit, by the committer's clock."""
     read_through: Mapping[str, int]
     """Next byte of each journal."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """Write heads that the query saw when it planned the batch, as far as it left them."""
+    """Write heads that the query saw when it planned the batch, as far as they were stored."""
     planned_ms: int | None = None
     """When it saw them, by its clock."""
     gaps: tuple[SkippedGap, ...] = ()
     """Skipped bytes of the batch, as the ledger has them."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
-    """Those of ``gaps`` that an operator accepted."""
+    """The ``gaps`` that an operator accepted."""
     trimmed_bytes: int = 0
     """Bytes of the batch whose rows the table had, and that were dropped."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Identify the journals, as the ledger has it. Of a query checkpoint's steps they are not known."""
+    """Fingerprints of the journals, from the ledger; empty for the steps of a query checkpoint."""
 
 
 def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = -1) -> list[GroupCommit]:
@@ -63,7 +63,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
         if row.operation == "RESTORE":
             at = visible.get(int(version)) if (version := _restored(row)) else None
         elif isinstance(entry, EntryDelta):
-            at = None  # Its position is unknown: what it stands on is older than the rows.
+            at = None  # Its position is unknown, because its parent is older than the rows.
         elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
@@ -98,7 +98,7 @@ def _heads(entry: LedgerEntry) -> Mapping[str, int]:
 def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> bool:
     """Return whether positions among the rows depend on versions older than all of them.
 
-    A RESTORE may lead there, and an entry may stand on one.
+    A RESTORE may lead to such a version, and an entry may have its parent there.
     """
     if any(
         isinstance(entry, EntryDelta) for name in app_ids for entry in entries_by_version(rows, name).values()

@@ -37,12 +37,12 @@ def offsets_directory(root: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """Say whether a file in ``offsets`` is one that Spark was writing, and would have given another name."""
+    """Say whether a file in ``offsets`` is one that Spark was writing and had not renamed yet."""
     return UNFINISHED.fullmatch(name) is not None
 
 
 def state_path(root: str) -> str:
-    """Return the directory that holds the state of a query, and is there only if it has some."""
+    """Return the directory of a query's state, which exists only if the query has state."""
     return f"{root.rstrip('/')}/state"
 
 

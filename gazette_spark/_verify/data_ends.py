@@ -4,8 +4,9 @@ A row says where its record begins (``_offset``, or ``offset`` of the format ``r
 table has ``_end_offset``. Without that the last record of each journal is read again, and compared with its
 row where the table has the record's bytes.
 
-What rows cannot tell: bytes after the last record that left no row, such as records a query filters; they
-are read again, to the same effect. Journals of which there is no row. Whether a row before it is missing.
+Rows do not show three things: bytes after the last row that left no row, such as records that a query
+filters, which are read again to the same effect; journals without any row; and whether an earlier row is
+missing.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class OriginColumns:
     value: str | None
     """The record's bytes, if the table has them unchanged."""
     place: str | None = None
-    """Where the message begins that committed the row's, if the table says it."""
+    """Offset of the message that committed the row's message, if the table has it."""
 
 
 def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
@@ -132,7 +133,7 @@ class RecordOptions:
     """The query's options for reading records, where they are not the default."""
 
     framing: str | None = None
-    """None: the one the journal's label says."""
+    """None for the framing that the journal's label names."""
     separator: str = ","
     quote: str = '"'
     max_record_bytes: int = MAX_RECORD_BYTES
@@ -145,14 +146,14 @@ class RecordOptions:
 
 @dataclass(frozen=True, slots=True)
 class DataEnd:
-    """End of a table's rows of one journal."""
+    """The end of a table's rows of one journal."""
 
     journal: str
     rows: int
     last_offset: int
     """Offset of the last row: the start of its record."""
     read_through: int | None
-    """Next byte to read; None where rows do not say it."""
+    """Next byte to read; None if the rows do not show it."""
 
 
 def data_ends(
@@ -162,7 +163,7 @@ def data_ends(
 
     Args:
         table: The rows of a table.
-        client: Where the journals are, to read last records again whose rows do not say where they end.
+        client: Client of the journals, to read a last record again if its row does not show its end.
         options: How the query read the journals.
 
     Raises:
@@ -175,7 +176,7 @@ def data_ends(
             raise InputError(
                 f"{table!r}: {rows} rows have no journal, or no offset: where they end is unknown"
             )
-        # An end before the last row is another row's: the last one was written without the column.
+        # An end before the last row belongs to another row: the last one was written without the column.
         end = reached if reached is not None and reached > offset else None
         if end is None and client is not None:
             end = _record_end(client, journal, offset, table.value_at(journal, offset), options)

@@ -83,7 +83,7 @@ class _JumpingRead:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing is open between two reads; the one that is closes with the iteration."""
+        """At most one read is open, and it is closed when the iteration ends."""
 
     def _jump(self, target: int) -> None:
         if target > self.offset:

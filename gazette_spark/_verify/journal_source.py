@@ -1,13 +1,13 @@
 """Reads covered ranges of journals as their query did: the plan, and the source that Spark reads it by.
 
-That is the source ``gazette`` but for two things. Its pieces are planned before, by :func:`plan_reads`, from
-the ledger's ranges. And it skips the bytes that the ledger names as missing, whether they are back or not.
-Other missing bytes are an error, so each record that was planned is read.
+It differs from the source ``gazette`` in two ways. :func:`plan_reads` has planned its pieces from the
+ledger's ranges. And it skips the bytes that the ledger names as missing, even if they are back. Other missing
+bytes are an error, so every planned record is read.
 
-Of a range of committed messages the records are the messages that were committed in it. They follow from its
-bytes from the first one on, so one task reads it as a whole. Behind bytes that are gone it begins without the
-states of producers. Then messages of them that are repeated there look new, and transactions of which the
-query had lost bytes itself look whole. All others have the fate they had.
+In a range of committed messages, the records are the messages that were committed in it. They depend on all
+of its bytes, so one task reads the whole range. After bytes that are gone, the read begins without the
+producers' states. Then messages that are repeated from the lost bytes look new, and transactions of which the
+query had lost bytes look complete. All other messages are judged as they were by the query.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gazette_spark.source import GazetteDataSource
 Gaps = tuple[tuple[int, int], ...]
 
 TASKS = 64
-"""Tasks of a read that are enough for an ordinary cluster; each has ``maxBytesPerPartition`` at most."""
+"""Number of tasks that keeps an ordinary cluster busy; each reads at most ``maxBytesPerPartition``."""
 
 LEAST_TASK_BYTES = 16 << 20
 
@@ -55,17 +55,17 @@ class PlannedRange:
     """The read of one covered range."""
 
     gaps: Gaps
-    """Bytes that are skipped: those the ledger names, and those that are gone."""
+    """Skipped bytes: those that the ledger names, and those that are gone."""
     gone: Gaps
     """Bytes that the journal no longer has and the ledger does not name, with the records they cut."""
     pieces: tuple[Piece, ...]
     committed: bool = False
-    """The records are committed messages."""
+    """Whether the records are committed messages."""
 
     def near(self, begin: int, end: int) -> PlannedRange:
         """Return the read of all records that begin in these offsets, and of few others if possible."""
         if self.committed:
-            return self  # What commits a message may lie anywhere behind it.
+            return self  # The acknowledgement of a message may be anywhere after it.
         near = tuple(piece for piece in self.pieces if piece.begin < end and begin < piece.end)
         return replace(self, pieces=near)
 
@@ -81,7 +81,7 @@ def plan_reads(
     view = JournalView(client, options)
     by_name = {claim.journal: claim for claim in claims if claim.start < claim.end}
     view.refresh_specs(by_name)
-    # Of a journal that does not exist any more, all bytes are gone.
+    # All bytes of a journal that no longer exists are gone.
     gone = view.map_journals(lambda name: _is_gone(view, name), by_name)
     present = {name: claim for name, claim in by_name.items() if not gone[name]}
     planned = {claim.journal: PlannedRange((), (), ()) for claim in claims}
@@ -97,8 +97,8 @@ def plan_reads(
     for name, claim in present.items():
         gaps, lost = skipped[name]
         if claim.committed:
-            # The fate of a message follows from all bytes before it, so one task reads the range as a whole,
-            # from behind the last bytes that are gone.
+            # Whether a message is committed depends on all bytes before it, so one task reads the whole
+            # range, from the end of the last bytes that are gone.
             uuid_place(options, framings[name].name)  # Raises here rather than in a task.
             begin = max([claim.start, *(end for _, end in lost)])
             piece = Piece(
@@ -172,8 +172,8 @@ def read_records(
         options: Options of the source.
         plan: The ranges, by journal.
         values: Read the records' bytes, too.
-        places: Name the offset, too, to whose range a record belongs (``place``): of a committed message that
-            of its acknowledgement.
+        places: Add the offset that decides to which range a record belongs (``place``). For a committed
+            message that is the offset of its acknowledgement.
     """
     spark.dataSource.register(AuditSource)
     reader = spark.read.format(AuditSource.name()).schema(record_columns(values=values, places=places))

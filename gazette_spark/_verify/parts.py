@@ -1,4 +1,4 @@
-"""The offsets that a table covers, cut into bins whose records and rows are added up.
+"""Cuts the offsets that a table covers into bins, whose records and rows are added up.
 
 Everything here is a function of values. A *part* is offsets of one journal whose rows are compared, or have a
 reason why they cannot be. A *bin* is a piece of a part that is short enough to be compared row by row. Both
@@ -46,7 +46,7 @@ WORDS = 4
 """Words of a row's digest."""
 
 MAX_BINS = 50_000
-"""Bins of all parts together, but for one of each part: every executor has the list of them."""
+"""Maximum number of bins, beyond one for each part: every executor holds the list of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Part:
     begin: int
     end: int
     span: CommittedSpan | None = None
-    """Commit that added them, where its rows are counted one by one."""
+    """The commit that added them, if the rows of each commit are counted."""
     reason: str | None = None
     """Reason why their rows cannot be compared with records."""
 
@@ -71,7 +71,7 @@ def parts_of(
         claim: The range.
         gone: Bytes that the journal no longer has, ascending.
         refused: Reason why none of the rows can be compared.
-        by_commit: No part has rows of two commits.
+        by_commit: Let no part have rows of two commits.
     """
     if claim.adopted and claim.start:
         yield Part(claim, 0, claim.start, reason=ADOPTED)
@@ -82,7 +82,7 @@ def parts_of(
     commits: list[tuple[int, int, CommittedSpan | None]] = [(claim.start, claim.end, None)]
     if by_commit:
         commits = [(span.begin, span.end, span) for span in claim.spans]
-        # Bytes whose entries Delta cleaned up come before those of the commits.
+        # Bytes whose entries Delta has cleaned up come before the bytes of the remaining commits.
         first = claim.spans[0].begin if claim.spans else claim.end
         commits[:0] = [(claim.start, first, None)] if claim.start < first else []
     for begin, end, span in commits:
@@ -154,7 +154,7 @@ class Totals:
 
     counts: Positions
     digests: Positions
-    """Sums of each word of the rows' digests, a line of :data:`WORDS` numbers for each bin."""
+    """Sums of the words of the rows' digests: :data:`WORDS` numbers for each bin."""
     committed: Positions
     """Number of rows that were committed in the bytes of a bin: of messages another one than that of a bin's
     offsets, which is where messages begin."""
@@ -190,7 +190,7 @@ def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int
 
 
 Counted = Mapping[tuple[int, bytes | None], int]
-"""How often a side has an offset and its bytes, or their digest."""
+"""The number of times that a side has an offset with its bytes or their digest."""
 
 
 def first_difference(records: Counted, rows: Counted, what: str = "record") -> tuple[int, str] | None:

@@ -1,4 +1,4 @@
-"""What Spark does for an audit: it adds up both sides by bins, and compares one bin row by row.
+"""Spark's part of an audit: it adds up both sides by bins, and compares one bin row by row.
 
 The sides are one DataFrame: the records that are expected, as the journals have them, the table's rows, and
 dead letters, which stand in for rows. Each is read once. Rows find their bin by a broadcast join and are
@@ -112,7 +112,7 @@ class SparkEngine:
         return SparkComparison(self._spark, rows, values=sides.values, places=sides.has_messages)
 
     def _dead_tables(self, names: Sequence[str]) -> list[DeltaTable]:
-        """Return the tables of dead letters that entries call so, each once."""
+        """Return the tables for dead letters that entries name, without duplicates."""
         tables = {}
         for name in names:
             path = self._locations.get(name)
@@ -129,22 +129,22 @@ class SparkEngine:
 
 @dataclass(frozen=True, slots=True)
 class SparkComparison:
-    """Compares the sides of an audit."""
+    """Compares the two sides of an audit."""
 
     spark: SparkSession
     rows: DataFrame
     """All sides, see :func:`side`."""
     values: bool
-    """The records' bytes are compared, too."""
+    """Whether the records' bytes are compared, too."""
     places: bool = False
-    """Some rows are committed messages, whose places are not their offsets."""
+    """Whether rows may be committed messages, whose places are not their offsets."""
     salt: bytes = field(default_factory=lambda: token_bytes(16))
     """Makes the digests' sums unpredictable, see :mod:`gazette_spark._verify.parts`."""
 
     def totals(self, bins: Bins) -> list[Totals]:
         """Return the sums of each side, in one job."""
         rows = self._in_bins(self.rows, bins, "offset").withColumnRenamed("bin", "at")
-        # A row of the table in no bin counts, too: the table should not have it.
+        # Rows of the table that are in no bin count, too, because the table should not have them.
         nowhere = F.when(F.col("journal").isNull(), FOREIGN).otherwise(STRAY)
         rows = rows.withColumn("at", F.coalesce("at", F.when(F.col("side") == ROWS, nowhere)))
         rows = rows.where(F.col("at").isNotNull()).select(
@@ -154,7 +154,7 @@ class SparkComparison:
             rows = self._in_bins(rows, bins, "place")
         else:
             rows = rows.withColumn("bin", F.when(F.col("at") >= 0, F.col("at")))
-        # Of rows in no bin the number is enough; there may be so many that their sums overflow.
+        # For rows in no bin the number is enough. There may be so many that their sums would overflow.
         words = [F.sum(F.when(F.col("at") >= 0, word)) for word in _words(F.col("digest"))]
         sums = rows.groupBy("side", "at", "bin").agg(F.count(F.lit(1)), *words).collect()
         return [
@@ -199,7 +199,7 @@ class SparkComparison:
         return row["journal"], row["offset"]
 
     def digests(self, number: int, parts: Sequence[Part]) -> dict[int, str]:
-        """Return the digest that an entry has of a side's rows, by the index of the part that they are of."""
+        """Return the digest of a side's rows, computed as in a ledger entry, by the index of their part."""
         rows = self._in_bins(self.rows.where(F.col("side") == number), Bins.of(parts), "place")
         rows = rows.where(F.col("bin").isNotNull())
         digested = digests(rows.select(F.col("part_").alias("group"), "offset", "value"))

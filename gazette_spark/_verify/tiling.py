@@ -84,15 +84,15 @@ class CoveredRange:
     gaps: tuple[tuple[int, int], ...] = ()
     """Bytes that are not in the table because they were gone, ascending."""
     adopted: bool = False
-    """The table had rows before its ledger began at ``start``; of those no entry says anything."""
+    """The table had rows before its ledger began at ``start``, and no entry describes them."""
     recreated: bool = False
-    """The journal was deleted and made again: the table has rows of another one, too."""
+    """The journal was deleted and created again: the table also has rows of its predecessor."""
     committed: bool = False
-    """The rows are the messages that were committed there, wherever these begin."""
+    """The rows are the messages that were committed in the range, wherever they begin."""
 
     @property
     def first(self) -> int:
-        """Least offset the table may have a row of."""
+        """Least offset of which the table may have a row."""
         return 0 if self.adopted else self.start
 
     def version_at(self, offset: int) -> int:
@@ -103,7 +103,7 @@ class CoveredRange:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """The entries of one app id, which cover each of its journals without a seam."""
+    """The entries of one app id, which cover each of its journals without a gap or an overlap."""
 
     app_id: str
     entries: int
@@ -115,12 +115,12 @@ class Tiling:
     upsert: bool = False
     """Rows of the range were merged by key, at least once."""
     dead_letters: tuple[str, ...] = ()
-    """Names of the tables, by name, that have records which did not fit."""
+    """Names of the tables for dead letters, sorted."""
 
 
 @dataclass(slots=True)
 class _Growing:
-    """A covered range while the entries are followed."""
+    """A covered range while its entries are being checked."""
 
     start: int
     end: int
@@ -131,7 +131,7 @@ class _Growing:
 
 
 def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling | Difference:
-    """Follow an app id's visible entries.
+    """Check the visible entries of an app id, one after the other.
 
     Args:
         app_id: The writer.
@@ -195,7 +195,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
     """
     version, entry = stored
     begins, ends, starts = _flat(entry.begin), _flat(entry.end), _flat(entry.start)
-    # A journal that was made again begins anew, and its entry says where the old one's rows end.
+    # A journal that was created again starts over, and its entry says where the old journal's rows end.
     for key in [key for key in ranges if key[1] in entry.recreated]:
         until = entry.recreated[key[1]]
         if until != ranges[key].end or key not in ends:
@@ -225,7 +225,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
         if end < begin:
             problem = f"its entry ends at {end}, before its begin {begin}"
         elif covered is None:
-            # Behind lost entries, or rows from before the ledger, a journal may begin past its start.
+            # After lost entries, or rows from before the ledger, a journal may begin past its start.
             if not (start <= begin if lost or entry.adopted else start == begin):
                 problem = f"its entry begins this journal at {begin} and records the start {start}"
         elif begin != covered.end:
@@ -261,7 +261,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
     """Return the journals whose rows in a table cannot be told apart.
 
-    Several writers, or several sources of one, have them; or a journal was made again.
+    Several writers, or several sources of one writer, read them, or a journal was created again.
     """
     claims = [claim for tiling in tilings for claim in tiling.claims]
     names = Counter(claim.journal for claim in claims)
@@ -269,7 +269,7 @@ def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
 
 
 def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
-    """Return the number of a journal's rows in a batch and their digest, as far as its entry says."""
+    """Return the number of a journal's rows in a batch and their digest, if the entry has them."""
     by_journal = {counted.journal: counted for counted in entry.audit or ()}
     if entry.audit is None or by_journal.keys() == {None}:
         return None, None
@@ -308,10 +308,10 @@ ROW_METRICS = {
     "numTargetRowsDeleted": "deleted",
     "num_target_rows_deleted": "deleted",
 }
-"""Metrics of commits by Spark and ``deltalake``, and what was done to the rows that they count."""
+"""Metrics of commits by Spark and ``deltalake``, each with what happened to the counted rows."""
 
 WRITE_METRICS = {"numOutputRows": "added", "num_added_rows": "added"}
-"""Such metrics of a write; those of a merge count rows that are copied, too."""
+"""The same for writes; the metrics of a merge also count copied rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class OtherCommit:
 
     table_version: int
     operation: str
-    """Its name in Delta's log; empty if the log does not have it."""
+    """Its operation in Delta's log; empty if the log names none."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows that were ``added``, ``updated`` or ``deleted``, as far as the commit says."""
 

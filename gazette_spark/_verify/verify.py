@@ -1,4 +1,4 @@
-"""Proves that a table's entries cover its journals without a seam, and that its rows are their records.
+"""Proves that a table's entries cover its journals without a gap, and that its rows are their records.
 
 Two sides are compared: the *expected* rows, which are the ledger's ranges read from the journals again, and
 the *actual* rows of the table. Both are added up by ranges of offsets, and only a range whose sums differ is
@@ -7,8 +7,8 @@ ledger is followed by plain functions before that (``tiling``).
 
 An engine reads and adds up (``engine``): Spark, or for a small table this process, which needs no JVM.
 
-A result is one of three: the table differs; all of it was compared and is as it should be; or it was not
-compared as a whole, and the report says which offsets were not, and why.
+There are three results: the table differs; all of it was compared and is right; or parts of it were not
+compared, and the report says which offsets and why.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ if TYPE_CHECKING:
     from gazette_spark._delta.delta_table import DeltaTable
 
 Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
-"""Depth of a comparison: the ledger alone, the number of records, their offsets, their bytes; or of rows with
-the number and digest in their entry."""
+"""Depth of a comparison: the ledger alone; the number of records, their offsets or their bytes; or the rows
+with the number and digest in their entry.
+"""
 
 PROOFS = frozenset({"offsets", "bytes", "entry"})
 
@@ -72,7 +73,7 @@ BEHIND_GONE = (
     "; bytes before offset {} are gone: a message that was repeated from them, or a transaction that began "
     "there, looks the same"
 )
-"""Comes after a difference in committed messages, whose fate may hang on bytes that are gone."""
+"""Added to a difference in committed messages, which may depend on bytes that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class Accepted:
     """Rows that may stay without a comparison."""
 
     gone: bool = False
-    """Those whose bytes the journals no longer have."""
+    """Rows whose bytes the journals no longer have."""
     unclaimed: bool = False
-    """Those that no entry speaks of: of other sources of a query, or from before an adopted ledger."""
+    """Rows that no entry describes: of a query's other sources, or from before an adopted ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ComparedRange:
     end: int
     depth: Depth
     reason: str | None = None
-    """Reason why they were not compared, or by their number only."""
+    """Reason why they were not compared, or only counted."""
     accepted: bool = False
 
 
@@ -153,9 +154,10 @@ def verify_table(
     Args:
         spark: The session, classic or Connect; its workers need this package.
         table: The table.
-        client: Asks about the journals from here; None: look at the entries alone.
+        client: Client of the journals; None to check the entries alone.
         options: The source's options for the same journals: ``brokerAddress``, and how the query read them.
-        app_id: Only this writer's entries; else those of all. Rows of other writers are then rows too many.
+        app_id: Check only this writer's entries, so that rows of other writers count as surplus. By default,
+            the entries of all.
         accepted: Rows that may stay without a comparison.
         locations: Locations of tables of dead letters, by their names in a catalog.
 
@@ -220,7 +222,7 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
-        # Delta's log says how many rows a commit wrote. An entry that counted others is wrong.
+        # Delta's log says how many rows a commit wrote. An entry with another number is wrong.
         for version, entry in reversed(entries):
             counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
             if entry.audit is not None and wrote not in (None, counted):
@@ -247,8 +249,8 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     names = origin_columns(engine.types(report.table_version))
     report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
 
-    # Not all rows can be told to be records of a range. Such a range gets a reason here, and no step below
-    # needs to know which one it is.
+    # For some ranges the table does not show which rows belong to them. Such a range gets a reason here, and
+    # the steps below do not need to know which reason.
     shared = shared_journals(report.tilings)
     refused: dict[int, str] = {}
     for index, claim in enumerate(claims):
@@ -261,7 +263,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     # The expected side. Its plan says which bytes the journals have lost: their rows cannot be compared with
     # records. Where entries counted their rows, and where rows have no origin, parts end with the commits.
     committed = any(claim.committed for claim in claims)
-    source_options = {"journals": claims[0].journal}  # An option says which; the plan decides.
+    source_options = {"journals": claims[0].journal}  # The option is required; the plan decides.
     source_options |= {"isolationLevel": READ_COMMITTED} if committed else {}
     plan = plan_reads(client, parse_options({**options, **source_options}, "batch"), compared)
     parts: list[Part] = []
@@ -270,11 +272,11 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         gone = () if reason else plan[claim.journal].gone
         report.gone += [(claim.journal, *span) for span in gone]
         if gone and claim.committed and names is None:
-            # Messages count where they were committed, and any of these may be of the bytes that are gone.
+            # Messages count where they were committed, and any of them may have been in the lost bytes.
             gone = ((claim.start, claim.end),)
         by_commit = names is None or any(span.rows is not None for span in claim.spans)
         parts += parts_of(claim, gone, refused=reason, by_commit=by_commit)
-    # An entry's digest is compared with rows where these have the bytes, else with records.
+    # An entry's digest is compared with the rows if they have the bytes, otherwise with the records.
     values = report.depth == "bytes"
     read_values = values or any(part.span and part.span.digest for part in parts)
 
@@ -349,7 +351,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
 
 
 def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> Difference | None:
-    """Return the first commit that wrote another number of rows than its bytes hold records."""
+    """Return the first commit that wrote more or fewer rows than its bytes hold records."""
     if any(tiling.foreign for tiling in report.tilings):
         return None
     expected: dict[int, int] = {}
@@ -373,7 +375,7 @@ def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Diffe
         f"the rows of these offsets are not the {what}s",
         None,
     )
-    # A message belongs to the commit that has its acknowledgement. A row that is none has no such commit.
+    # A message belongs to the commit of its acknowledgement. A row that is no message has no such commit.
     at = place if claim.committed else part.begin if offset is None else offset
     version = claim.table_version if at is None else claim.version_at(at)
     if claim.committed:
@@ -392,10 +394,10 @@ def _compare_entries(
     names: OriginColumns | None,
     parted: set[str],
 ) -> tuple[dict[int, Depth], Difference | None]:
-    """Compare what entries counted and digested with the records; with the rows where records cannot say it.
+    """Compare the numbers and digests in entries with the records, or with rows if records are missing.
 
     Args:
-        report: Gets the number of commits that have what their entry says.
+        report: Its ``audited`` becomes the number of commits that match their entries.
         parts: All parts.
         counts: Numbers of records and of rows that were committed in a part's bytes.
         everything: Both sides.
@@ -403,7 +405,8 @@ def _compare_entries(
         parted: Writers with dead letters.
 
     Returns:
-        The depth of parts whose records are gone and whose rows are those of entries; the first difference.
+        The depth of the parts whose records are gone and whose rows match their entries; and the first
+        difference.
     """
     in_bytes = report.depth == "bytes"
     gone = {id(part.claim) for part in parts if part.reason == GONE}
@@ -415,7 +418,7 @@ def _compare_entries(
         if span is None or span.rows is None:
             continue
         lost = [index for index in indexes if parts[index].reason == GONE]
-        # A message of bytes that are gone may have been committed in any commit of its journal.
+        # A message in lost bytes may have been committed in any commit of its journal.
         is_lossy = id(claim) in gone if claim.committed else bool(lost)
         has_rows = names is not None and (not claim.committed or names.place is not None)
         by_rows = is_lossy or claim.app_id in parted or (claim.committed and has_rows)
@@ -437,7 +440,8 @@ def _compare_entries(
         if part.span.rows != count:
             where = "rows in the table" if number == ROWS else "records in the journal"
             problems[index] = f"its entry says {part.span.rows} rows, there are {count} {where}"
-    # Where rows have the bytes, they are the records, or a difference was found before: they stand for both.
+    # Rows that have the bytes are equal to the records, or a difference was found before. So they stand for
+    # both.
     digested = [
         index
         for index, (part, number, _) in enumerate(spans)
