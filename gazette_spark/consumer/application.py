@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 class DeferToNextTransaction(Exception):  # noqa: N818  # A decision, not an error.
     """Raised by ``consume_message``: end this transaction before the message, and consume it in the next.
 
-    Raised for the first message of a transaction it is an error, as no transaction is empty.
+    If it is raised for the first message of a transaction, that is an error, because no transaction is empty.
     """
 
 
@@ -63,8 +63,8 @@ class Progress(NamedTuple):
     publish_at: dict[str, int]
     """By journal, the end of the newest acknowledgement that this assignment of the shard has appended.
 
-    What a message within ``read_through`` made the shard publish is before it. Journals the shard was
-    publishing to before it was assigned are not in it.
+    Everything that the shard published because of messages within ``read_through`` is before it. Journals
+    that only an earlier assignment published to are left out.
     """
 
 
@@ -94,7 +94,7 @@ class Store(Protocol):
         """
 
     def destroy(self) -> None:
-        """Release files and connections. Nobody uses the store any more; what is committed stays."""
+        """Release files and connections. The store is not used after that, and what was committed stays."""
 
 
 StoreT = TypeVar("StoreT", bound=Store)
@@ -113,11 +113,11 @@ class Shard(Protocol):
 
     @property
     def spec(self) -> pc.ShardSpec:
-        """The present spec. A message is not changed: a new spec is another message."""
+        """The current spec. The message itself never changes: a new spec is another message."""
 
     @property
     def fqn(self) -> str:
-        """Name of the shard that no shard of another application has: the key of its spec."""
+        """Fully qualified name, which no shard of another application has: the key of its spec."""
 
     @property
     def client(self) -> Client:
@@ -150,7 +150,7 @@ class Shard(Protocol):
 
     @property
     def primary_loop(self) -> Future[None]:
-        """Ends when the shard's transactions do: with the error, or None if it was told to stop."""
+        """Ends with the shard's transactions: with their error, or None if the shard was told to stop."""
 
     @property
     def stopping(self) -> threading.Event:
@@ -188,9 +188,9 @@ class Application(ABC, Generic[StoreT]):
 
     @abstractmethod
     def finalize_txn(self, shard: Shard, store: StoreT, publisher: Publisher) -> None:
-        """Bring what is in memory into the store, and publish what is still to be published.
+        """Move what is in memory into the store, and publish all remaining messages.
 
-        Appends need only be begun.
+        Appends only need to have begun.
         """
 
 
@@ -235,11 +235,13 @@ class ResolveArgs:
     may_see: Callable[[pc.ShardSpec], bool] = lambda _: True
     """Whether the caller's claims cover the shard; if not, it does not exist for the caller."""
     may_proxy: bool = True
-    """False: the request was passed on by another process already."""
+    """False if another process has passed the request on already."""
     proxy_header: pb.Header | None = None
     """Header of that process, whose revision has to be reached first."""
     read_through: Mapping[str, int] = field(default_factory=dict)
-    """Offsets that have to be read through. Journals that are no sources of the shard are ignored, and 0."""
+    """Offsets that have to be read through. Offset 0, and journals that the shard does not read, are
+    ignored.
+    """
     timeout_s: float | None = None
     """Seconds to wait; None: no limit."""
     cancelled: Future[None] | None = None
@@ -258,7 +260,7 @@ class Resolution:
     shard: Shard | None = None
     """None unless this process is the shard's primary."""
     store: Any = None
-    """As ``shard``; None also where a host has no store to show."""
+    """None unless this process is the primary, or if a host has no store to show."""
     release: Callable[[], None] = lambda: None
     """Ends the use of the store; called once."""
 
@@ -279,7 +281,7 @@ class ShardListing(NamedTuple):
 
 
 class ShardHost(Protocol):
-    """What the service ``consumer.Shard`` needs of a host. Thread-safe.
+    """Interface of a host that the service ``consumer.Shard`` uses. Thread-safe.
 
     The service validates requests, and checks what a caller may do, before it calls these.
     """
@@ -321,7 +323,7 @@ class JsonMessage:
     """A JSON object; its UUID is at ``/_meta/uuid``, and an acknowledgement holds nothing else."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """The members but ``_meta``."""
+    """All members except ``_meta``."""
     stamp: uuid.UUID = NIL_UUID
 
     @classmethod
@@ -353,7 +355,7 @@ class JsonMessage:
         self.stamp = stamp
 
     def new_acknowledgement(self, journal: str) -> JsonMessage:  # noqa: ARG002  # The same in every journal.
-        """Return a message of nothing but its UUID."""
+        """Return a message that has only a UUID."""
         return JsonMessage()
 
     def __bytes__(self) -> bytes:

@@ -64,7 +64,7 @@ class Lifecycle:
         return copied
 
     def become(self, code: pc.ReplicaStatus.Code) -> None:
-        """Go on to a state other than FAILED.
+        """Move to a state other than FAILED.
 
         Raises:
             TransactionOrderError: it does not follow the present one.
@@ -73,7 +73,7 @@ class Lifecycle:
         self._status = pc.ReplicaStatus(code=code)
 
     def fail(self, error: BaseException) -> None:
-        """Go on to FAILED; a shard that has failed keeps its first error."""
+        """Move to FAILED. A shard that has already failed keeps its first error."""
         if self._status.code != _Code.FAILED:
             self._status = pc.ReplicaStatus(code=_Code.FAILED, errors=[error_text(error)])
 
@@ -96,7 +96,7 @@ class RestartPolicy:
     max_s: float = 60.0
     """Longest delay."""
     stable_s: float = 300.0
-    """A shard that ran for so long before it failed counts as failed for the first time."""
+    """If a shard ran for this long before it failed, the failure counts as its first."""
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.max_s or self.stable_s <= 0:
@@ -134,6 +134,6 @@ class Restarts:
         self.total += 1
 
     def note(self) -> str:
-        """Return what a status says of the next start."""
+        """Return the text about the next start for a status."""
         delay_s = self.policy.delay_s(self.failures)
         return f"failed {self.failures} times in a row; the host starts it again after {delay_s:g} s"

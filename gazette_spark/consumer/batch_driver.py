@@ -66,7 +66,7 @@ class SourceJournals:
     heads: Mapping[str, int]
     """Write heads, by source."""
     doubts: Mapping[str, str]
-    """Why no broker confirmed a head below a shard's offset, by source."""
+    """Reason why no broker confirmed a head that is below a shard's offset, by source."""
     specs: JournalSpecs
 
 
@@ -157,7 +157,8 @@ class BatchDriver:
             # host, which appends all of them again, byte for byte: readers drop the copies.
             ends = append_ack_intents(self._client, settled.intents)
             failpoint("micro_batch.acknowledged")
-            # Progress moves last. Who waits for it may then read what the shards have published.
+            # Progress moves last, because a caller that waits for it may then read what the shards have
+            # published.
             self._shards.committed(settled.checkpoints, ends)
             self._paces.update(settled.paces)
         log.info(

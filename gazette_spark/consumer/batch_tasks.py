@@ -1,4 +1,4 @@
-"""What the tasks of a micro-batch do: read journals, and run the application on their messages.
+"""The tasks of a micro-batch: they read journals, and run the application on their messages.
 
 Two steps, with a shuffle in between. :meth:`Job.read` turns reads into rows of messages, for each shard in
 the order of each journal. Spark brings the rows of a shard together with the rows of its state, sorted:
@@ -144,7 +144,7 @@ class TaskShard:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the tasks of a micro-batch have to know. It is pickled to them."""
+    """The input of the tasks of a micro-batch, which get it pickled."""
 
     name: str
     """Begin of the shards' full names."""
@@ -295,7 +295,7 @@ class _ShardRun:
             yield _failure(self._id, "publishing", error)
 
     def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:
-        """Yield the changed state of one key, or of the whole shard, and what only passes through."""
+        """Yield the changed state of one key, or of the whole shard, and the rows that only pass through."""
         stored: dict[tuple[str, str], str] = {}
         store: RowStore | None = None
         self._calls = None
@@ -334,7 +334,7 @@ class _ShardRun:
                 yield Result(self._id, kind, key, text, deleted=text is None)
 
     def published(self) -> Iterator[Result]:
-        """Wait until all is appended that the shard has published; yield an error if that fails.
+        """Wait until everything that the shard has published is appended; yield an error if that fails.
 
         The driver may commit only after that, as an acknowledgement must not commit messages that are lost.
         """

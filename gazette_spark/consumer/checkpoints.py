@@ -1,6 +1,6 @@
-"""A shard's checkpoint: what it is built of, and what a sequencer is made of it. Pure.
+"""A shard's checkpoint: how it is built, and how a sequencer continues from it. Pure.
 
-The message is Gazette's, so stores of Go's consumers are read, and theirs read ours.
+The message is Gazette's, so we read stores of Go consumers, and they read ours.
 """
 
 from __future__ import annotations

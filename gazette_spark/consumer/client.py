@@ -52,7 +52,7 @@ PREFIX = "CONSUMER"
 """Begin of the environment variables by which a consumer is found and entered."""
 
 STATS_AT_ONCE = 16
-"""Stat calls at a time, where many shards are asked."""
+"""Maximum number of concurrent Stat calls."""
 
 UNASSIGNED_AT_ONCE = 100
 """Shards of one Unassign call, which is one transaction of Etcd's."""
@@ -79,8 +79,8 @@ class ShardClient(Closing):
     ) -> None:
         """Make a client; no connection is made yet. Arguments as of a broker's ``Client``, but of consumers.
 
-        ``timeout_s`` are seconds a call may take, all its tries included. With ``route_cache_size`` the
-        primaries of so many shards are remembered and called directly.
+        ``timeout_s`` are seconds a call may take, all its tries included. The primaries of up to
+        ``route_cache_size`` shards are remembered and called directly.
         """
         self.endpoint = endpoint
         self._timeout_s = timeout_s
@@ -150,7 +150,8 @@ class ShardClient(Closing):
 
         Args:
             shard_id: id of the shard.
-            read_through: by journal, an offset to wait for; of journals the shard does not read none counts.
+            read_through: by journal, an offset to wait for; journals that the shard does not read are
+                ignored.
             timeout_s: seconds to wait, by default the client's.
 
         Raises:
@@ -177,7 +178,7 @@ class ShardClient(Closing):
         )
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
-        """Return how far each listed shard has come, asked concurrently; without those that do not run."""
+        """Return the progress of each listed shard that runs, asked concurrently."""
 
         def one(shard_id: str) -> Progress | None:
             try:
@@ -193,7 +194,7 @@ class ShardClient(Closing):
         }
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
-        """Return the unread bytes of each source, by shard; without shards that do not run."""
+        """Return the unread bytes of each source, by shard, for the shards that run."""
         progress = self.progress_of(shards)
         journals = {journal for reached in progress.values() for journal in reached.read_through}
         heads = client.highest_heads(sorted(journals))
@@ -265,7 +266,7 @@ class ShardClient(Closing):
 
         Args:
             shard_ids: ids of the shards; unknown ones are left out.
-            only_failed: leave alone what has not failed.
+            only_failed: leave shards alone that have not failed.
             dry_run: change nothing.
 
         Raises:
@@ -295,7 +296,7 @@ class ShardClient(Closing):
             try:
                 return call(dial() if dial is not None else self._dialer.default, left_s)
             except GazetteError as error:
-                # The last try has little time. What the others were told says more, if nothing was changed.
+                # The last try has little time. The error of an earlier try says more, if nothing was changed.
                 if refusal is not None and is_no_answer(error) and decide is retry.after_call:
                     raise refusal from None
                 refusal = error

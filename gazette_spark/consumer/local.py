@@ -87,7 +87,7 @@ class LocalShard:
             hints: Where hints of recovery logs are kept.
             directory: An empty folder for the files of the store; it is removed at the end.
             after: The assignment before, which has to end first.
-            is_standby: Take nothing over before :meth:`promote`.
+            is_standby: Do not take over before :meth:`promote`.
         """
         self._app = app
         self.client = client
@@ -175,7 +175,7 @@ class LocalShard:
         self._moved.set()
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
-        """Take another spec up, from the next transaction on."""
+        """Use another spec from the next transaction on."""
         self.spec = spec
 
     def hold(self) -> bool:
@@ -193,11 +193,11 @@ class LocalShard:
             self._unused.notify_all()
 
     def drain(self) -> None:
-        """Read no more, commit what was consumed, and end; does not wait for that."""
+        """Stop reading, commit what was consumed, and end, without waiting for that."""
         self._sources.inbox.close()
 
     def stop(self) -> None:
-        """End without committing what was consumed last; does not wait."""
+        """End without committing what was consumed last, and without waiting."""
         self.stopping.set()
         with self._lock:
             if self._player is not None:
@@ -248,8 +248,8 @@ class LocalShard:
         self._sources.close()
         self.append_service.close(abort=True)
         with self._lock:
-            # From now on nobody gets the store. Those who have it are waited for, but only after they have
-            # been told that the shard has ended: they may wait for it.
+            # From now on nobody gets the store. Wait for those who have it, but tell them first that the
+            # shard has ended, because they may be waiting for it.
             self._ended = True
         self.primary_loop.resolve(None if self.stopping.is_set() else error)
         with self._lock:
@@ -524,7 +524,7 @@ class LocalHost(Closing):
             spec,
             f"{NAME_ROOT}/{self.name}/items/{spec.id}",
             hints=self._hints,
-            # Another name each time: what a killed process has left is nobody's.
+            # A new name each time, because a killed process may have left files behind.
             directory=Path(tempfile.mkdtemp(prefix=spec.id.replace("/", "_") + "-", dir=self._work_dir)),
             after=after,
             is_standby=self._table.is_standby,

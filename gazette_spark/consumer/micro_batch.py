@@ -1,4 +1,4 @@
-"""A micro-batch of the host on Spark: which bytes it reads for which shard, and what its results say. Pure.
+"""Plans a micro-batch of the host on Spark, and settles what its results commit. Pure.
 
 Only a shard's checkpoint decides where it continues, as everywhere in Gazette. So each micro-batch is
 planned from the checkpoints, and a shard that failed, was added, or was given another source catches up by
@@ -56,11 +56,11 @@ class Plan:
 
     reads: tuple[JournalRead, ...] = ()
     failures: Mapping[str, ShardFailedError] = field(default_factory=dict)
-    """Why shards cannot continue; nothing is read for them."""
+    """Reasons why shards cannot continue; nothing is read for them."""
 
     @property
     def journals(self) -> dict[str, set[str]]:
-        """The journals that are read, by shard; no others have anything to read."""
+        """The journals that are read, by shard. The others have nothing to read."""
         journals: dict[str, set[str]] = {}
         for read in self.reads:
             for shard in read.shards:
@@ -74,13 +74,13 @@ class Result(NamedTuple):
     shard: str
     kind: str
     key: str
-    """Of state its key; of a source, or an intent, the journal; of a failure the step."""
+    """The key of state; the journal of a source or an intent; the step of a failure."""
     value: str | None = None
-    """Of state its JSON; of a failure its cause; of a pace the seconds that consuming took."""
+    """The JSON of state; the cause of a failure; for a pace, the seconds that consuming took."""
     data: bytes | None = None
-    """Of a source its serialized ``Checkpoint.Source``; of an intent its bytes."""
+    """The serialized ``Checkpoint.Source`` of a source; the bytes of an intent."""
     deleted: bool = False
-    """The state's row is to be deleted."""
+    """Whether to delete the state's row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
 def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable[Result]) -> Settled:  # noqa: C901, PLR0912 - told in order
     """Decide what a micro-batch commits.
 
-    Nothing is committed of a shard that failed, nor of one whose reads did not get any further.
+    Nothing is committed for a shard that failed, or whose reads did not advance.
 
     Args:
         planned: What it was to read.

@@ -38,7 +38,7 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 log = logging.getLogger(__name__)
 
 SHARD_UP, SHARD_RESTARTS = "gazette_shard_up", "gazette_spark_shard_restarts_total"
-"""Names of metrics; the first is Gazette's."""
+"""Names of metrics; the first one is Gazette's."""
 
 SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
     plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id
@@ -75,7 +75,7 @@ class RunningShard(Shard, Protocol):
         """Ends at the next change of its progress; take it before you look at the progress."""
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
-        """Take another spec up."""
+        """Use another spec."""
 
     def hold(self) -> bool:
         """Keep the store from being destroyed, until :meth:`release`; False: it is too late."""
@@ -189,7 +189,7 @@ class ShardTable:
         return self._is_standby
 
     def promote(self) -> None:
-        """Have this process be the primary of its shards, those that start later, too."""
+        """Make this process the primary of its shards, including those that start later."""
         with self._lock:
             if self._is_standby:
                 self._is_standby = False

@@ -162,8 +162,8 @@ class StateTable:
     def _write(self, rows: DataFrame) -> None:
         begin, end = (JournalOffsets({COUNTED: number}) for number in (self._txn, self._txn + 1))
         if not self._sink.write_batch(rows, begin, end):
-            # The sink takes a batch that the ledger has for a repetition, and skips it. Numbers of
-            # transactions are never repeated, so another host has used this one.
+            # The sink takes a batch that the ledger already has for a repetition, and skips it. Transaction
+            # numbers are never repeated, so another host has used this one.
             state = self._table.ledger(rows.sparkSession, self._sink.app_id)
             assert state.entry is not None
             raise FencedError(
@@ -179,10 +179,10 @@ class StateTable:
 
 
 MAX_BATCH_BYTES = 64 << 20
-"""Bytes of a journal that a micro-batch reads at most, by default."""
+"""Default maximum number of bytes of a journal that a micro-batch reads."""
 
 READS_PER_CORE = 4
-"""Most tasks of a micro-batch that read journals, for each core."""
+"""Maximum number of tasks for each core that read journals in a micro-batch."""
 
 LEAST_INTERVAL_MS = 1000
 """Shortest time between two ticks, by default: an idle one costs two small files."""
@@ -209,7 +209,7 @@ def start(
 
 
 class SparkHost:
-    """Runs the shards of an application. One thread starts it; :attr:`shards` is for any."""
+    """Runs the shards of an application. One thread starts it; any thread may use :attr:`shards`."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class SparkHost:
 
     def _end_with(self, query: StreamingQuery) -> None:
         """End the shards, and all waits for them, when the query has ended."""
-        with suppress(Exception):  # Whoever holds the query hears of its error.
+        with suppress(Exception):  # The owner of the query gets its error.
             query.awaitTermination()
         self._end()
 
@@ -356,7 +356,7 @@ class SparkEngine:
     options: WriteOptions
     table: StateTable
     directory: str
-    """Gets the results. No other host has it."""
+    """Directory for the results, which no other host uses."""
 
     def open(self) -> Opened:
         """Open the state table."""

@@ -1,4 +1,4 @@
-"""The shards of the host on Spark, as its driver knows them: specs, statuses, progress. No Spark in here.
+"""The shards of the host on Spark, from its driver's view: specs, statuses, progress. No Spark in here.
 
 The query asks :meth:`SparkShards.running` what a micro-batch is for, and reports what came of it.
 :attr:`SparkShards.table` answers all other questions, of any thread. Every shard's member is the driver:
@@ -41,7 +41,7 @@ class SparkShard:
         self.stopping = threading.Event()
         self.primary_loop: Future[None] = Future()
         self.store_ready: Future[Any] = Future()
-        """Ends with None: callers get no store."""
+        """Ends with None, because callers get no store."""
         self.progress_changed: Future[None] = Future()
         self._lifecycle = Lifecycle()
         self._progress = Progress({source.journal: 0 for source in spec.sources}, {})
@@ -83,7 +83,7 @@ class SparkShard:
             return Progress(dict(self._progress.read_through), dict(self._progress.publish_at))
 
     def open(self, checkpoint: pc.Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         if self.primary_loop.done():
             return
         self._lifecycle.become(pc.ReplicaStatus.STANDBY)
@@ -106,7 +106,7 @@ class SparkShard:
         self._end(error)
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
-        """Take another spec up, for the next micro-batch."""
+        """Use another spec from the next micro-batch on."""
         self.spec = spec
 
     def hold(self) -> bool:

@@ -28,7 +28,7 @@ BUFFER_SIZE = 8192
 """Messages of a ring buffer, and of a read channel, whose size a spec leaves open."""
 
 MAX_HOT_STANDBYS = 3
-"""Standbys that a consumer gives a shard at most, whatever its spec says; Gazette's default."""
+"""Maximum number of standbys that a consumer gives a shard, regardless of its spec; Gazette's default."""
 
 
 def shard_spec(
@@ -57,7 +57,7 @@ def shard_spec(
             there is one.
         hint_backups: hints of earlier recoveries that are kept; by default 2 if there is a recovery log.
         max_txn_s: longest time that a transaction reads messages.
-        min_txn_s: shortest time that it does, as long as there are any.
+        min_txn_s: shortest time that it does, while there are messages.
         disable: do not run the shard.
         hot_standbys: processes that replay the recovery log beside the primary.
         labels: values by name.
@@ -155,7 +155,7 @@ def labels_with_id(spec: pc.ShardSpec) -> pb.LabelSet:
 
 
 def replicas_wanted(spec: pc.ShardSpec) -> int:
-    """Return how many processes a shard wants: none if it is disabled, else a primary and its standbys."""
+    """Return the number of processes for a shard: none if it is disabled, else a primary and its standbys."""
     return 0 if spec.disable else 1 + min(spec.hot_standbys, MAX_HOT_STANDBYS)
 
 

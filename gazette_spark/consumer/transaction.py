@@ -40,8 +40,8 @@ event                 effect
 ``acknowledged``      prior ACKING → DONE: its progress may be reported
 ====================  ========================================================================================
 
-A commit or an acknowledgement that fails ends the shard: there is no state for it. Time is what the caller
-says, in seconds from any beginning.
+A commit or an acknowledgement that fails ends the shard: there is no state for it. The caller gives the time,
+in seconds from any origin.
 
 A message that is not delivered, because it is a copy or rolls back, is read through all the same.
 :meth:`Transactions.skipped` says where to report that: a caller of Stat may wait for its offset, and no other
@@ -84,7 +84,7 @@ SKIPPED = DROPPED | {Outcome.ACK_ROLLBACK}
 
 
 class Present(Enum):
-    """How far the present transaction is."""
+    """State of the present transaction."""
 
     IDLE = "idle"
     """It has no message yet."""
@@ -97,7 +97,7 @@ class Present(Enum):
 
 
 class Prior(Enum):
-    """How far the transaction before the present one is."""
+    """State of the transaction before the present one."""
 
     COMMITTING = "committing"
     ACKING = "acking"
@@ -218,7 +218,7 @@ class Transactions:
         self.reads = False
 
     def tick(self, now_s: float) -> None:
-        """Tell the time, at least once before each :meth:`next`."""
+        """Set the time; call it at least once before each :meth:`next`."""
         if self.present is Present.YOUNG and now_s >= self._began_s + self._limits.min_s:
             self.present = Present.OPEN
         if self.present is Present.OPEN and now_s >= self._began_s + self._limits.max_s:
@@ -226,7 +226,7 @@ class Transactions:
             self.reads = False
 
     def sources_closed(self) -> None:
-        """No message will come any more: commit what is there, and end."""
+        """No more messages will come: commit what is there, and end."""
         self._closed = True
         self.reads = False
 
@@ -286,7 +286,7 @@ class ApplicationCalls:
         """Begin a transaction."""
         if (hooks := self._hooks) is not None:
             self._call("begin_txn", lambda: hooks.begin_txn(self._shard, self._store))
-        # Not before: a begin_txn that fails has taken nothing that finish_txn would release.
+        # Only now, because a failed begin_txn holds nothing that finish_txn would release.
         self._has_begun, self._consumed_messages = True, 0
 
     def consume(self, envelope: Envelope) -> bool:

@@ -2,9 +2,9 @@
 
 A developer's browser reaches a server on the loopback interface, such as the embedded broker's gateway or the
 lag monitor, so each page that it shows could, too.
-There are two ways. A page's own host name is made to lead here (DNS rebinding): then ``Host`` is that name,
-and not this server's. Or a page sends a request to this server's address: then the browser adds ``Origin`` or
-``Sec-Fetch-Site``. Clients that are no browsers send neither.
+There are two ways. A page's own host name is made to resolve to this server (DNS rebinding): then ``Host`` is
+that name, not this server's. Or a page sends a request to this server's address: then the browser adds
+``Origin`` or ``Sec-Fetch-Site``. Clients that are no browsers send neither.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""``none`` is a user's own doing, such as an address typed."""
+"""``none`` means that the user started the request, for example by typing an address."""
 
 
 def is_own_host(host: str | None, names: Collection[str]) -> bool:
     """Whether a ``Host`` header means this server, by an address, as localhost, or by one of ``names``.
 
-    A page cannot have an address for its name and lead here, so every address will do. An absent header
-    (HTTP/1.0) is no browser's.
+    A page whose host name is an address cannot be made to resolve to this server, so every address is
+    accepted. A request without the header (HTTP/1.0) does not come from a browser.
     """
     if host is None:
         return True

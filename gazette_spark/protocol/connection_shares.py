@@ -1,9 +1,9 @@
 """Shares a server's connections, or calls, among its clients, so that none of them keeps the others out.
 
 A client is an address, or a /64 network of IPv6, since a host has as many addresses of that as it likes.
-A client may have a part of all connections. If it wants more, or if all are taken, then a connection in which
-no request is being answered gives way: an idle one or a slow one. It is the oldest such connection of the
-client that has the most. So a client that opens hundreds of connections and says nothing evicts itself only.
+A client may have a part of all connections. If it wants more, or if all are taken, a connection in which no
+request is being answered is closed: the oldest such connection of the client that has the most. So a client
+that opens hundreds of connections and sends nothing evicts only itself.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def client_of_peer(peer: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Admission(Generic[C]):
-    """What becomes of a new connection."""
+    """Decision about a new connection."""
 
     is_admitted: bool
     evicted: C | None = None
-    """The connection to close for it."""
+    """The connection to close in its favour."""
 
 
 class ConnectionShares(Generic[C]):

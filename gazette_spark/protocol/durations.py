@@ -29,7 +29,7 @@ _MAX_DIGITS = 19
 
 
 def duration_of(seconds: float) -> Duration:
-    """Return so many seconds as a duration, to the nanosecond."""
+    """Return a number of seconds as a duration, to the nanosecond."""
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1_000_000_000))
     return duration

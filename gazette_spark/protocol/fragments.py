@@ -138,7 +138,8 @@ def sum_from_pb(message: pb.SHA1Sum) -> bytes:
 def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Fragment:
     """Return the fragment of an object whose path under ``{store}{journal}/`` is ``relpath``.
 
-    Its directory is the path postfix, even where it is really another journal whose name extends this one.
+    Its directory counts as the path postfix, even if it belongs to another journal whose name extends this
+    one.
 
     Raises:
         ProtocolError: the path is not that of a fragment. Brokers skip such objects.
@@ -192,7 +193,7 @@ class CoverSet:
     def add(self, fragment: Fragment) -> bool:
         """Add a fragment in place of those within it; return whether it is in the set now.
 
-        It is left out if it is empty or lies within a member; one of an equal span replaces the member.
+        An empty fragment, or one within a member, is not added; one with the span of a member replaces it.
         Time is logarithmic to find its place, and linear to insert it before the end.
         """
         if fragment.begin == fragment.end:

@@ -60,11 +60,11 @@ class RequestFraming:
         self._line = b""
         self._head: list[bytes] = []
         self._body_left = 0
-        """Bytes of a body or chunk that follow; they are not looked at."""
+        """Bytes of a body or chunk that still follow; they are not inspected."""
         self.requests = 0
         """Requests whose head is complete."""
         self.method = b""
-        """Of the last of them."""
+        """Method of the last of these requests."""
         self.is_refused = False
         """Whether a request was refused; what follows it has no meaning."""
 
@@ -159,6 +159,6 @@ def _check_unfolded(line: bytes) -> None:
 
 
 def _values(head: list[bytes], name: bytes) -> list[bytes]:
-    """Return the values of a header. A name that is only nearly this one is an error of h11's."""
+    """Return the values of a header. h11 refuses names that only resemble it."""
     pairs = (line.partition(b":") for line in head[1:])
     return [value.strip(b" \t") for header, _, value in pairs if header.strip().lower() == name]

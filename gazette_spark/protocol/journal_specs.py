@@ -142,7 +142,7 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
 
     An error names a field as messages and YAML do: ``JournalSpec.fragment.length``.
 
-    A path postfix template is only looked at for unbalanced braces: it is Go's to parse.
+    A path postfix template is only checked for unbalanced braces; Go's parser reads it.
     """
     validate_journal_name(spec.name, where=f"{where}.name")
     _check_range(f"{where}.replication", spec.replication, *REPLICATION)

@@ -150,7 +150,7 @@ def _spec(node: _Above) -> pb.JournalSpec:
 
 
 def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
-    """Return the tree of the changes, with what journals share said once.
+    """Return the tree of the changes, with shared values written once.
 
     :func:`parse_journal_yaml` reads it back as the same changes, in ascending order of name.
 
@@ -190,7 +190,7 @@ def _leaf(change: pb.ApplyRequest.Change) -> _Node:
 
 
 def _tree(leaves: list[_Node]) -> _Node:
-    """Return the one leaf, or the directory that all share with a node for each of its entries."""
+    """Return the only leaf, or the directory that all leaves share, with a node for each of its entries."""
     if len(leaves) == 1:
         return leaves[0]
     # Names ascend, so a prefix that the first and the last share is shared by all.

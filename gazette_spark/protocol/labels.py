@@ -220,11 +220,11 @@ class _Term:
     """One term of a selector's text."""
 
     key: str
-    """The label's name, with ``:prefix`` where it stands there."""
+    """The label's name, with ``:prefix`` if the term has it."""
     values: tuple[str, ...]
     excludes: bool
     is_bare: bool
-    """The term has no value: it stands for any."""
+    """Whether the term has no value, and so matches any value."""
 
 
 def _parse_terms(text: str) -> Iterator[_Term]:

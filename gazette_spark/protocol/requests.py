@@ -26,7 +26,7 @@ ZONE_BYTES = (1, 32)
 SUFFIX_BYTES = (4, 128)
 """Least and greatest length of a process's suffix."""
 MAX_PAGE_LIMIT = 10_000
-"""Most fragments a page may be asked to have."""
+"""Maximum number of fragments that a page may have."""
 TRIED_DIRECTORY = "gazette-spark-tried-directory-bin"
 """Trailing metadata of an embedded broker's FragmentStoreHealth: the directory that stands for a bucket."""
 
@@ -132,7 +132,7 @@ def validate_changes(changes: Iterable[pb.ApplyRequest.Change]) -> None:
 def check_upsert_or_delete(
     change: pb.ApplyRequest.Change | consumer_pb2.ApplyRequest.Change, where: str
 ) -> None:
-    """Raise ProtocolError unless a change is one of both, and expects a revision that this may have."""
+    """Raise ProtocolError unless a change is an upsert or a deletion, with a valid expected revision."""
     if change.HasField("upsert") == bool(change.delete):
         raise ProtocolError(where, "expected one of Upsert and Delete")
     least = 1 if change.delete else 0
@@ -165,7 +165,7 @@ def validate_fragments_request(request: pb.FragmentsRequest) -> None:
 
 
 def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> None:
-    """Raise ProtocolError unless the store is one, and a prefix for deletion goes with a wish to delete."""
+    """Raise ProtocolError unless the store is valid, and a deletion prefix comes with ``check_delete``."""
     where = "FragmentStoreHealthRequest"
     validate_store(request.fragment_store, f"{where}.FragmentStore")
     prefix = request.check_delete_prefix

@@ -1,6 +1,6 @@
 """The client and server classes of a service, made from its descriptor.
 
-grpcio-tools writes the same as code, thirty lines for each method. The types are in ``*_pb2_grpc.pyi``.
+grpcio-tools would generate code for this, thirty lines for each method. The types are in ``*_pb2_grpc.pyi``.
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ _ALGORITHMS = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384}
 class _AnyKeyLength(HMACAlgorithm):
     """HMAC with keys of any length, as Gazette has it.
 
-    The library would warn of a short one, and to silence a warning is not for many threads at once.
+    The library would warn about a short key, and warnings cannot be silenced safely in several threads.
     """
 
     def check_key_length(self, _key: Any) -> None:  # noqa: ANN401 - the library's
-        """Accept it."""
+        """Accept a key of any length."""
 
 
 def _make_jws() -> jwt.PyJWS:
-    """Return what signs and verifies signatures, and nothing else: claims are checked against our clock."""
+    """Return an object that only signs and verifies: claims are checked against our own clock."""
     jws = jwt.PyJWS(algorithms=[])
     for name, hash_algorithm in _ALGORITHMS.items():
         jws.register_algorithm(name, _AnyKeyLength(hash_algorithm))

@@ -129,7 +129,7 @@ class Field:
     write: Callable[[Any], Any]
     """Writes a value to YAML."""
     keeps_empty: bool = False
-    """An empty list is a value: what is above is not inherited."""
+    """An empty list is a value, so the parent's list is not inherited."""
 
 
 def enum_field(items: Iterable[tuple[str, int]]) -> Field:
@@ -153,7 +153,7 @@ class SpecForm:
     fields: Mapping[Path, Field]
     """Each value of a spec but its name and its labels, in the order written."""
     labels_after: Path
-    """The value that labels are written behind."""
+    """The value after which labels are written."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ class SpecForm:
                     repeated.extend(value)
 
     def write(self, values: Values) -> dict[str, Any]:
-        """Return what ``values`` say as a mapping of YAML, in the order in which keys are written."""
+        """Return ``values`` as a mapping of YAML, with its keys in the order of writing."""
         node: dict[str, Any] = {}
         labels = sorted(
             (path[1], label) for path, group in values.items() if path[0] == "labels" for label in group

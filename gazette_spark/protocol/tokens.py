@@ -37,10 +37,10 @@ MAX_TIME_S = 1 << 53
 """Largest time of a claim: up to it, a float has each second."""
 
 MAX_TOKEN_CHARS = 64 << 10
-"""A longer one is refused unread."""
+"""Maximum length of a token; a longer one is refused without parsing it."""
 
 ALLOW_MISSING = b"\0"
-"""The one-byte key ``AA==``: not a key, but the wish that calls without a token pass."""
+"""The one-byte key ``AA==``. It is not a key; it allows calls without a token."""
 
 _LABEL_FIELDS = ("name", "value", "prefix")
 _KEYS_FORM = "base64 keys separated by commas or blanks; the first signs, all verify"
@@ -64,7 +64,7 @@ class Claims:
     capability: int
     """Bit mask of :class:`Capability`."""
     selector: pb.LabelSelector
-    """What it is about: journals by labels and ``name``, shards by labels and ``id``. Empty: all."""
+    """Selects the journals, by labels and ``name``, or the shards, by labels and ``id``. Empty: all."""
     expires_at: float = 0.0
     """Unix seconds; set by :meth:`KeySet.verify`."""
 

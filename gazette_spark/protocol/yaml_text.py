@@ -13,10 +13,10 @@ from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.spec_values import shown
 
 _MAX_NESTING = 140
-"""Levels of lists and mappings: more than names need, and fewer than Python's stack has."""
+"""Maximum depth of lists and mappings: more than names need, and less than Python's stack allows."""
 
 _MAX_NODES = 1_000_000
-"""Values that a text may stand for, its aliases written out: a few lines of aliases make any number."""
+"""Maximum number of values with aliases expanded: a few lines of aliases could make any number."""
 
 
 def load_yaml(text: str, where: str) -> object:
@@ -40,13 +40,15 @@ def dump_yaml(document: object) -> str:
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Takes scalars by their text, and refuses a key that comes twice, and what would not end."""
+    """Loads scalars as their text, and refuses duplicate keys and endless structures."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._nesting = 0
         self._sizes: dict[int, int] = {}
-        """By the id of each complete node: the nodes it stands for. The nodes live as long as the loader."""
+        """Number of nodes that a complete node expands to, by its id. The nodes live as long as the
+        loader.
+        """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: yaml.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]  # The stubs leave it out.

@@ -1,7 +1,7 @@
 """Counts n-grams, runs of n words, of texts that are published; counts are queried while it runs.
 
 A text becomes one message for each of its n-grams, ``{"ngram": "the quick", "count": 1}``. The state is one
-count for each n-gram. Who has published a text waits for it with Stat, and then sees it counted.
+count for each n-gram. The publisher of a text waits for it with Stat, and then sees it counted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def query(
 
     Raises:
         ShardStatusError: the shard does not run.
-        TimeoutError: it is not as far.
+        TimeoutError: it has not read that far.
     """
     request = ResolveArgs(shard_id, read_through=read_through or {}, timeout_s=timeout_s)
     with host.resolve(request) as resolution:

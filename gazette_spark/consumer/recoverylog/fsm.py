@@ -147,7 +147,7 @@ def _contradiction(a: Segment, b: Segment) -> str | None:
 
 
 class Verdict(Enum):
-    """What an operation is to the chain. All but the first two leave the state as it was."""
+    """How an operation relates to the chain. All except the first two leave the state unchanged."""
 
     APPLIED = "it counts"
     NOT_TRACKED = "it counts, but its file is known to be deleted later"
@@ -170,7 +170,7 @@ class Node:
 
 
 class FSM:
-    """The files that a chain of operations makes, and what the next operation has to be."""
+    """The files that a chain of operations makes, and the conditions of the next operation."""
 
     def __init__(self, hints: pr.FSMHints) -> None:
         """Begin before the first operation that hints name; without live files, before the log's first.
@@ -251,7 +251,7 @@ class FSM:
         return verdict
 
     def build_hints(self, log: str) -> pr.FSMHints:
-        """Return hints by which another state machine gets to this state. ``log`` is recorded to."""
+        """Return hints for ``log``, by which another state machine reaches this state."""
         return pr.FSMHints(
             log=log,
             live_nodes=[
@@ -305,7 +305,7 @@ class FSM:
         return Verdict.PROPERTY_EXISTS if path in self.properties else None
 
     def _touch(self, fnode: int, op: pr.RecordedOp) -> Verdict:
-        """Note that the operation on a file is at this place of the log: its hints must name the place."""
+        """Record that the operation on a file is at this place of the log, which hints must name."""
         node = self.nodes.get(fnode)
         if node is None:
             return Verdict.NOT_TRACKED

@@ -1,4 +1,4 @@
-"""Hints: where they are kept, as what bytes, and which of them a shard recovers from.
+"""Hints: where and in which form they are kept, and which of them a shard recovers from.
 
 A shard has primary hints, which its primary writes again and again, and backups, one for each of the last
 recoveries. Hosts keep them in a mapping from keys to hints; the keys are Gazette's, see

@@ -113,7 +113,7 @@ class Player:
         """Play the log, and return the files and their state machine.
 
         Raises:
-            RecoveryLogLossError: operations that are needed are not in the log.
+            RecoveryLogLossError: required operations are not in the log.
             RecordError: the log holds something that is not an operation.
             OptionError: the directory holds files.
             ClosedError: the player was cancelled.
@@ -217,7 +217,8 @@ class Player:
             playback.log, offset=playback.position, end_offset=end or 0, block=end is None
         )
         with self._lock:
-            # Who cancels or ends the player does it to the reader that is here. If it was earlier, do it now.
+            # A cancellation ends the reader that it meets here. If it came before there was one, end the
+            # reader now.
             self._reader, self._follows = reader, end is None
             if self._cancelled or (end is None and self._ending is not None):
                 reader.cancel()
@@ -401,7 +402,7 @@ class _Playback:
     def _target(self, link: str) -> Path:
         """Return the place of a path in the directory, with its folders made."""
         parts = PurePosixPath(link.lstrip("/")).parts
-        # A log may have been written by anybody: it must not make a player write elsewhere.
+        # Anybody may have written the log, and it must not make a player write outside the directory.
         if not parts or ".." in parts or parts[0] == STAGING:
             problem = f"an operation names the path {link!r}, which is not below the recorded directory"
             raise RecordError(self.log, self.offset, problem)

@@ -51,7 +51,7 @@ def check_recovery_log(spec: pb.JournalSpec) -> None:
 
 
 class Operations:
-    """Operations of one transaction of a recorder, which nobody else's come between. Paths are relative."""
+    """Operations of one transaction of a recorder, without others in between. Paths are relative."""
 
     def __init__(self, recorder: Recorder, append: AsyncAppend) -> None:
         self._recorder = recorder
@@ -232,7 +232,7 @@ class Recorder:
 
     @contextmanager
     def _append(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> Iterator[AsyncAppend]:
-        """Be the log's only writer."""
+        """Hold the right to append, as the log's only writer."""
         with self._service.start_append(self._options, dependencies=wait_for) as append:
             if self._broken is not None:
                 raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")

@@ -27,7 +27,7 @@ def rows_of(document: object) -> dict[tuple[str, str], str]:
     """Return the rows of a document.
 
     Raises:
-        InputError: the document, or a key of it, is nothing that JSON can hold.
+        InputError: JSON cannot hold the document or one of its keys.
     """
     if not isinstance(document, dict) or not document:
         return {(DOCUMENT, ""): _json("the document", document)}
@@ -51,7 +51,7 @@ def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the appli
 
 
 def _parsed(key: str, text: str) -> Any:  # noqa: ANN401 - the application's
-    # A state may hold all that Python's encoder writes, for it was committed.
+    # A state may hold everything that Python's encoder writes, because it was committed.
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -102,7 +102,7 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
 
     Raises:
         TypeError: the state holds something else than JSON values.
-        ValueError: it holds a number that JSON has not, or refers to itself.
+        ValueError: it holds a number that JSON cannot express, or refers to itself.
     """
     offsets = {journal: source.read_through for journal, source in sorted(checkpoint.sources.items())}
     documents = (offsets, state, _to_json(checkpoint))
@@ -146,7 +146,7 @@ def _documents(text: str) -> list[Any]:
         if len(documents) == 3:
             raise ValueError(f"more than three documents, from character {at} on")
         document, end = decoder.raw_decode(text, at)
-        # A state may hold all that Python's encoder writes, for it was committed.
+        # A state may hold everything that Python's encoder writes, because it was committed.
         documents.append(document if len(documents) == 1 else parse_json(text[at:end]))
         at = _skip_space(text, end)
     return documents

@@ -8,9 +8,9 @@ stored with its SHA-256, in a field that Gazette's programs skip.
 :class:`RecordedSqliteStore` is for a database in a host's own directory, which moves by its recovery log.
 SQLite writes to its write-ahead log; after each commit the pages in there
 (:func:`read_changes`) are recorded as writes to the database file, in one
-transaction of the recorder. A replay so gives the file as it was after a commit, never in between. When
-what was recorded is :data:`REWRITE_FACTOR` times the database, the whole file is recorded again and
-replaces the old one: a player reads no more than that.
+transaction of the recorder. So a replay gives the file as it was after a commit, never in between. When what
+was recorded is :data:`REWRITE_FACTOR` times the database, the whole file is recorded again and replaces the
+old one: a player reads no more than that.
 
 An application works on the connection that :meth:`transaction` returns, in its ``consume_message`` or,
 better, only in ``finalize_txn``. The next transaction can begin when the commit is done on disk.
@@ -45,7 +45,7 @@ _FRAME = struct.Struct(">II8s8s")
 
 @dataclass(frozen=True, slots=True)
 class WalPosition:
-    """How far a write-ahead log was read."""
+    """The position up to which a write-ahead log was read."""
 
     salt: bytes = b""
     frames: int = 0
@@ -276,7 +276,7 @@ class SqliteStore(_SqliteBase):
         with suppress(TimeoutError):
             self._commit.exception(BUSY_S)
         if not self._commit.done():
-            # Its thread has the connection, until what it waits for ends.
+            # Its thread owns the connection until its dependencies end.
             _LOGGER.warning("sqlite_store.left_open path=%s", self.path)
             return
         self._roll_back()
@@ -317,13 +317,14 @@ class RecordedSqliteStore(_SqliteBase):
                 operations.remove(NEXT_DATABASE)
             self._fnode = operations.fsm.links.get(f"/{DATABASE}")
         if not _uses_wal(path):
-            # To change that changes the file, and is not in the write-ahead log: record all of it.
+            # Turning it on changes the file outside the write-ahead log, so the whole file has to be
+            # recorded.
             self._fnode = None
         super().__init__(path, shard)
         self._wal = path.with_name(path.name + "-wal")
         self._position = WalPosition()
         self._recorded_bytes = 0
-        # The recovery log is what is durable; the file is made of it again after a crash.
+        # The recovery log is durable; after a crash, the file is rebuilt from it.
         for pragma in ("journal_mode = WAL", "synchronous = OFF", "wal_autocheckpoint = 0"):
             self._connection.execute(f"PRAGMA {pragma}").fetchall()
         self._connection.execute(TABLE)
@@ -387,7 +388,7 @@ class RecordedSqliteStore(_SqliteBase):
             self._copy_wal()
 
     def _rewrite(self, *, must: bool) -> None:
-        """Record the whole database, and let it replace what was recorded of it before."""
+        """Record the whole database in place of all earlier recordings."""
         if not self._copy_wal("FULL" if must else "PASSIVE"):
             if must:
                 problem = f"another connection has read it for {BUSY_S:g} s, so that it cannot be recorded"
@@ -409,7 +410,7 @@ class RecordedSqliteStore(_SqliteBase):
     def _copy_wal(self, mode: str = "PASSIVE") -> bool:
         """Copy the write-ahead log into the database; return whether all of it could be.
 
-        A reader of an older state keeps it from that. FULL waits for readers, PASSIVE does not.
+        A reader of an older state prevents that. FULL waits for readers, PASSIVE does not.
         """
         _, frames, copied = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(frames == copied)
