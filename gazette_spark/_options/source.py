@@ -505,7 +505,7 @@ RANGE_OPTIONS = frozenset(
 """Options, in lower case, that say which bytes a query reads."""
 
 
-def parse_options(  # noqa: C901, PLR0912 - one option after the other
+def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
     options: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> SourceOptions:
     """Parse the options that Spark passes in.
@@ -558,7 +558,26 @@ def parse_options(  # noqa: C901, PLR0912 - one option after the other
             _check_alone(name, "inferSchema=true", texts)
     values["schema_hints"] = values["schema_hints"] or ()
 
-    _check_isolation(values, texts, use)
+    # Messages need framing, and a stream needs a place for which of their transactions are open.
+    committed = f"isolationLevel={READ_COMMITTED}"
+    if values["isolation_level"] != READ_COMMITTED:
+        for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
+            _check_alone(name, committed, texts)
+    else:
+        if framing == "none":
+            raise OptionError("framing", f"none, and {committed}", "a framing that has messages")
+        if values["read_gaps"]:
+            raise OptionError("readGaps", f"true, and {committed}", "one of them")
+        if use == "stream" and values["state_location"] is None:
+            expected = (
+                f"a directory that all tasks can read and write, for {committed}: it keeps which "
+                "transactions are open where a batch ends"
+            )
+            raise OptionError("stateLocation", "nothing", expected)
+        if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
+            expected = "to be used in a stream query, or with messagesSince, as backfill does"
+            got = "nothing" if values["state_location"] is None else "a batch query"
+            raise OptionError("stateLocation", got, expected)
     _check_range(values, texts, use)
 
     # A batch that waits for more bytes than it may read would wait for maxTriggerDelay each time.
@@ -575,28 +594,6 @@ def parse_options(  # noqa: C901, PLR0912 - one option after the other
 def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
     if name.lower() in texts:
         raise OptionError(name, f"no {other}", f"to be used with {other} only")
-
-
-def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
-    if values["isolation_level"] != READ_COMMITTED:
-        for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
-            _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
-        return
-    if values["framing"] == "none":
-        got = f"none, and isolationLevel={READ_COMMITTED}"
-        raise OptionError("framing", got, "a framing that has messages")
-    if values["read_gaps"]:
-        raise OptionError("readGaps", f"true, and isolationLevel={READ_COMMITTED}", "one of them")
-    if use == "stream" and values["state_location"] is None:
-        expected = (
-            f"a directory that all tasks can read and write, for isolationLevel={READ_COMMITTED}: it keeps "
-            "which transactions are open where a batch ends"
-        )
-        raise OptionError("stateLocation", "nothing", expected)
-    if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
-        expected = "to be used in a stream query, or with messagesSince, as backfill does"
-        got = "nothing" if values["state_location"] is None else "a batch query"
-        raise OptionError("stateLocation", got, expected)
 
 
 def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | None) -> None:

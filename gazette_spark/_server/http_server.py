@@ -163,7 +163,12 @@ class Exchange:
     def begin(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
         """Send status and headers; without Content-Length the body has any length."""
         sent = [("X-Content-Type-Options", "nosniff"), *headers.items()]
-        if not self._is_read():
+        # Has the body come complete? Throw away the bytes at hand to find out.
+        if not self._http.they_are_waiting_for_100_continue:
+            with contextlib.suppress(RequestError):
+                while self.receive(timeout_s=0):
+                    pass
+        if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
             sent.append(("Connection", "close"))
         self._send(h11.Response(status_code=status, reason=status.phrase, headers=sent))
 
@@ -185,14 +190,6 @@ class Exchange:
         """End the answer. A client of HTTP/1.0 gets no trailers."""
         is_chunked = self._http.their_http_version == b"1.1" and self.method != "HEAD"
         self._send(h11.EndOfMessage(headers=list((trailers or {}).items()) if is_chunked else []))
-
-    def _is_read(self) -> bool:
-        """Whether the body came complete; the bytes at hand are thrown away to find out."""
-        if not self._http.they_are_waiting_for_100_continue:
-            with contextlib.suppress(RequestError):
-                while self.receive(timeout_s=0):
-                    pass
-        return self._http.their_state not in (h11.SEND_BODY, h11.ERROR)
 
     def _send(self, event: h11.Event) -> None:
         _send(self.connection, self._http, event)

@@ -55,7 +55,14 @@ def assign(
         fill: False only removes dead members, as in Gazette before the allocator's turn.
     """
     if not fill:
-        return {name: _without_dead(current.get(name, ()), members) for name in replica_counts}
+        remaining: dict[str, Slots] = {}
+        for name in replica_counts:
+            first, *replicas = current.get(name, ()) or (None,)
+            # A primary that is dead leaves a gap in its place.
+            primary = first if first in members else None
+            alive = tuple(member for member in replicas if member is not None and member in members)
+            remaining[name] = (primary, *alive) if primary or alive else ()
+        return remaining
     live = {
         name: tuple(m for m in current.get(name, ()) if m is not None and m in members)[:count]
         for name, count in replica_counts.items()
@@ -82,12 +89,6 @@ def assign(
             slots.append(chosen)
         assigned[name] = tuple(slots)
     return assigned
-
-
-def _without_dead(slots: Slots, members: frozenset[Member]) -> Slots:
-    primary = slots[0] if slots and slots[0] in members else None
-    others = tuple(member for member in slots[1:] if member is not None and member in members)
-    return (primary, *others) if primary or others else ()
 
 
 def promote(slots: Slots, member: Member) -> Slots:

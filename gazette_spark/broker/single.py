@@ -236,6 +236,12 @@ class BrokerRuntime:
         )
 
     def _service(self, broker: SingleBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
+        url_of: UrlOf = file_url
+        if options.storage.fragment_urls != "file":
+            signer = UrlSigner(secrets.token_bytes(32))
+            answers = FragmentServer(broker.root, signer, options.faults)
+            self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
+            url_of = SignedUrls(self.fragments.endpoint, signer)
         return ServiceContext(
             registry=self.registry,
             persister=self.persister,
@@ -246,18 +252,10 @@ class BrokerRuntime:
             chunk_bytes=options.serving.chunk_bytes,
             authorizer=Authorizer(options.auth_keys),
             watch=self.watch,
-            url_of=self._fragment_urls(broker, options),
+            url_of=url_of,
             peers=self.peers,
             replicator=self.replicator,
         )
-
-    def _fragment_urls(self, broker: SingleBroker, options: _Options) -> UrlOf:
-        if options.storage.fragment_urls == "file":
-            return file_url
-        signer = UrlSigner(secrets.token_bytes(32))
-        answers = FragmentServer(broker.root, signer, options.faults)
-        self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
-        return SignedUrls(self.fragments.endpoint, signer)
 
     def _on_sealed(self, journal: LiveJournal) -> None:
         if journal.first_store is not None and self.registry.is_primary(journal.name):

@@ -154,11 +154,14 @@ def expand_prefix(selector: pb.LabelSelector) -> pb.LabelSelector:
 
     So ``prefix=a/,name=b/c`` matches journals that have either name: values of one label are alternatives.
     """
-    return _selector(*(map(_without_meta, part.labels) for part in (selector.include, selector.exclude)))
-
-
-def _without_meta(label: pb.Label) -> pb.Label:
-    return pb.Label(name=NAME, value=label.value, prefix=True) if label.name == PREFIX else label
+    include, exclude = (
+        [
+            pb.Label(name=NAME, value=label.value, prefix=True) if label.name == PREFIX else label
+            for label in part.labels
+        ]
+        for part in (selector.include, selector.exclude)
+    )
+    return _selector(include, exclude)
 
 
 def parse_selector(text: str) -> pb.LabelSelector:
