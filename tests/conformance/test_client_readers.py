@@ -71,6 +71,8 @@ def test_a_reader_ends_at_the_write_head(client: Client, stored: str) -> None:
         with pytest.raises(OffsetNotYetAvailableError) as caught:
             reader.read(1)
         assert caught.value.write_head == reader.offset == HEAD
+        with pytest.raises(OffsetNotYetAvailableError):
+            next(reader)
 
 
 def test_a_reader_ends_with_its_range(client: Client, stored: str) -> None:

@@ -27,7 +27,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.protocol.labels import format_selector, label_set, parse_selector
+from gazette_spark.protocol.labels import format_selector, parse_selector
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.unit.client import listings
 
@@ -79,23 +79,6 @@ def test_list_with_a_bad_selector(stub: StubBroker, client: Client, selector: st
     with pytest.raises(ProtocolError):
         client.list_journals(selector)
     assert stub.requests("List") == []
-
-
-def test_get_journal(stub: StubBroker, client: Client) -> None:
-    """One journal is asked for by its name."""
-    stub.script("List", [page(JOURNAL)], [page()])
-    assert client.get_journal(JOURNAL).spec.name == JOURNAL
-    assert stub.requests("List")[0].selector.include == label_set({"name": JOURNAL})
-    with pytest.raises(JournalNotFoundError, match=JOURNAL):
-        client.get_journal(JOURNAL)
-
-
-def test_apply_returns_the_revision(stub: StubBroker, client: Client) -> None:
-    """The changes are sent as they are."""
-    stub.script("Apply", [applied(17)])
-    changes = [pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL), expect_mod_revision=3)]
-    assert client.apply(changes) == 17
-    assert list(stub.requests("Apply")[0].changes) == changes
 
 
 def test_apply_that_lost_a_race(stub: StubBroker, client: Client) -> None:

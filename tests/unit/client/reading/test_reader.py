@@ -19,7 +19,6 @@ from gazette_spark.errors import (
     GazetteError,
     NotJournalBrokerError,
     OffsetJumpError,
-    OffsetNotYetAvailableError,
     ProtocolError,
     SeekRequiresNewReaderError,
     SuspendedError,
@@ -58,22 +57,6 @@ def drain(reader: Reader) -> tuple[bytes, GazetteError | None]:
     except GazetteError as error:
         return got, error
     return got, None
-
-
-def test_one_call_to_the_write_head(stub: StubBroker, client: Client) -> None:
-    """All bytes come, then OFFSET_NOT_YET_AVAILABLE is raised, again and again; one call was made."""
-    stub.script("Read", serve)
-    with client.reader(JOURNAL, offset=10) as reader:
-        before = reader.response
-        got, error = drain(reader)
-        assert (before, got, reader.offset) == (None, CONTENT[10:], HEAD)
-        assert isinstance(error, OffsetNotYetAvailableError)
-        with pytest.raises(OffsetNotYetAvailableError):
-            next(reader)
-        assert reader.response is not None
-        assert (reader.response.status, reader.response.write_head) == (pb.OFFSET_NOT_YET_AVAILABLE, HEAD)
-        assert (reader.request.journal, reader.request.offset) == (JOURNAL, HEAD)
-    assert len(stub.requests("Read")) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,6 @@ def test_a_range_ends_exactly(stub: StubBroker, client: Client, offset: int, end
     assert stub.requests("Read")[0].end_offset == end
 
 
-def test_the_write_head_of_a_quiet_journal(stub: StubBroker, client: Client) -> None:
-    """A read from -1 that does not block ends at the head and knows it."""
-    stub.script("Read", serve)
-    reader = client.read(JOURNAL, offset=-1)
-    assert list(reader) == []
-    assert (reader.offset, reader.jumps) == (HEAD, [])
-
-
 CUTS: dict[str, list[Act]] = {
     "before anything": [],
     "after metadata": [meta(0)],
