@@ -16,7 +16,7 @@ before the commit                         the checkpoints it reads on from; mess
 after it, before all acknowledgements     the intents, in the newest checkpoints: they are appended first
 ========================================  ================================================================
 
-An :class:`Engine` does what takes Spark: it runs the tasks, and keeps the table.
+A :class:`BatchEngine` does what takes Spark: it runs the tasks, and keeps the table.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Results(Protocol):
 R = TypeVar("R", bound=Results)
 
 
-class Engine(Protocol[R]):
+class BatchEngine(Protocol[R]):
     """Runs tasks, and keeps the state table."""
 
     def open(self) -> Opened:
@@ -103,14 +103,14 @@ class BatchDriver:
         self._paces: dict[str, float] = {}
         """Bytes a second, by shard."""
 
-    def open(self, engine: Engine[R]) -> None:
+    def open(self, engine: BatchEngine[R]) -> None:
         """Open the state table, and finish the transaction that it holds."""
         opened = engine.open()
         failpoint("micro_batch.opened")
         append_ack_intents(self._client, intents_of(opened.checkpoints[shard] for shard in opened.newest))
         self._shards.opened(opened.checkpoints)
 
-    def drain(self, engine: Engine[R]) -> None:
+    def drain(self, engine: BatchEngine[R]) -> None:
         """Run transactions until everything is read that is there now."""
         journals = self._journals(
             [shard.spec for shard in self._shards.running()], self._shards.checkpoints()
@@ -118,7 +118,7 @@ class BatchDriver:
         while self.transaction(engine, journals):
             pass
 
-    def transaction(self, engine: Engine[R], journals: SourceJournals | None = None) -> bool:
+    def transaction(self, engine: BatchEngine[R], journals: SourceJournals | None = None) -> bool:
         """Run one transaction, up to the given or present write heads; tell whether a shard got further."""
         # Plan. Everything that decides what is read is fixed here, on the driver: a task that runs again
         # reads the same messages.

@@ -330,8 +330,10 @@ class SparkHost:
         else:
             self._driver.transaction(engine)
 
-    def _engine(self, spark: SparkSession) -> SparkEngine:
-        return SparkEngine(spark, self._shards.name, self._app, self._options, self._table, self._directory)
+    def _engine(self, spark: SparkSession) -> SparkBatchEngine:
+        return SparkBatchEngine(
+            spark, self._shards.name, self._app, self._options, self._table, self._directory
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +349,7 @@ class FileResults:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkEngine:
+class SparkBatchEngine:
     """Runs the tasks of one micro-batch, in the session of that, and commits to the table."""
 
     spark: SparkSession

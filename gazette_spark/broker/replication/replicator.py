@@ -48,8 +48,8 @@ class Replicator:
         Raises:
             ReplicationError: a replica is lost.
         """
-        others = [member for member in slots if member is not None and member != self._registry.member]
-        if not others:
+        replicas = [member for member in slots if member is not None and member != self._registry.member]
+        if not replicas:
             self._close(journal)
             if not self._registry.is_alone:
                 self._registry.keyspace.note_synced(journal.name, slots)
@@ -58,7 +58,7 @@ class Replicator:
         pipeline = journal.pipeline
         if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
             self._close(journal)
-            if not self._sync(journal, slots, others):
+            if not self._sync(journal, slots, replicas):
                 return False
         # The pipelines that were used last stay open, up to a number.
         with self._lock:
@@ -99,12 +99,12 @@ class Replicator:
     def _is_current(self, journal: LiveJournal, slots: Slots) -> bool:
         return self.slots(journal) == slots and self._registry.get(journal.name) is journal
 
-    def _sync(self, journal: LiveJournal, slots: Slots, others: list[Member]) -> bool:
+    def _sync(self, journal: LiveJournal, slots: Slots, replicas: list[Member]) -> bool:
         """Open a pipeline to the other members and have all agree; False if ``slots`` are out of date."""
         header = self._identity.header(self._registry.catalog.revision, make_route(slots))
         streams: list[ReplicateStream] = []
         try:
-            for member in others:
+            for member in replicas:
                 streams.append(ReplicateStream(member, self._peers, journal.name))  # noqa: PERF401 - may fail
             journal.pipeline = pipeline = Pipeline(journal, streams, header)
             # A change of the route cancels the pipeline that the journal has. One that came before this
