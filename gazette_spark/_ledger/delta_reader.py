@@ -68,7 +68,14 @@ class DeltaLog:
 
     def _rows(self, limit: int | None) -> list[HistoryRow]:
         if (directory := local_path(self._location)) is not None:
-            return self._directory_rows(Path(directory), limit)
+            try:
+                rows = list(islice(directory_history(Path(directory)), limit))
+            except (OSError, ValueError) as error:
+                raise InputError(f"table {self._location} cannot be read: {error}") from error
+            if not rows:
+                problem = "there is no commit in its _delta_log"
+                raise InputError(f"{self._location} is no Delta table: {problem}")
+            return rows
         with named_errors(self._location):
             # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
             table, self._table = self._table, None
@@ -81,16 +88,6 @@ class DeltaLog:
                 raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
             self._table = table
             return rows
-
-    def _directory_rows(self, directory: Path, limit: int | None) -> list[HistoryRow]:
-        try:
-            rows = list(islice(directory_history(directory), limit))
-        except (OSError, ValueError) as error:
-            raise InputError(f"table {self._location} cannot be read: {error}") from error
-        if not rows:
-            problem = "there is no commit in its _delta_log"
-            raise InputError(f"{self._location} is no Delta table: {problem}")
-        return rows
 
 
 def directory_history(table: Path) -> Iterator[HistoryRow]:

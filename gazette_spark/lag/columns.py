@@ -166,6 +166,7 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
     level_before = (windows.least_head >= 0) & (windows.least_head <= last)
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
+    never_fell = np.all((lags == NO_LAG) | (lags >= np.maximum.accumulate(lags, axis=1)), axis=1)
     status = np.select(
         [
             ~judged_at_all | (current_lag <= thresholds.allowed_lag),
@@ -173,7 +174,7 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
             _rewound(offsets, valid),
             np.any((lags != NO_LAG) & (lags <= thresholds.allowed_lag), axis=1),
             stalled,
-            _never_fell(lags),
+            never_fell,
         ],
         [Status.OK, Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN],
         Status.OK,
@@ -212,13 +213,6 @@ def _rewound(offsets: Integers, valid: Bools) -> Bools:
     rows = np.arange(len(offsets))
     lost: Bools = back.any(axis=1) & (highest_from[rows, at + 1] < offsets[rows, at])
     return lost
-
-
-def _never_fell(lags: Integers) -> Bools:
-    """Return whether no known lag is below one before it."""
-    highest = np.maximum.accumulate(lags, axis=1)
-    rose: Bools = np.all((lags == NO_LAG) | (lags >= highest), axis=1)
-    return rose
 
 
 def _commit(cells: Integers) -> OffsetCommit:

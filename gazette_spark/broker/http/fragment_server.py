@@ -14,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import unquote
 
 from gazette_spark._server.http_server import BODY_CHUNK_BYTES, Exchange, is_connected
-from gazette_spark.broker.faults import Fault, Faults
+from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.faulty_service import corrupt, hold
 from gazette_spark.broker.http.signed_urls import SignatureError, UrlSigner
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
@@ -83,7 +83,18 @@ class FragmentServer:
         with file:
             faults = self._faults.take_path(path) if self._faults is not None else []
             if faults:
-                _send_spoiled(exchange, file, faults)
+                hold(faults, lambda: is_connected(exchange.connection))
+                content = file.read()
+                for fault in faults:
+                    if fault.http_status:
+                        exchange.answer(HTTPStatus(fault.http_status), fault.text)
+                        return
+                    content = content[: len(content) - fault.missing_bytes]
+                    content = corrupt(content) if fault.corrupts else content
+                exchange.begin(HTTPStatus.OK, {"Content-Length": str(len(content))})
+                if exchange.method != "HEAD":
+                    exchange.send(content)
+                exchange.end()
             else:
                 _send(exchange, file, offloaded="." not in path.rpartition("/")[2] or path.endswith(".gzod"))
 
@@ -103,19 +114,4 @@ def _send(exchange: Exchange, file: BinaryIO, *, offloaded: bool) -> None:
         exchange.begin(HTTPStatus.OK, {**headers, "Content-Length": str(size)})
         if has_body:
             exchange.send_file(file, size)
-    exchange.end()
-
-
-def _send_spoiled(exchange: Exchange, file: BinaryIO, faults: list[Fault]) -> None:
-    hold(faults, lambda: is_connected(exchange.connection))
-    content = file.read()
-    for fault in faults:
-        if fault.http_status:
-            exchange.answer(HTTPStatus(fault.http_status), fault.text)
-            return
-        content = content[: len(content) - fault.missing_bytes]
-        content = corrupt(content) if fault.corrupts else content
-    exchange.begin(HTTPStatus.OK, {"Content-Length": str(len(content))})
-    if exchange.method != "HEAD":
-        exchange.send(content)
     exchange.end()

@@ -369,10 +369,17 @@ class AppendQueue:
             if batch.waits_for == 0:
                 self._go_on(batch.journal_queue)  # A back-off is over.
                 continue
-            # The wait for dependencies is over, unless this service itself is at work on all of them: those
-            # have deadlines too, so they end without help. An append that nobody releases is no such work.
+            # The wait for dependencies is over, unless a service is at work on all of them: those have
+            # deadlines too, so they end without help. An append that nobody releases is no such work.
             timeout_s = self.timeout_s or 0.0
-            if all(dependency.done() or _is_under_way(dependency) for dependency in batch.dependencies):
+            if all(
+                dependency.done()
+                or (
+                    isinstance(dependency, BatchOperation)
+                    and (dependency.journal_queue.busy or dependency.journal_queue.queued)
+                )
+                for dependency in batch.dependencies
+            ):
                 self._wake_at(batch, now + timeout_s)
                 continue
             journal_queue = batch.journal_queue
@@ -547,10 +554,3 @@ class AppendQueue:
     def _wake_at(self, batch: AppendBatch, due: float) -> None:
         batch.due = due
         heapq.heappush(self._timers, (due, next(self._sequence), batch))
-
-
-def _is_under_way(operation: OpFuture) -> bool:
-    """Return whether a service is at work on an operation, so that it will end without help."""
-    return isinstance(operation, BatchOperation) and (
-        operation.journal_queue.busy or operation.journal_queue.queued
-    )

@@ -104,8 +104,29 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
         TypeError: the state holds something else than JSON values.
         ValueError: it holds a number that JSON cannot express, or refers to itself.
     """
-    offsets = {journal: source.read_through for journal, source in sorted(checkpoint.sources.items())}
-    documents = (offsets, state, _to_json(checkpoint))
+    sources = sorted(checkpoint.sources.items())
+    offsets = {journal: source.read_through for journal, source in sources}
+    # The checkpoint as Go's encoder writes it: numbers as such, and the names of the fields.
+    whole = {
+        "sources": {
+            journal: {
+                "read_through": source.read_through,
+                "producers": [
+                    {
+                        "id": base64.b64encode(entry.id).decode(),
+                        "state": {"last_ack": entry.state.last_ack, "begin": entry.state.begin},
+                    }
+                    for entry in source.producers
+                ],
+            }
+            for journal, source in sources
+        },
+        "ack_intents": {
+            journal: base64.b64encode(intent).decode()
+            for journal, intent in sorted(checkpoint.ack_intents.items())
+        },
+    }
+    documents = (offsets, state, whole)
     lines = [json.dumps(document, separators=(",", ":"), allow_nan=False) for document in documents]
     content = SEALED + ("\n".join(lines) + "\n").encode()
     return content + seal_line(content)
@@ -156,25 +177,3 @@ def _skip_space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     assert match is not None
     return match.end()
-
-
-def _to_json(checkpoint: pc.Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint as Go's encoder writes it: numbers as such, and the names of the fields."""
-    intents = {
-        journal: base64.b64encode(intent).decode()
-        for journal, intent in sorted(checkpoint.ack_intents.items())
-    }
-    sources = {
-        journal: {
-            "read_through": source.read_through,
-            "producers": [
-                {
-                    "id": base64.b64encode(entry.id).decode(),
-                    "state": {"last_ack": entry.state.last_ack, "begin": entry.state.begin},
-                }
-                for entry in source.producers
-            ],
-        }
-        for journal, source in sorted(checkpoint.sources.items())
-    }
-    return {"sources": sources, "ack_intents": intents}
