@@ -96,7 +96,7 @@ def adopt_recreated(
     entry = state.entry
     if entry is None:
         raise TableRefusedError(
-            target.name, f"app id {app_id!r} has no ledger, so no journal can go on in it"
+            target.name, f"app id {app_id!r} has no ledger in which a journal could continue"
         )
     new, ends = offsets.read_through, entry.read_through
     if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
@@ -106,9 +106,9 @@ def adopt_recreated(
         raise TableRefusedError(target.name, problem)
     if entry.dead_letters is not None:
         problem = (
-            f"rows of app id {app_id!r} go to dead letters, too, and those of a journal that was made again "
-            "would be taken for the old one's, by their offsets. Give the new journal a query and an app id "
-            "of its own"
+            f"app id {app_id!r} also writes dead letters, and by their offsets those of a journal that was "
+            "created again would be mistaken for those of the old journal. Give the new journal a separate "
+            "query and app id"
         )
         raise TableRefusedError(target.name, problem)
     recorded = _fingerprints_of(target.history(spark, None), app_id, target.name, new)
@@ -198,7 +198,7 @@ def fingerprint_at(
             )
         problem = (
             f"journal {journal!r} still has the bytes up to offset {common}, and the table has their rows: "
-            "it was created again over its stored fragments. To go on at offset "
+            "it was created again over its stored fragments. To continue at offset "
             f"{offset} would write rows twice"
         )
         raise TableRefusedError(table, f"{problem}. {way_out}")
@@ -276,7 +276,7 @@ def _same_beginning(
     raise TableRefusedError(
         name,
         f"app id {entry.app_id!r} has a ledger: version {state.entry_version} ends at "
-        f"{JournalOffsets(entry.read_through).to_json()}. Go on from there with DeltaSink.resume(reader)",
+        f"{JournalOffsets(entry.read_through).to_json()}. Continue there with DeltaSink.resume(reader)",
     )
 
 

@@ -93,7 +93,7 @@ class FileCommits:
         self.table = table
         self.spark_location, self.table_id = location, table_id
         if other := misread_by_deltalake(location):
-            problem = f"it is at {location}, in place of which deltalake would read {other}. {OTHER_WAY}"
+            problem = f"it is at {location}, but deltalake would read {other}. {OTHER_WAY}"
             raise TableRefusedError(table, problem)
         self.location = deltalake_location(location)
         self.storage_options = checked_storage_options(storage_options, self.location)
@@ -160,8 +160,8 @@ class FileCommits:
             self._snapshot = None
             problem = (
                 f"Spark reads the table {self.table_id} at {self.spark_location}, and deltalake opens the "
-                f"table {opened_id} at {self.location}. Nothing was committed. If the table was made "
-                f"again, start the query again. {OTHER_WAY}"
+                f"table {opened_id} at {self.location}. Nothing was committed. If the table was "
+                f"created again, start the query again. {OTHER_WAY}"
             )
             raise TableRefusedError(self.table, problem)
         protocol = snapshot.protocol()

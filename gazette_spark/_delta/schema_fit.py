@@ -153,7 +153,7 @@ def _by_lower_name(comparison: _SchemaComparison, path: str, batch: StructType) 
     for column in batch.fields:
         other = fields.setdefault(column.name.lower(), column)
         if other is not column:
-            problem = f"is there twice, as {other.name!r} and {column.name!r}: to Delta these are one name"
+            problem = f"occurs twice, as {other.name!r} and {column.name!r}, which are one name to Delta"
             advice = "rename one of them, or drop it"
             comparison.problems.append(ColumnProblem(path + column.name, problem, advice))
     return fields

@@ -85,7 +85,7 @@ def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: Led
     """
     way_out = (
         "In the output mode complete each batch is the whole table, so rows of others would be deleted. "
-        "Write to a table of its own, or use the output mode update"
+        "Write to a separate table, or use the output mode update"
     )
     if other := next(_entries_of_others(target, spark, app_id, target.history(spark, None)), None):
         raise TableRefusedError(target.name, f"app id {other.app_id!r} writes to it, too. {way_out}")

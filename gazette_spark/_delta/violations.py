@@ -37,7 +37,7 @@ PLACE = "__gazette_letter"
 """Helper columns, in no table: why a row does not fit; journal and offset of a dead letter."""
 
 CHANGED = (
-    "a row that was none of the dead letters does not fit the table: the batch was evaluated twice, with two "
+    "a row that was not a dead letter does not fit the table: the batch was evaluated twice, with two "
     "results. Make the query's expressions deterministic, or persist the batch:"
 )
 """Beginning of the error for a row that fits in the first pass over a batch and not in the second."""

@@ -273,7 +273,7 @@ def _checkpoint_conflict(
 BOUND_ADVICE = (
     "Such sources, and a query's state, can be continued by the query's own checkpoint only, at the batch "
     "after the table's last. Ways out: start the query with that checkpoint; or give the other source a "
-    "query, a sink and an app id of its own; or start with a new checkpoint, DeltaSink.resume(reader) and "
+    "separate query, sink and app id; or start with a new checkpoint, DeltaSink.resume(reader) and "
     "DeltaSink(on_new_checkpoint='restart'): from then on the rows of other sources are at least once, "
     "those of journals still exactly once, and what the old state held and had not emitted is lost"
 )

@@ -74,7 +74,7 @@ class DeltaLog:
                 raise InputError(f"table {self._location} cannot be read: {error}") from error
             if not rows:
                 problem = "there is no commit in its _delta_log"
-                raise InputError(f"{self._location} is no Delta table: {problem}")
+                raise InputError(f"{self._location} is not a Delta table: {problem}")
             return rows
         with named_errors(self._location):
             # Dropped while it is updated: after a failure half-way it is opened again at the next poll.

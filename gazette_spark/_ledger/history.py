@@ -314,6 +314,6 @@ def _restored_to_a_time(row: HistoryRow, app_id: str, table: str) -> RestoredErr
         app_id,
         f"version {row.version} restored the table to a point in time ({moment}), and neither the log nor "
         "the files of earlier versions say which version that was",
-        "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version: it changes "
-        "no row and says it",
+        "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version, which "
+        "changes no row and records the version",
     )

@@ -77,7 +77,9 @@ def parse_planned_ms(text: str, path: str) -> int:
     match about:
         case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
             return planned_ms
-    raise QueryCheckpointError(path, "its second line names no batchTimestampMs: when the batch was planned")
+    raise QueryCheckpointError(
+        path, "its second line lacks batchTimestampMs, the time when the batch was planned"
+    )
 
 
 def _parse_source(line: str, path: str) -> SourcePosition:

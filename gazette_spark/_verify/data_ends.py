@@ -173,9 +173,7 @@ def data_ends(
     ends = []
     for journal, rows, offset, reached in table.last_rows():
         if journal is None or offset is None:
-            raise InputError(
-                f"{table!r}: {rows} rows have no journal, or no offset: where they end is unknown"
-            )
+            raise InputError(f"{table!r}: {rows} rows have no journal or no offset, so their end is unknown")
         # An end before the last row belongs to another row: the last one was written without the column.
         end = reached if reached is not None and reached > offset else None
         if end is None and client is not None:

@@ -35,7 +35,7 @@ FOREIGN = -2
 
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
-RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
+RECREATED = "the journal was created again, and its rows cannot be told from those of the old journal"
 GONE = "the journal no longer has these bytes"
 ADOPTED = "rows from before the ledger was adopted"
 

@@ -249,9 +249,8 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
                 low = max([covered.spans[-1].begin, *(end for _, end in covered.gaps[-1:])])
                 around += [covered] if low <= gap.begin and gap.end <= covered.end else []
         if not around:
-            problem = (
-                f"its entry names the gap [{gap.begin}, {gap.end}), not in its bytes or not past another"
-            )
+            named = f"its entry names the gap [{gap.begin}, {gap.end})"
+            problem = f"{named}, which is outside its bytes or overlaps another gap"
             return Difference(problem, version, gap.journal, gap.begin)
         for covered in around:
             covered.gaps.append((gap.begin, gap.end))

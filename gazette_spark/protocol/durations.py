@@ -50,7 +50,7 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
         total += int(whole or "0") * unit + int(decimals or "0") * unit // 10 ** len(decimals)
         at = part.end()
     if not number or (at < len(number) and number != "0"):
-        raise ProtocolError(where, f"{text[:100]!r} is no duration; examples are '90s' and '1h30m'")
+        raise ProtocolError(where, f"{text[:100]!r} is not a duration such as '90s' or '1h30m'")
     if text.startswith("-"):
         total = -total
     if not -(1 << 63) <= total < 1 << 63:

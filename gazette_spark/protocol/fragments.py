@@ -64,7 +64,7 @@ class Fragment:
     def __post_init__(self) -> None:
         validate_journal_name(self.journal, allow_meta=True, where="Fragment.Journal")
         if not 0 <= self.begin <= self.end < 1 << 63:
-            raise ProtocolError("Fragment", f"[{self.begin}, {self.end}) is no span of a journal")
+            raise ProtocolError("Fragment", f"[{self.begin}, {self.end}) is not a span of a journal")
         if len(self.sum) != 20:
             raise ProtocolError("Fragment.Sum", f"must have 20 bytes, got {len(self.sum)}")
         validate_codec(self.codec, "Fragment.CompressionCodec")

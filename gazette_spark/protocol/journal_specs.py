@@ -179,7 +179,7 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
 def validate_codec(codec: int, where: str = "CompressionCodec") -> None:
     """Raise ProtocolError unless ``codec`` is the number of a codec; INVALID is not a codec."""
     if codec == pb.INVALID or codec not in pb.CompressionCodec.values():
-        raise ProtocolError(where, f"{codec} is no codec")
+        raise ProtocolError(where, f"{codec} is not the number of a codec")
 
 
 def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
@@ -191,8 +191,8 @@ def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ProtocolError(where, f"{url!r} is no URL: {error}") from None
-    problem = "is no URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
+        raise ProtocolError(where, f"{url!r} is not a URL: {error}") from None
+    problem = "is not a URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
     if problem:
         raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
     return parts

@@ -74,7 +74,7 @@ def validate_endpoint(endpoint: str, where: str = "Endpoint") -> None:
         parts = urlsplit(endpoint)
         _ = parts.port
     except ValueError as error:
-        raise ProtocolError(where, f"{endpoint!r} is no URL: {error}") from None
+        raise ProtocolError(where, f"{endpoint!r} is not a URL: {error}") from None
     if not parts.scheme or not parts.netloc:
         raise ProtocolError(where, f"must be an absolute URL with a host, got {endpoint!r}")
 

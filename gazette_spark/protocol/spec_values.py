@@ -67,7 +67,7 @@ def read_text(value: object, where: str) -> str:
     if not isinstance(value, str | None):
         raise ProtocolError(where, f"must be text, got {shown(value)}")
     if value and not value.isascii() and re.search("[\ud800-\udfff]", value):
-        raise ProtocolError(where, f"{shown(value)} is no text in UTF-8")
+        raise ProtocolError(where, f"{shown(value)} is not text in UTF-8")
     return value or ""
 
 

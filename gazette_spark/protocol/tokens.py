@@ -189,7 +189,7 @@ class KeySet:
             except JsonError:
                 raise TokenError("token is malformed") from None
             if not isinstance(payload, dict):
-                raise TokenError("token is malformed: its claims are no object")
+                raise TokenError("token is malformed: its claims are not a JSON object")
             return payload
         raise TokenError("token signature is invalid: no configured key verifies it")
 

@@ -234,9 +234,9 @@ def test_unknown_codec(codec: str) -> None:
         ("file:///x", "does not end in '/'"),
         ("ftp://host/", "unknown scheme 'ftp'"),
         ("/abs/", "is not absolute"),
-        ("s3://bucket/%zz/", "is no URL"),
-        ("s3://buc\tket/", "is no URL"),
-        ("s3://bucket:port/", "is no URL"),
+        ("s3://bucket/%zz/", "is not a URL"),
+        ("s3://buc\tket/", "is not a URL"),
+        ("s3://bucket:port/", "is not a URL"),
     ],
 )
 def test_store_rules(url: str, problem: str) -> None:
