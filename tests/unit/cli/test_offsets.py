@@ -97,7 +97,7 @@ def test_what_was_skipped_is_shown(table: Path) -> None:
         pytest.param(
             ["--app-id", "nobody"], "no ledger entry of app id 'nobody' in its 5 commits", id="other"
         ),
-        pytest.param([], "no Delta table", id="not a table"),
+        pytest.param([], "not a Delta table", id="not a table"),
     ],
 )
 def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str], problem: str) -> None:

@@ -107,7 +107,7 @@ def test_rows_of_state_are_continued_by_the_next_batch_only(wanted: Batch, kind:
     assert isinstance(error, kind)
     assert "the query's state: the table ends at batch 2 of query query-1" in str(error)
     assert "on_new_checkpoint='restart'" in str(error)
-    assert "app id of its own" in str(error)
+    assert "separate query, sink and app id" in str(error)
 
 
 def test_a_new_checkpoint_of_a_query_with_state_may_be_accepted() -> None:

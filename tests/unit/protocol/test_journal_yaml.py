@@ -159,7 +159,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
         pytest.param(
             "{name: a/bc, fragment: {refresh_interval: 60}}",
             ".fragment.refresh_interval",
-            "no duration",
+            "not a duration",
             id="unit",
         ),
         pytest.param("{name: a/bc, replication: [1]}", ".replication", "must be text", id="number not text"),
@@ -169,7 +169,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
             "text",
             id="name of a child",
         ),
-        pytest.param('name: "\\ud800"', ".name", "no text in UTF-8", id="half a character"),
+        pytest.param('name: "\\ud800"', ".name", "not text in UTF-8", id="half a character"),
         pytest.param("&top\nname: a/\nchildren: [*top]", None, "alias of a node above", id="its own child"),
         pytest.param("name: &top [*top]", None, "alias of a node above", id="its own value"),
         pytest.param("{name: a/, children: [" * 2_000, None, "levels deep", id="deep mappings"),
