@@ -33,13 +33,16 @@ $(PYTHON):
 # PySpark finds pyspark_gazette by listing the directories of sys.path, so this one must be among them.
 INSTALL := $(PYTHON) -m pip install --quiet --config-settings editable_mode=compat -e
 
+# What an installation is made from, beside Python's files: the library is built with it, where Rust is installed.
+BUILT_FROM := pyproject.toml setup.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
+
 # The command without the developers' tools, for `make demo`.
-$(VENV)/.installed-run: pyproject.toml | $(PYTHON)
+$(VENV)/.installed-run: $(BUILT_FROM) | $(PYTHON)
 	$(INSTALL) '.[spark]'
 	@touch $@
 
 # Everything; it counts as an installation of the command, too.
-$(VENV)/.installed-dev: pyproject.toml | $(PYTHON)
+$(VENV)/.installed-dev: $(BUILT_FROM) | $(PYTHON)
 	$(INSTALL) '.[spark,dev]'
 	@touch $(VENV)/.installed-run $@
 
@@ -91,6 +94,12 @@ style: install ## Style alone: a second
 .PHONY: lint
 lint: style ## Style and types, of the tests too
 	$(BIN)/mypy
+
+.PHONY: native
+native: ## Format, lints and tests of the native decoder; nothing without Rust
+	@if ! cargo --version >/dev/null 2>&1; then echo "cargo does not run here: the native decoder is not checked"; exit 0; fi; \
+	cd native && cargo fmt --check && cargo clippy --quiet --offline --locked --all-targets -- -D warnings && \
+	cargo test --quiet --offline --locked
 
 # Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
@@ -196,4 +205,5 @@ bench-consumer: install jvm broker-binaries ## Measure the consumer's hosts besi
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
+	rm -rf native/target gazette_spark/_formats/libgazette_json.so
 	rm -rf $(VENV) .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

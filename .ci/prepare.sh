@@ -13,7 +13,7 @@ trap 'kill $broker $environments 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 $make install && $make jvm && $make browser || exit 1
-{ $make wheel-env && $make oldest-spark-env && $make class-archive; } >"$logs/environments" 2>&1 &
+{ $make native && $make wheel-env && $make oldest-spark-env && $make class-archive; } >"$logs/environments" 2>&1 &
 environments=$!
 
 $make check

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "gazette_spark", "pyspark_gazette")
+BUILT_FROM = (
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+    "native",
+    "gazette_spark",
+    "pyspark_gazette",
+)
 """Files of the repository that the wheel is built from."""
 
 BUILD_TIMEOUT_S = 120
 
 
-def build_wheel(directory: Path) -> Path:
+def build_wheel(directory: Path, **variables: str) -> Path:
     """Build the wheel below ``directory``, without asking a registry, and return its path.
+
+    It is built with these environment variables set.
 
     Raises:
         subprocess.CalledProcessError: the build failed.
@@ -27,6 +38,11 @@ def build_wheel(directory: Path) -> Path:
         (source / name).symlink_to(ROOT / name)
     out = directory / "wheel"
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "-w", str(out), str(source)], check=True, timeout=BUILD_TIMEOUT_S)
+    subprocess.run(
+        [*command, "-w", str(out), str(source)],
+        env=os.environ | variables,
+        check=True,
+        timeout=BUILD_TIMEOUT_S,
+    )
     (found,) = out.glob("*.whl")
     return found

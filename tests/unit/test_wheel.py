@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import re
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.rig.native import cargo_runs
 from tests.rig.wheel import ROOT, build_wheel
 from tests.unit.test_imports import PACKAGE, imported_modules, sources
 
+LIBRARY = "gazette_spark/_formats/libgazette_json.so"
 DATA = {"gazette_spark/py.typed", "gazette_spark/lag/page.html"}
 """Files beside Python's that the package reads at run time."""
 
 
+def contents(wheel: Path) -> set[str]:
+    """Return the paths of all files in a wheel, without its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The paths of all files in the wheel, without its metadata."""
-    with zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel"))) as wheel:
-        return {name for name in wheel.namelist() if ".dist-info/" not in name}
+    """What is in a wheel for any platform."""
+    wheel = build_wheel(tmp_path_factory.mktemp("wheel"), GAZETTE_SPARK_NATIVE="0")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    return contents(wheel)
 
 
 def test_the_wheel_holds_every_module(names: set[str]) -> None:
@@ -27,6 +38,23 @@ def test_the_wheel_holds_every_module(names: set[str]) -> None:
     modules = {str(path.relative_to(ROOT)) for root in packages for path in root.rglob("*.py")}
     stubs = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
     assert names == modules | stubs | DATA
+
+
+@pytest.mark.skipif(not cargo_runs(), reason="without Rust there is no such wheel")
+def test_a_wheel_of_a_platform_holds_the_library_too(names: set[str], tmp_path: Path) -> None:
+    """One file for all Pythons: its name has the platform and no version of Python."""
+    wheel = build_wheel(tmp_path)
+    assert re.search(r"-py3-none-(?!any)\w+\.whl$", wheel.name)
+    assert contents(wheel) == names | {LIBRARY}
+
+
+def test_without_rust_the_wheel_is_for_any_platform(names: set[str], tmp_path: Path) -> None:
+    """A cargo that fails is no failure of the installation."""
+    (tmp_path / "cargo").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "cargo").chmod(0o755)
+    wheel = build_wheel(tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert contents(wheel) == names
 
 
 def test_the_package_does_without_the_test_rig() -> None:

@@ -1,0 +1,178 @@
+"""The native decoder: JSON records to columns by a small library in Rust, where that was built.
+
+The library (``native/`` in the repository) reads a block in one pass, straight into Arrow's memory. It takes
+the common forms of values only. A record that has anything else is a *suspect*: its row is null, and the
+reference parser reads it again. Types that the library does not have, and timestamps by a pattern, leave the
+whole query to the parsers in Python.
+
+It is loaded by ``ctypes``: one file serves every version of Python, and other threads run during a call.
+``GAZETTE_SPARK_NATIVE=0`` in the environment of a process keeps it from being loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark._formats.arrays import Positions
+from gazette_spark._formats.framing import Block
+from gazette_spark._formats.timestamps import UTC
+from gazette_spark._formats.values import JsonDialect, is_variant
+
+LIBRARY = Path(__file__).with_name("libgazette_json.so")
+"""Where the build puts the library, by one name on all platforms."""
+
+SWITCH = "GAZETTE_SPARK_NATIVE"
+"""The environment variable that switches the decoder off."""
+
+ABI_VERSION = 1
+"""Version of the library's interface, the same as in ``native/src/ffi.rs``."""
+
+_STRICT, _LOCAL_IS_UTC = 1, 2
+_ARROW_ARRAY_WORDS = 10
+"""Size of Arrow's ``struct ArrowArray``, in 64-bit words."""
+
+_CODES = {
+    pa.bool_(): b"b",
+    pa.int8(): b"1",
+    pa.int16(): b"2",
+    pa.int32(): b"4",
+    pa.int64(): b"8",
+    pa.float32(): b"f",
+    pa.float64(): b"d",
+    pa.string(): b"s",
+    pa.date32(): b"D",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The library, or the reason why it is not used."""
+
+    functions: ctypes.CDLL | None
+    version: str = ""
+    absence: str = ""
+
+
+@functools.cache
+def library() -> Library:
+    """Load the library, once in a process. Never raises: without it everything works, only slower."""
+    if os.environ.get(SWITCH) == "0":
+        return Library(None, absence=f"switched off by {SWITCH}=0")
+    if not LIBRARY.is_file():
+        # Not built, or the package is imported from a zip file, in which nothing can be loaded.
+        return Library(None, absence="not built")
+    try:
+        functions = ctypes.CDLL(str(LIBRARY))
+        version = functions.gazette_json_abi_version()
+        if version != ABI_VERSION:
+            absence = f"{LIBRARY} has interface {version}, and this package needs {ABI_VERSION}"
+            return Library(None, absence=absence)
+        functions.gazette_json_version.restype = ctypes.c_char_p
+        functions.gazette_json_decoder_new.restype = ctypes.c_void_p
+        functions.gazette_json_decoder_new.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+        functions.gazette_json_decoder_free.restype = None
+        functions.gazette_json_decoder_free.argtypes = [ctypes.c_void_p]
+        functions.gazette_json_decode.restype = ctypes.c_int64
+        functions.gazette_json_decode.argtypes = [
+            ctypes.c_void_p,  # decoder
+            ctypes.c_char_p,  # data
+            ctypes.c_size_t,
+            ctypes.c_void_p,  # starts
+            ctypes.c_void_p,  # ends
+            ctypes.c_size_t,
+            ctypes.c_void_p,  # array
+            ctypes.c_void_p,  # suspects
+        ]
+        return Library(functions, version=functions.gazette_json_version().decode())
+    except (OSError, AttributeError) as error:
+        # Of another platform, damaged, or not this library.
+        return Library(None, absence=f"{LIBRARY} cannot be loaded: {error}")
+
+
+class NativeDecoder:
+    """Decodes blocks by one schema. For one thread."""
+
+    def __init__(self, functions: ctypes.CDLL, decoder: int, schema: pa.Schema) -> None:
+        """Use :meth:`of`."""
+        self._decode = functions.gazette_json_decode
+        self._decoder = decoder
+        self._schema = schema
+        weakref.finalize(self, functions.gazette_json_decoder_free, decoder)
+
+    @classmethod
+    def of(
+        cls, fields: Sequence[pa.Field], *, extra_fields: bool, dialect: JsonDialect
+    ) -> NativeDecoder | None:
+        """Return a decoder; None without the library, or if it does not support a type or the dialect.
+
+        Without ``extra_fields`` a record with a field that the schema has not is a suspect.
+        """
+        functions = library().functions
+        code = _struct_code(fields, dialect)
+        if functions is None or code is None:
+            return None
+        flags = (0 if extra_fields else _STRICT) | (_LOCAL_IS_UTC if dialect.time_zone == UTC else 0)
+        decoder = functions.gazette_json_decoder_new(code, len(code), flags)
+        return cls(functions, decoder, pa.schema(fields)) if decoder else None
+
+    def decode(self, block: Block) -> tuple[list[pa.Array], Positions] | None:
+        """Return the columns of a block and the indices of its suspects, whose rows are null.
+
+        None: the library refuses the block, as one of 2 GiB.
+        """
+        count = len(block)
+        starts = np.ascontiguousarray(block.starts, np.int64)
+        ends = np.ascontiguousarray(block.ends, np.int64)
+        suspects = np.empty(count, np.int64)
+        array = (ctypes.c_int64 * _ARROW_ARRAY_WORDS)()
+        suspect_count = self._decode(
+            self._decoder,
+            block.data,
+            len(block.data),
+            starts.ctypes.data,
+            ends.ctypes.data,
+            count,
+            ctypes.addressof(array),
+            suspects.ctypes.data,
+        )
+        if suspect_count < 0:
+            return None
+        batch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
+        return batch.columns, suspects[:suspect_count]
+
+
+def _struct_code(fields: Sequence[pa.Field], dialect: JsonDialect) -> bytes | None:
+    """Return the code of a struct, as ``native/src/schema.rs`` describes it; None if it has none."""
+    code = [b"{", struct.pack("<I", len(fields))]
+    for field in fields:
+        inner = _code(field.type, dialect)
+        if inner is None:
+            return None
+        name = field.name.encode()
+        code += [struct.pack("<I", len(name)), name, inner]
+    return b"".join(code)
+
+
+def _code(kind: pa.DataType, dialect: JsonDialect) -> bytes | None:
+    if pa.types.is_struct(kind) and not is_variant(kind):
+        return _struct_code(list(kind), dialect)
+    if pa.types.is_list(kind):
+        inner = _code(kind.value_type, dialect)
+        return None if inner is None else b"[" + inner
+    if pa.types.is_decimal128(kind):
+        return b"c" + bytes([kind.precision, kind.scale]) if kind.scale >= 0 else None
+    if pa.types.is_temporal(kind) and dialect.usual_zone(kind) is None:
+        return None  # By a pattern.
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return b"t" if kind.tz else b"n"
+    return _CODES.get(kind)

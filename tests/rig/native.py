@@ -1,0 +1,42 @@
+"""The native decoder in tests: whether it is there, and processes with and without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+
+from gazette_spark._formats import native
+
+
+@cache
+def cargo_runs() -> bool:
+    """Tell whether Rust is installed."""
+    try:
+        return subprocess.run(["cargo", "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def require_library() -> None:
+    """Skip a test where the library was not built; on CI it must have been, if Rust is installed."""
+    native.library.cache_clear()
+    absence = native.library().absence
+    if absence and os.environ.get("CI") == "true" and cargo_runs():
+        pytest.fail(f"the native decoder is not there: {absence}")
+    if absence:
+        pytest.skip(f"the native decoder is not there: {absence}. `make install` builds it")
+
+
+@contextmanager
+def without_library() -> Iterator[None]:
+    """Switch the native decoder off."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(native.SWITCH, "0")
+        native.library.cache_clear()
+        yield
+    native.library.cache_clear()
