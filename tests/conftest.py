@@ -17,6 +17,7 @@ import pytest
 from tests.rig import examples
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.class_archive import find_archive
+from tests.rig.native import require_library, without_library
 from tests.rig.worker_python import write_worker_python
 
 if TYPE_CHECKING:
@@ -99,6 +100,17 @@ def deployed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy
 def embedded_broker(gazette_broker: EmbeddedBroker) -> BrokerHandle:
     """The embedded broker, started once, with what tests of all brokers use."""
     return BrokerHandle(gazette_broker.endpoint, gazette_broker.root)
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def json_decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the tests of a module read JSON with the native decoder, and without."""
+    if request.param == "native":
+        require_library()
+        yield
+    else:
+        with without_library():
+            yield
 
 
 @pytest.fixture(params=BROKERS)

@@ -7,7 +7,8 @@
 ``csv`` ``raw``
 ``encode``            values of a DataFrame to the bytes of appends
 ``rows``              what all formats share: modes, malformed records, metadata columns
-``json``              JSON by Arrow's parser, and when it is not trusted
+``json``              JSON by the fastest parser that can be trusted with a block
+``native``            JSON by a library in Rust, where it was built
 ``json_reference``    JSON of any kind, by what ``json_tokens`` finds
 ``json_infer``        the schema of JSON records
 ``csv_parser``        CSV

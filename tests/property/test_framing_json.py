@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect
 from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
 from tests.rig.examples import examples
+
+pytestmark = pytest.mark.usefixtures("json_decoder")
 
 SCHEMA = pa.schema(
     [

@@ -68,6 +68,7 @@ TYPES = SCALARS | NESTED
 ROW_FORMS = ("json", "rescued", "csv", "csv_patterns", "proto2", "proto3")
 OTHER_FORMS = ("raw", "inference", "messages")
 FORMS = (*ROW_FORMS, *OTHER_FORMS)
+"""Forms of one record; that of ``decoded`` is lines, and its type is one of :data:`DECODINGS`."""
 PROTOBUF = ("proto2", "proto3")
 FRAMINGS = {"csv": "csv", "csv_patterns": "csv", "proto2": "fixed", "proto3": "fixed"}
 """Framing of each form, of the others lines."""
@@ -151,6 +152,8 @@ def problem(case: Case) -> str:
                 _inference(case)
             case "messages":
                 _messages(case)
+            case "decoded":
+                _decoded(case)
             case "kill":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case _:
@@ -314,6 +317,86 @@ def _messages(case: Case) -> None:
         place.get(case.record)
     with suppress(MessageError):
         place.set(case.record, NIL_UUID)
+
+
+_EVENT = pa.struct(
+    [
+        ("a", pa.int64()),
+        ("st", pa.string()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("lo", pa.list_(pa.struct([("q", pa.int32()), ("z", pa.list_(pa.string()))]))),
+    ]
+)
+DECODED = pa.schema(
+    [
+        ("i8", pa.int64()),
+        ("i4", pa.int32()),
+        ("i2", pa.int16()),
+        ("i1", pa.int8()),
+        ("d", pa.float64()),
+        ("f", pa.float32()),
+        ("b", pa.bool_()),
+        ("s", pa.string()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.timestamp("us")),
+        ("dt", pa.date32()),
+        ("dec", pa.decimal128(18, 2)),
+        ("big", pa.decimal128(38, 0)),
+        ("o", _EVENT),
+        ("l", pa.list_(pa.int64())),
+    ]
+)
+"""Every type of the native decoder."""
+DECODINGS = ("plain", "few", "rescued", "zone", "strict")
+"""Ways to decode the same records."""
+
+
+def _decoded(case: Case) -> None:
+    """Compare the native decoder's rows of some lines with the reference parser's."""
+    import numpy as np
+
+    from gazette_spark._formats.json_reference import JsonReferenceParser
+    from gazette_spark._formats.native import NativeDecoder
+    from gazette_spark._formats.values import JsonDialect
+
+    schema, dialect, rescue = DECODED, JsonDialect(), case.type == "rescued"
+    if case.type == "few":
+        schema = pa.schema([schema.field(name) for name in ("o", "s", "i8")])
+    elif case.type == "zone":
+        dialect = JsonDialect("Europe/Paris")
+    elif case.type == "strict":
+        dialect = JsonDialect(allow_single_quotes=False, allow_non_numeric_numbers=False)
+    decoder = NativeDecoder.of(list(schema), extra_fields=not rescue, dialect=dialect)
+    if case.type == "mistaken":
+        dialect = JsonDialect("Europe/Paris")  # For a test of this comparison.
+    assert decoder is not None, "the native decoder is not there"
+    for block in _blocks("json", case.record.split(b"\n")):
+        decoded = decoder.decode(block)
+        assert decoded is not None, "the block was refused"
+        columns, suspects = decoded
+        expected = JsonReferenceParser(list(schema), rescue=rescue, dialect=dialect).columns(block)
+        accepted = np.setdiff1d(np.arange(len(block)), suspects)
+        malformed = (expected.problems.keys() | expected.rescued.keys()) - set(suspects.tolist())
+        assert not malformed, f"accepted: {[block.record(at) for at in malformed]}"
+        for field, column in zip(schema, columns, strict=True):
+            column.validate(full=True)
+            assert column.type == field.type
+            assert column.take(pa.array(suspects)).null_count == len(suspects), "a suspect left something"
+            rows, expected_rows = (
+                whole.take(pa.array(accepted)) for whole in (column, expected.values[field.name])
+            )
+            if _text(rows) != _text(expected_rows):
+                for at in range(len(accepted)):
+                    record, pair = (
+                        block.record(accepted[at]),
+                        (_text(rows[at : at + 1]), _text(expected_rows[at : at + 1])),
+                    )
+                    assert pair[0] == pair[1], f"{field.name} of {record!r}: {pair}"
+
+
+def _text(column: pa.Array) -> str:
+    """Return all values of a column as text: -0.0 is equal to 0.0, and NaN to nothing."""
+    return str(column.to_string(window=1 << 20, container_window=1 << 20))
 
 
 _F = descriptor_pb2.FieldDescriptorProto

@@ -35,6 +35,8 @@ from tests.oracles.json_questions import (
 )
 from tests.oracles.spark_answers import GoldenFile, load, rows_of, type_text
 
+pytestmark = pytest.mark.usefixtures("json_decoder")
+
 
 @pytest.fixture(scope="module")
 def golden() -> GoldenFile:
