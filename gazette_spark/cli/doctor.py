@@ -62,7 +62,7 @@ Check = Callable[[], Iterator[Finding]]
 @click.option("--store", "stores", multiple=True, metavar="URL", help="Fragment store to try. Repeatable.")
 @format_option
 def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
-    """Check Python, Java, Spark, Delta, the broker, clock, TLS, token and stores.
+    """Check Python, Java, Spark, Delta, the native decoder, the broker, clock, TLS, token and stores.
 
     Each line is OK or a problem with its mend. Exit code 1 reports a problem.
     """
@@ -85,6 +85,7 @@ def checks(connect: Connect, stores: Sequence[str]) -> Iterator[tuple[str, Check
     yield "Python", lambda: check_python(sys.version_info[:3], sys.executable, os.environ)
     yield "Java", lambda: check_java(os.environ)
     yield "Spark", check_spark
+    yield "native decoder", check_native
     yield "token", lambda: check_token(connect.variables(), time.time())
     yield "broker", lambda: check_broker(connect, stores)
 
@@ -164,6 +165,18 @@ def check_spark() -> Iterator[Finding]:
         yield Finding("delta", "problem", text, f"{install}, which takes releases that belong together")
         return
     yield Finding("delta", "ok", delta)
+
+
+def check_native() -> Iterator[Finding]:
+    """Check whether the native JSON decoder is there. All works without it, so its absence is no problem."""
+    from gazette_spark._formats.native import library
+
+    loaded = library()
+    if loaded.functions is not None:
+        yield Finding("native", "ok", f"JSON decoder {loaded.version} is loaded")
+    else:
+        text = f"JSON decoder: {loaded.absence}. JSON is read all the same, at a fourth of the speed"
+        yield Finding("native", "skipped", text)
 
 
 def _version(package: str) -> str | None:

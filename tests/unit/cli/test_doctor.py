@@ -14,6 +14,7 @@ from gazette_spark.cli.doctor import (
     Finding,
     check_clock,
     check_java,
+    check_native,
     check_python,
     check_spark,
     check_token,
@@ -22,6 +23,7 @@ from gazette_spark.cli.doctor import (
 from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from tests.rig.native import require_library, without_library
 
 NOW_S = 1_800_000_000
 KEY = "k" * 32
@@ -51,6 +53,16 @@ def test_python_and_that_of_workers() -> None:
     assert (ours.state, workers.state) == ("ok", "problem")
     assert f"export PYSPARK_PYTHON={sys.executable}" in workers.mend
     assert only(check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": sys.executable})).state == "ok"
+
+
+def test_the_native_decoder() -> None:
+    """Its version, or why it is not there and what that means, which is no problem."""
+    with without_library():
+        absent = only(check_native())
+    assert absent.state == "skipped"
+    assert "switched off by GAZETTE_SPARK_NATIVE=0. JSON is read all the same" in absent.text
+    require_library()
+    assert (only(check_native()).state, only(check_native()).text) == ("ok", "JSON decoder 0.1.0 is loaded")
 
 
 @pytest.mark.parametrize(
