@@ -92,7 +92,7 @@ class Gazette:
         """Stream into a table by :class:`DeltaSink`."""
         checkpoint = str(folder / "checkpoint")
         sink = DeltaSink("benchmark", path=str(folder / "table"), checkpoint=checkpoint)
-        _await(sink.start(frame, availableNow=True))
+        _await(sink.start(frame, lane="spark", availableNow=True))
 
 
 class DirectLane(Gazette):

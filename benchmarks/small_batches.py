@@ -103,7 +103,8 @@ def run(spark: SparkSession, endpoint: str, setting: Setting, folder: Path, reco
     )
     checkpoint = str(folder / "checkpoint")
     with measured() as usage:
-        query = sink.start(frame(spark, endpoint, setting), checkpoint=checkpoint, availableNow=True)
+        rows = frame(spark, endpoint, setting)
+        query = sink.start(rows, checkpoint=checkpoint, lane="spark", availableNow=True)
         if not query.awaitTermination(TIMEOUT_S):
             raise SystemExit("the query did not end in time")
     progress = [each for each in query.recentProgress if each["numInputRows"]]

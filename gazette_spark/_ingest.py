@@ -2,51 +2,31 @@
 
 For pipelines without a transformation. Only the names of files go through the JVM, and the driver commits
 them with the ledger entry in one Delta commit. The ledger is that of :class:`~gazette_spark.sink.DeltaSink`:
-both lanes decide, verify and fail in the same way. A table may change lanes
-between two batches; each fences the other.
+both lanes decide, verify and fail in the same way. A table may change lanes between two batches; each fences
+the other.
+
+``DeltaSink.start`` takes this lane by itself where it can. What is here is for object stores, for Spark
+Connect, for batches, and for whoever wants an error in place of the other lane.
 
 A table that needs more from its writers than files of plain rows is refused at the start, with the reason.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DateType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from gazette_spark._backfill import Backfilled, backfill
-from gazette_spark._data_files.target import (
-    DEFAULT_FILE_BYTES,
-    DEFAULT_INDEXED_LEAVES,
-    FILES_SCHEMA,
-    FileTarget,
-)
-from gazette_spark._delta.file_commits import OTHER_WAY, FileCommits
-from gazette_spark._delta.preflight import check_delta
-from gazette_spark._delta.schema_fit import Unfit, bare, fit
+from gazette_spark._data_files.target import FILES_SCHEMA
+from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.session import session_or_active
 from gazette_spark._options.table import TARGET_OPTION
-from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.sink import DeltaSink
-
-PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
-"""Types of partition columns: each value has exactly one text, so equal values share a partition."""
-
-INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
 
 
 def ingest(
@@ -95,7 +75,7 @@ def load_files(
     """
     session = session_or_active(spark)
     schema = reader.load().schema
-    files, target = _prepare(session, sink, schema, storage_options or {})
+    files, target = sink.prepare_files(session, schema, storage_options or {})
     return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), files
 
 
@@ -126,7 +106,7 @@ def ingest_batch(
     session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
     read = (reader if schema is None else reader.schema(schema)).load().schema
-    files, target = _prepare(session, sink, read, storage_options or {})
+    files, target = sink.prepare_files(session, read, storage_options or {})
     return backfill(
         sink.with_files(files),
         {**options, TARGET_OPTION: target.to_json()},
@@ -134,47 +114,3 @@ def ingest_batch(
         bytes_per_commit=bytes_per_commit,
         spark=session,
     )
-
-
-def _prepare(
-    spark: SparkSession, sink: DeltaSink, schema: StructType, storage_options: Mapping[str, str]
-) -> tuple[FileCommits, FileTarget]:
-    """Create the table if it does not exist, compare its columns, and return where tasks write."""
-    check_delta(spark)
-    sink.check_files_only()
-    table = sink.table
-    detail = sink.make_table(spark, schema)
-    table_schema = table.schema(spark)
-    fitted = fit(table.name, schema, table_schema, add=False)
-    if isinstance(fitted, Unfit):
-        raise SchemaMismatchError(table.name, sink.app_id, 0, fitted.problems)
-    written = fitted.schema
-    for source_field, table_field in zip(schema.fields, written.fields, strict=True):
-        source_type, table_type = source_field.dataType, table_field.dataType
-        is_nested = isinstance(bare(table_type), StructType) or "<" in table_type.simpleString()
-        if is_nested and bare(source_type) != bare(table_type):
-            problem = (
-                f"column {source_field.name} is {table_type.simpleString()} in the table and "
-                f"{source_type.simpleString()} in the query, and ingest() does not convert nested columns"
-            )
-            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
-    kinds = {column.name: column.dataType for column in table_schema.fields}
-    for name in detail.partition_by:
-        if not isinstance(kinds[name], PARTITION_TYPES):
-            problem = f"it is partitioned by {name} {kinds[name].simpleString()}, which ingest() does not do"
-            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
-    files = FileCommits(table.name, detail.location, detail.table_id, storage_options)
-    files.open(table.current_location(spark))
-    indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
-    target = FileTarget(
-        table.name,
-        files.location,
-        json.dumps(schema.jsonValue()),
-        json.dumps(written.jsonValue()),
-        partition_by=detail.partition_by,
-        not_null=tuple(column.name for column in table_schema.fields if not column.nullable),
-        file_bytes=sink.target_file_bytes or DEFAULT_FILE_BYTES,
-        indexed_leaves=int(indexed),
-        storage_options=files.storage_options,
-    )
-    return files, target

@@ -26,7 +26,7 @@ from gazette_spark.locations import deltalake_location, is_same, misread_by_delt
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Snapshot
 
-OTHER_WAY = "Start the query with DeltaSink.start, whose rows Spark writes"
+OTHER_WAY = "Start the query with DeltaSink.start(..., lane='spark'), whose rows Spark writes"
 
 REFUSED_COLUMNS = {
     "CURRENT_DEFAULT": "has a default",
@@ -167,7 +167,9 @@ class FileCommits:
         protocol = snapshot.protocol()
         features = writer_features(protocol.min_writer_version, protocol.writer_features or ())
         if reason := refusal(features, metadata.configuration, json.loads(columns)):
-            raise TableRefusedError(self.table, f"{reason}, which ingest() does not honour. {OTHER_WAY}")
+            raise TableRefusedError(
+                self.table, f"{reason}, which the direct lane does not honour. {OTHER_WAY}"
+            )
         now = json.dumps([columns, metadata.partition_columns])
         if self._columns not in (None, now):
             problem = "its columns have changed since the query started. Start the query again"

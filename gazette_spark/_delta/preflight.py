@@ -181,11 +181,28 @@ def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
     with suppress(*jvm_errors(df.sparkSession)):
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()
         for leaf in map(leaves.apply, range(leaves.size())):
-            if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "gazette":
-                options: Any = leaf.extraOptions()
-                yield parse_options(
-                    {str(name): str(options.get(name)) for name in options.keySet()}, "stream"
-                )
+            if (options := _stream_options(leaf)) is not None:
+                yield parse_options(options, "stream")
+
+
+def bare_stream(df: DataFrame) -> dict[str, str] | None:
+    """Return the options of a Gazette stream whose rows are as ``load()`` gives them.
+
+    Returns:
+        None for any other query, and on Spark Connect, whose client does not see it.
+    """
+    if is_classic(df.sparkSession):
+        with suppress(*jvm_errors(df.sparkSession)):
+            return _stream_options(df._jdf.queryExecution().analyzed())
+    return None
+
+
+def _stream_options(node: Any) -> dict[str, str] | None:  # noqa: ANN401 - Java's
+    """Return the options of a Gazette stream in a query's plan, None for any other node."""
+    if node.getClass().getSimpleName() != "StreamingRelationV2" or node.sourceName() != "gazette":
+        return None
+    options = node.extraOptions()
+    return {str(name): str(options.get(name)) for name in options.keySet()}
 
 
 def _application(spark: SparkSession) -> str:

@@ -36,7 +36,8 @@ def write_a_table(spark: SparkSession, directory: Path) -> None:
         sink = DeltaSink("archive", path=str(directory / "table"))
         for number in range(2):
             client.append(JOURNAL, b"record %d\n" % number)
-            sink.start(rows, checkpoint=str(directory / "checkpoint"), availableNow=True).awaitTermination()
+            checkpoint = str(directory / "checkpoint")
+            sink.start(rows, checkpoint=checkpoint, lane="spark", availableNow=True).awaitTermination()
     table = DeltaTable(path=str(directory / "table"), table=None)
     table.history(spark, 1)
     table.check(spark, "/nowhere")

@@ -123,7 +123,7 @@ def streamed(places: Places) -> dict[str, Any]:
     how: dict[str, Any] = {"checkpoint": f"{directory}/checkpoint", "availableNow": True}
     for _ in range(2):
         if not runs:
-            query = sink.start(places.stream(MAIN, maxBytesPerTrigger="8k"), **how)
+            query = sink.start(places.stream(MAIN, maxBytesPerTrigger="8k"), lane="spark", **how)
         else:
             reader = places.reader(places.spark.readStream, maxBytesPerTrigger="8k")
             query = ingest(reader.option("path", settings["prefix"] + MAIN), sink, spark=places.spark, **how)

@@ -86,7 +86,8 @@ class Query:
         reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(self.schema)
         if resume:
             reader = sink.resume(reader)
-        query = sink.start(reader.load(), checkpoint=str(self.checkpoint), availableNow=True)
+        checkpoint = str(self.checkpoint)
+        query = sink.start(reader.load(), checkpoint=checkpoint, lane="spark", availableNow=True)
         assert query.awaitTermination(DEADLINE_S)
         lags = [query_lag(each.json) for each in query.recentProgress]
         return [one for lag in lags for each in lag.transactions for one in each.oldest]

@@ -103,7 +103,7 @@ class Lanes:
         if lane == "direct":
             query = ingest(reader, sink, checkpoint=root, availableNow=True)
         else:
-            query = sink.start(reader.load(), checkpoint=root, availableNow=True)
+            query = sink.start(reader.load(), checkpoint=root, lane=lane, availableNow=True)
         assert query.awaitTermination(QUERY_TIMEOUT_S)
 
     def table(self, name: str) -> DataFrame:
@@ -124,6 +124,39 @@ class Lanes:
 def lanes(journals: Journals, tmp_path: Path) -> Lanes:
     """The journals' query."""
     return Lanes(journals, tmp_path)
+
+
+def test_a_bare_stream_takes_the_direct_lane_by_itself(
+    lanes: Lanes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table or a query that needs Spark's writer gets it, and the log says why; the rows are the same."""
+
+    def taken(name: str) -> str:
+        caplog.clear()
+        with caplog.at_level("INFO", logger="gazette_spark.sink"):
+            lanes.run(name, "auto")
+        (line,) = [record.getMessage() for record in caplog.records if "lane=" in record.message]
+        return line
+
+    assert taken("table").startswith("lane=direct app_id=orders")
+    assert "delta-rs" in Snapshot(lanes.root / "table").history(1)[0]["engineInfo"]
+    append(lanes.journals, 40, 44)
+    lanes.spark.sql(f"ALTER TABLE delta.`{lanes.root}/table` ADD CONSTRAINT positive CHECK (id >= 0)")
+    assert "lane=spark app_id=orders" in (line := taken("table"))
+    assert "positive" in line
+    lanes.run("spark", "spark")
+    lanes.assert_equal("table", "spark")
+
+
+def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -> None:
+    """Asked for, it takes no query whose rows Spark makes; nor is there a third lane."""
+    rows = lanes.reader().load().where("id >= 0")
+    start = partial(lanes.sink("table").start, rows, checkpoint=str(lanes.root / "checkpoint"))
+    with pytest.raises(OptionError, match=r"'lane': got direct, of a stream with transformations"):
+        start(lane="direct")
+    with pytest.raises(OptionError, match=r"'lane': got 'fast'; expected 'auto', 'spark' or 'direct'"):
+        start(lane="fast")
+    assert not (lanes.root / "table").exists()
 
 
 def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
@@ -261,7 +294,7 @@ def test_a_backfill_joins_a_stream(lanes: Lanes) -> None:
 def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
     """Options, columns and tables: each error names the thing and the way out; nothing is written."""
     for options in ({"upsert": Upsert(["id"])}, {"audit": True}, {"on_overlap": "trim"}):
-        with pytest.raises(OptionError, match=f"{next(iter(options))}.*DeltaSink.start"):
+        with pytest.raises(OptionError, match=f"{next(iter(options))}.*lane='spark'"):
             lanes.run("t", "direct", **options)
     tables = {
         "CHECK": ("id BIGINT", "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id > 0)"),

@@ -211,7 +211,7 @@ def run_both_lanes(spark: SparkSession, broker: BrokerHandle, client: Client, tm
         if name == "direct":
             query = ingest(reader, sink, checkpoint=checkpoint, availableNow=True)
         else:
-            query = sink.start(reader.load(), checkpoint=checkpoint, availableNow=True)
+            query = sink.start(reader.load(), checkpoint=checkpoint, lane="spark", availableNow=True)
         assert query.awaitTermination(QUERY_TIMEOUT_S)
 
     def die() -> None:

@@ -147,9 +147,8 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
         reader = journals(spark, settings)
         rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
-    query = sink.start(
-        kind.shape(rows), checkpoint=command["checkpoint"], output_mode=kind.output_mode, **trigger
-    )
+    mode, checkpoint = kind.output_mode, command["checkpoint"]
+    query = sink.start(kind.shape(rows), checkpoint=checkpoint, output_mode=mode, lane="spark", **trigger)
     query.awaitTermination()
 
 

@@ -508,8 +508,8 @@ class Scenario:
     def _start(self, rows: DataFrame, checkpoint: Path, write: WriteBatch | None) -> StreamingQuery:
         if write is None:
             sink = self._make_sink(self, checkpoint)
-            mode = self._kind.output_mode
-            return sink.start(rows, checkpoint=str(checkpoint), output_mode=mode, availableNow=True)
+            mode, root = self._kind.output_mode, str(checkpoint)
+            return sink.start(rows, checkpoint=root, output_mode=mode, lane="spark", availableNow=True)
         clear_unfinished(self.spark, str(checkpoint))  # As the sink would.
         writer = rows.writeStream.foreachBatch(write).outputMode(self._kind.output_mode)
         writer = writer.trigger(availableNow=True)

@@ -1,0 +1,127 @@
+"""What the direct lane asks of a table: tasks write its Parquet files, and the driver commits their names.
+
+A table that needs more from its writers than files of plain rows is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from gazette_spark._data_files.target import (
+    DEFAULT_FILE_BYTES,
+    DEFAULT_INDEXED_LEAVES,
+    FILES_SCHEMA,
+    FileTarget,
+)
+from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.file_commits import OTHER_WAY, FileCommits
+from gazette_spark._delta.preflight import bare_stream
+from gazette_spark._delta.row_steps import TableLayout
+from gazette_spark._delta.schema_fit import Unfit, bare, fit
+from gazette_spark._options.table import TARGET_OPTION
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
+from gazette_spark.locations import local_path
+
+PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
+"""Types of partition columns: each value has exactly one text, so equal values share a partition."""
+
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
+
+
+def file_stream(
+    df: DataFrame, table: DeltaTable, layout: TableLayout, app_id: str
+) -> tuple[DataFrame, FileCommits]:
+    """Return a stream whose tasks write the rows of another one as files, and what commits the files.
+
+    Args:
+        df: The stream: journals as ``load()`` gives them, without a transformation.
+        table: The table; it is made if there is none.
+        layout: How it is made.
+        app_id: For errors.
+
+    Raises:
+        OptionError: the stream is another one, or the table is in an object store, which takes credentials.
+        SchemaMismatchError: the columns are not the table's.
+        TableRefusedError: the table needs more from its writers than files of plain rows.
+    """
+    options = bare_stream(df)
+    if options is None:
+        expected = "the rows of a stream of journals as load() gives them"
+        raise OptionError("lane", "direct, of a stream with transformations or of another source", expected)
+    spark = df.sparkSession
+    files, target = prepare_files(spark, table, layout, df.schema, {}, app_id=app_id)
+    if local_path(files.location) is None:
+        expected = "ingest() with storage_options, or a table in a directory"
+        raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
+    reader = spark.readStream.format("gazette").options(**options | {TARGET_OPTION: target.to_json()})
+    return reader.schema(FILES_SCHEMA).load(), files
+
+
+def prepare_files(
+    spark: SparkSession,
+    table: DeltaTable,
+    layout: TableLayout,
+    schema: StructType,
+    storage_options: Mapping[str, str],
+    *,
+    app_id: str,
+) -> tuple[FileCommits, FileTarget]:
+    """Make the table if there is none, compare its columns, and say where tasks write.
+
+    Raises:
+        SchemaMismatchError: the columns are not the table's.
+        TableRefusedError: the table needs more from its writers than files of plain rows.
+    """
+    if (detail := table.check(spark, None)) is None:
+        layout.make(spark, table, schema)
+        detail = table.detail(spark)
+        assert detail is not None
+    table_schema = table.schema(spark)
+    fitted = fit(table.name, schema, table_schema, add=False)
+    if isinstance(fitted, Unfit):
+        raise SchemaMismatchError(table.name, app_id, 0, fitted.problems)
+    written = fitted.schema
+    for source_field, table_field in zip(schema.fields, written.fields, strict=True):
+        source_type, table_type = source_field.dataType, table_field.dataType
+        is_nested = isinstance(bare(table_type), StructType) or "<" in table_type.simpleString()
+        if is_nested and bare(source_type) != bare(table_type):
+            problem = (
+                f"column {source_field.name} is {table_type.simpleString()} in the table and "
+                f"{source_type.simpleString()} in the query, and the direct lane converts no nested columns"
+            )
+            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
+    kinds = {column.name: column.dataType for column in table_schema.fields}
+    for name in detail.partition_by:
+        if not isinstance(kinds[name], PARTITION_TYPES):
+            problem = (
+                f"it is partitioned by {name} {kinds[name].simpleString()}, which the direct lane does not do"
+            )
+            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
+    files = FileCommits(table.name, detail.location, detail.table_id, storage_options)
+    files.open(table.current_location(spark))
+    indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
+    target = FileTarget(
+        table.name,
+        files.location,
+        json.dumps(schema.jsonValue()),
+        json.dumps(written.jsonValue()),
+        partition_by=detail.partition_by,
+        not_null=tuple(column.name for column in table_schema.fields if not column.nullable),
+        file_bytes=layout.target_file_bytes or DEFAULT_FILE_BYTES,
+        indexed_leaves=int(indexed),
+        storage_options=files.storage_options,
+    )
+    return files, target
