@@ -160,7 +160,7 @@ class DeltaSink:
             on_overlap: Policy for a batch that is partly in the table: ``fail``, or ``trim`` to drop the rows
                 that the table has. For that the batch needs the columns ``_journal`` and ``_offset``, or
                 ``journal, offset, value`` of the format ``raw``, and each row has to follow from one record.
-                A query that starts behind the table's end is accepted then.
+                A query that starts behind the table's end is accepted then, unless it keeps state.
             accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
                 end)`` from the end of the table to the start of the query, to the byte, as ``GapError``
                 names them. The ledger records these gaps.
@@ -324,7 +324,7 @@ class DeltaSink:
     def prepare_files(
         self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str]
     ) -> tuple[FileCommits, FileTarget]:
-        """Make the table if there is none, and say where tasks write its files; see :func:`~gazette_spark.ingest`.
+        """Make the table if there is none, and say where tasks write its files.
 
         Raises:
             OptionError: an option of the sink needs rows that Spark writes.

@@ -18,7 +18,7 @@ from gazette_spark._delta.files import unwritable
 from gazette_spark._delta.new_table import NewTable
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState
 from gazette_spark._ledger.history import HistoryRow, app_ids
-from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+from gazette_spark.errors import LedgerFormatError, QueryCheckpointError, TableRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +69,14 @@ def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, 
     """Warn if other app ids have filled a table that is new to this one: a renamed app id doubles rows."""
     if state.entry is not None or state.table_version < 0:
         return
-    for entry in _entries_of_others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
+    for other, entry in _others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
+        held = (
+            ends_text(list(entry.read_through.items())) if entry else "rows (this release cannot read which)"
+        )
         log.warning(
             "table %s holds %s for app id %r. App id %r is new to it: of a journal that both read, "
             "the table gets each row twice",
-            *(target.name, ends_text(list(entry.read_through.items())), entry.app_id, app_id),
+            *(target.name, held, other, app_id),
         )
 
 
@@ -87,8 +90,8 @@ def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: Led
         "In the output mode complete each batch is the whole table, so rows of others would be deleted. "
         "Write to a separate table, or use the output mode update"
     )
-    if other := next(_entries_of_others(target, spark, app_id, target.history(spark, None)), None):
-        raise TableRefusedError(target.name, f"app id {other.app_id!r} writes to it, too. {way_out}")
+    for other, _ in _others(target, spark, app_id, target.history(spark, None)):
+        raise TableRefusedError(target.name, f"app id {other!r} writes to it, too. {way_out}")
     if state.entry is None and target.rows(spark).limit(1).collect():
         problem = f"it holds rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
         raise TableRefusedError(target.name, problem)
@@ -118,12 +121,23 @@ def check_key_types(
         raise TableRefusedError(target.name, problem)
 
 
-def _entries_of_others(
+def _others(
     target: DeltaTable, spark: SparkSession, app_id: str, commits: Sequence[HistoryRow]
-) -> Iterator[LedgerEntry]:
+) -> Iterator[tuple[str, LedgerEntry | None]]:
+    """Yield the other app ids with their newest entries, None where this release cannot read it.
+
+    A later release may have written that. It is the other writer's concern, and must not stop this one.
+    """
     for other in app_ids(commits):
-        if other != app_id and (entry := target.ledger(spark, other).entry) is not None:
-            yield entry
+        if other == app_id:
+            continue
+        try:
+            entry = target.ledger(spark, other).entry
+        except LedgerFormatError:
+            yield other, None
+            continue
+        if entry is not None:
+            yield other, entry
 
 
 def ends_text(ends: Sequence[tuple[str, int]]) -> str:

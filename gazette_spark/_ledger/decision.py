@@ -26,7 +26,8 @@ not this table's, and is refused, unless the writer is :class:`Allowed` more:
 
 - ``trim``: rows of journals that are COVERED or PARTIAL are left out by journal and offset, row by row
   where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
-  behind the table may start.
+  behind the table may start, unless it keeps state: that would take in records that the table has, or its
+  dead letters, and give their rows in a later batch, where nothing is trimmed.
 - ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry records the omitted bytes.
 
 A query is *bound to its checkpoint* if it keeps state, or reads sources other than Gazette's: their positions
@@ -171,9 +172,23 @@ def decide(
         return Write(next_entry(state, batch, attempt, allowed))
     if covered:
         return Skip()
-    if allowed.trim and coverages <= TRIMMABLE:
+    if _may_trim(batch, allowed) and coverages <= TRIMMABLE:
         return _trimmed(state, batch, attempt, allowed)
-    return Refusal(compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP}))
+    overlap = compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP})
+    if allowed.trim and batch.stateful:
+        overlap.advice = STATE_ADVICE
+    return Refusal(overlap)
+
+
+STATE_ADVICE = (
+    "on_overlap='trim' takes no query that keeps state: in a later batch it could emit rows of records that "
+    "the table has. Start it where the table ends, with DeltaSink.resume(reader)"
+)
+"""The way out for such a query that begins behind the table's end."""
+
+
+def _may_trim(batch: Batch, allowed: Allowed) -> bool:
+    return allowed.trim and not batch.stateful
 
 
 @dataclass(frozen=True, slots=True)
@@ -678,7 +693,7 @@ def _coverages(
         firsts = _journals_of(started[number]) if number < len(started) else {}
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
-            pinning = (number, journal) in moved or (batch.batch_id == 0 and not allowed.trim)
+            pinning = (number, journal) in moved or (batch.batch_id == 0 and not _may_trim(batch, allowed))
             coverage = coverage_of(since, until, at, firsts.get(journal, 0), pinning=pinning)
             if coverage is Coverage.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
                 coverage = Coverage.NEXT

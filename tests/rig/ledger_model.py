@@ -337,6 +337,11 @@ class Writer:
         return self.stateful or any(isinstance(source, str) for source in self.sources)
 
     @property
+    def trims(self) -> bool:
+        """Whether it may leave out rows that the table has; what its state holds would come later."""
+        return self.allowed.trim and not self.stateful
+
+    @property
     def splits(self) -> bool:
         """Whether its rows can be split into dead letters and others."""
         return len(self.sources) == 1 and not isinstance(self.sources[0], str)
@@ -559,10 +564,10 @@ def _by_journal(mark: Mark, writer: Writer) -> Expected:
             return Expected(frozenset(), may_be_refused=True, anything=True)
         if since > at and SkippedGap(journal, at, since) not in writer.allowed.gaps:
             return REFUSED
-        if since < mark.starts[journal] or (writer.first and since < at and not writer.allowed.trim):
+        if since < mark.starts[journal] or (writer.first and since < at and not writer.trims):
             return REFUSED
         behind, moved = behind or since < at, moved or until > at
-    if behind and moved and (not writer.allowed.trim or len(writer.sources) > 1):
+    if behind and moved and (not writer.trims or len(writer.sources) > 1):
         return REFUSED
     passed = mark.passed() if behind else set()
     rows = frozenset(row for row in writer.emitted() if row.record not in passed)

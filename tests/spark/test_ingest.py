@@ -6,7 +6,7 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from deltalake import DeltaTable as Snapshot
@@ -73,6 +73,9 @@ def append(journals: Journals, first: int, end: int) -> None:
         journals.append(short, b"".join(lines))
 
 
+Lane = Literal["auto", "spark", "direct"]
+
+
 class Lanes:
     """One query, into a table by each lane."""
 
@@ -96,7 +99,7 @@ class Lanes:
             **options,
         )
 
-    def run(self, name: str, lane: str, *, checkpoint: str | None = None, **options: Any) -> None:
+    def run(self, name: str, lane: Lane, *, checkpoint: str | None = None, **options: Any) -> None:
         """Run the query to the journals' ends."""
         sink, root = self.sink(name, **options), str(self.root / (checkpoint or f"{name}-checkpoint"))
         reader = self.reader(maxBytesPerTrigger=16000)
@@ -155,7 +158,7 @@ def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -
     with pytest.raises(OptionError, match=r"'lane': got direct, of a stream with transformations"):
         start(lane="direct")
     with pytest.raises(OptionError, match=r"'lane': got 'fast'; expected 'auto', 'spark' or 'direct'"):
-        start(lane="fast")
+        start(lane="fast")  # type: ignore[arg-type]  # on purpose
     assert not (lanes.root / "table").exists()
 
 

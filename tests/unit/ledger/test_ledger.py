@@ -257,6 +257,24 @@ def test_a_batch_that_continues_is_not_trimmed() -> None:
     assert trimmed(state((at(a=10),)), batch(4, (at(a=10),), (at(a=20),))).new_ranges == ()
 
 
+def test_a_query_that_keeps_state_is_not_trimmed() -> None:
+    """Its state would take in records that the table or its dead letters have, and emit them later."""
+    known = state((at(a=10),), start=(at(a=0),))
+    for wanted in (batch(0, (), (at(a=0),)), batch(4, (at(a=5),), (at(a=15),))):
+        stateful = replace(wanted, stateful=True, query_id="another")
+        decision = decide(known, stateful, attempt="mine", allowed=TRIM)
+        assert isinstance(decision, Refusal)
+        assert isinstance(decision.error, OverlapError)
+    first = decide(
+        known,
+        replace(batch(0, (), (at(a=0),)), stateful=True, query_id="another"),
+        attempt="mine",
+        allowed=TRIM,
+    )
+    assert isinstance(first, Refusal)
+    assert "takes no query that keeps state" in str(first.error)
+
+
 def test_a_writer_that_trims_may_start_behind_the_table() -> None:
     """A first batch is skipped like any that is covered, unless it starts before the table's first byte."""
     known = state((at(a=10),), start=(at(a=5),))

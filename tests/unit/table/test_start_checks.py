@@ -11,7 +11,10 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from gazette_spark._delta.delta_table import DeltaTable
-from gazette_spark.errors import OptionError
+from gazette_spark._delta.start_checks import check_alone, warn_of_other_writers
+from gazette_spark._ledger.entry import LedgerState
+from gazette_spark._ledger.history import HistoryRow, read_state
+from gazette_spark.errors import OptionError, TableRefusedError
 
 
 class NotFound(AnalysisException):
@@ -46,6 +49,36 @@ def test_a_session_without_delta_is_named(named: dict[str, str | None]) -> None:
     assert "a session without Delta Lake" in text
     for way in ("configure_spark_with_delta_pip", "spark.sql.extensions=", "spark_catalog=", "--packages"):
         assert way in text
+
+
+class ForeignTable:
+    """A table to which a later release has written for another app id."""
+
+    name = "t"
+
+    def newest(self, _spark: object, _limit: int) -> list[HistoryRow]:
+        """Return its only commit."""
+        return [HistoryRow(3, "WRITE", user_metadata='{"app_id": "other", "format_version": 99}')]
+
+    def history(self, spark: object, _limit: None) -> list[HistoryRow]:
+        """Return its only commit."""
+        return self.newest(spark, 1)
+
+    def ledger(self, spark: object, app_id: str) -> LedgerState:
+        """Read an app id's state."""
+        return read_state(lambda limit: self.newest(spark, limit), app_id, table="t")
+
+
+def test_an_entry_of_another_app_id_that_cannot_be_read_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A warning says so. A complete result, which would delete the other's rows, is refused."""
+    table: Any = ForeignTable()
+    state = LedgerState(None, None, -1, 3, -1)
+    warn_of_other_writers(table, object(), "orders", state)  # type: ignore[arg-type]
+    assert "rows (this release cannot read which) for app id 'other'" in caplog.text
+    with pytest.raises(TableRefusedError, match="app id 'other' writes to it, too"):
+        check_alone(table, object(), "orders", state)  # type: ignore[arg-type]
 
 
 def test_a_missing_table_is_no_missing_delta() -> None:
