@@ -103,8 +103,8 @@ def embedded_broker(gazette_broker: EmbeddedBroker) -> BrokerHandle:
 
 
 @pytest.fixture(scope="module", params=["native", "python"])
-def json_decoder(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have the tests of a module read JSON with the native decoder, and without."""
+def native_library(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the tests of a module with the native library, and without."""
     if request.param == "native":
         require_library()
         yield

@@ -9,6 +9,7 @@
 ``rows``              what all formats share: modes, malformed records, metadata columns
 ``json``              JSON by the fastest parser that can be trusted with a block
 ``native``            JSON by a library in Rust, where it was built
+``library``           that library
 ``json_reference``    JSON of any kind, by what ``json_tokens`` finds
 ``json_infer``        the schema of JSON records
 ``csv_parser``        CSV

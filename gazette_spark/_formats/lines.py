@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark._formats import library
 from gazette_spark._formats.arrays import Positions, binary_scalar, packed_binary, value_bounds, value_bytes
 from gazette_spark._formats.framing import Block, Cut, RowRefusal, gathered, one_byte_apart
 
@@ -20,7 +21,8 @@ SCAN_BYTES = 256 << 10
 
 def newlines(data: bytes) -> Positions:
     """Return the position of every newline, ascending."""
-    return octet_positions(data, NEWLINE)
+    positions = library.newlines(data)
+    return octet_positions(data, NEWLINE) if positions is None else positions
 
 
 def octet_positions(data: bytes, octet: int) -> Positions:

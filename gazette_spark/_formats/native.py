@@ -4,38 +4,23 @@ The library (``native/`` in the repository) reads a block in one pass, straight 
 the common forms of values only. A record that has anything else is a *suspect*: its row is null, and the
 reference parser reads it again. Types that the library does not have, and timestamps by a pattern, leave the
 whole query to the parsers in Python.
-
-It is loaded by ``ctypes``: one file serves every version of Python, and other threads run during a call.
-``GAZETTE_SPARK_NATIVE=0`` in the environment of a process keeps it from being loaded.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
 import struct
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from gazette_spark._formats.arrays import Positions
 from gazette_spark._formats.framing import Block
+from gazette_spark._formats.library import library
 from gazette_spark._formats.timestamps import UTC
 from gazette_spark._formats.values import JsonDialect, is_variant
-
-LIBRARY = Path(__file__).with_name("libgazette_json.so")
-"""Where the build puts the library, by one name on all platforms."""
-
-SWITCH = "GAZETTE_SPARK_NATIVE"
-"""The environment variable that switches the decoder off."""
-
-ABI_VERSION = 1
-"""Version of the library's interface, the same as in ``native/src/ffi.rs``."""
 
 _STRICT, _LOCAL_IS_UTC = 1, 2
 _ARROW_ARRAY_WORDS = 10
@@ -52,51 +37,6 @@ _CODES = {
     pa.string(): b"s",
     pa.date32(): b"D",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """The library, or the reason why it is not used."""
-
-    functions: ctypes.CDLL | None
-    version: str = ""
-    absence: str = ""
-
-
-@functools.cache
-def library() -> Library:
-    """Load the library, once in a process. Never raises: without it everything works, only slower."""
-    if os.environ.get(SWITCH) == "0":
-        return Library(None, absence=f"switched off by {SWITCH}=0")
-    if not LIBRARY.is_file():
-        # Not built, or the package is imported from a zip file, in which nothing can be loaded.
-        return Library(None, absence="not built")
-    try:
-        functions = ctypes.CDLL(str(LIBRARY))
-        version = functions.gazette_json_abi_version()
-        if version != ABI_VERSION:
-            absence = f"{LIBRARY} has interface {version}, and this package needs {ABI_VERSION}"
-            return Library(None, absence=absence)
-        functions.gazette_json_version.restype = ctypes.c_char_p
-        functions.gazette_json_decoder_new.restype = ctypes.c_void_p
-        functions.gazette_json_decoder_new.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
-        functions.gazette_json_decoder_free.restype = None
-        functions.gazette_json_decoder_free.argtypes = [ctypes.c_void_p]
-        functions.gazette_json_decode.restype = ctypes.c_int64
-        functions.gazette_json_decode.argtypes = [
-            ctypes.c_void_p,  # decoder
-            ctypes.c_char_p,  # data
-            ctypes.c_size_t,
-            ctypes.c_void_p,  # starts
-            ctypes.c_void_p,  # ends
-            ctypes.c_size_t,
-            ctypes.c_void_p,  # array
-            ctypes.c_void_p,  # suspects
-        ]
-        return Library(functions, version=functions.gazette_json_version().decode())
-    except (OSError, AttributeError) as error:
-        # Of another platform, damaged, or not this library.
-        return Library(None, absence=f"{LIBRARY} cannot be loaded: {error}")
 
 
 class NativeDecoder:

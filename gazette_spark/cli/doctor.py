@@ -169,7 +169,7 @@ def check_spark() -> Iterator[Finding]:
 
 def check_native() -> Iterator[Finding]:
     """Check whether the native JSON decoder is there. All works without it, so its absence is no problem."""
-    from gazette_spark._formats.native import library
+    from gazette_spark._formats.library import library
 
     loaded = library()
     if loaded.functions is not None:

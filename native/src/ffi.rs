@@ -13,11 +13,12 @@ use std::sync::Mutex;
 
 use crate::columns::{Column, Values};
 use crate::decoder::Decoder;
+use crate::lines;
 use crate::schema;
 use crate::value::Rules;
 
 /// Version of this interface, the code of types included. Python loads no library of another one.
-const ABI_VERSION: u32 = 1;
+const ABI_VERSION: u32 = 2;
 
 /// Bits of `flags`.
 const STRICT: u32 = 1;
@@ -131,13 +132,10 @@ pub unsafe extern "C" fn gazette_json_decode(
             let data = slice(data, size).ok_or(INVALID)?;
             let starts = slice(starts, count).ok_or(INVALID)?;
             let ends = slice(ends, count).ok_or(INVALID)?;
-            if array.is_null() || slice(suspects, count).is_none() {
+            let suspects = slice_mut(suspects, count).ok_or(INVALID)?;
+            if array.is_null() {
                 return Err(INVALID);
             }
-            let suspects: &mut [i64] = match count {
-                0 => &mut [],
-                _ => std::slice::from_raw_parts_mut(suspects, count),
-            };
             (decoder, data, starts, ends, suspects)
         };
         // A lock that a panic left behind stays closed.
@@ -154,6 +152,29 @@ pub unsafe extern "C" fn gazette_json_decode(
     }
 }
 
+/// Finds the newlines of some bytes.
+///
+/// Returns their number, or a negative error code. The positions of the first ones, as many as there is room
+/// for, are in `positions`.
+///
+/// # Safety
+///
+/// Pointers are valid for as many items as said.
+#[no_mangle]
+pub unsafe extern "C" fn gazette_newlines(
+    data: *const u8,
+    size: usize,
+    positions: *mut i64,
+    room: usize,
+) -> i64 {
+    let counted = catch_unwind(|| {
+        // SAFETY: the caller promises that the pointers are valid for these lengths, and that nothing else
+        // uses `positions` meanwhile.
+        unsafe { Some(lines::newlines(slice(data, size)?, slice_mut(positions, room)?) as i64) }
+    });
+    counted.ok().flatten().unwrap_or(INVALID)
+}
+
 /// Returns a slice; `None` if the pointer is null or misaligned although there are items.
 ///
 /// # Safety
@@ -168,6 +189,22 @@ unsafe fn slice<'a, T>(items: *const T, count: usize) -> Option<&'a [T]> {
     }
     // SAFETY: it is neither null nor misaligned, and the caller promises the rest.
     Some(unsafe { std::slice::from_raw_parts(items, count) })
+}
+
+/// Returns a slice to write to; `None` as in [`slice`].
+///
+/// # Safety
+///
+/// The pointer is valid for `count` items, which nothing else uses as long as the slice is used.
+unsafe fn slice_mut<'a, T>(items: *mut T, count: usize) -> Option<&'a mut [T]> {
+    if count == 0 {
+        return Some(&mut []);
+    }
+    if items.is_null() || items as usize % std::mem::align_of::<T>() != 0 {
+        return None;
+    }
+    // SAFETY: it is neither null nor misaligned, and the caller promises the rest.
+    Some(unsafe { std::slice::from_raw_parts_mut(items, count) })
 }
 
 /// Returns a column as an array that owns it.

@@ -13,6 +13,8 @@
 //! 3. [`value`] reads a record's value by its column's type, with [`number`], [`string`] and [`timestamp`].
 //! 4. [`columns`] holds what was read in Arrow's layout, and takes back the values of a suspect.
 //!
+//! [`lines`] finds the records of a block before.
+//!
 //! Safety rests on three habits. All bytes are read through [`record::Record`], which answers 0 past the end;
 //! 0 ends every token and is valid in none, so that no loop has to ask where the record ends. Recursion
 //! follows the schema, whose depth is limited, and never the record. And since the values of a column come
@@ -21,6 +23,7 @@
 mod columns;
 mod decoder;
 mod ffi;
+mod lines;
 mod number;
 mod record;
 mod schema;

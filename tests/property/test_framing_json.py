@@ -17,7 +17,7 @@ from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
 from tests.rig.examples import examples
 
-pytestmark = pytest.mark.usefixtures("json_decoder")
+pytestmark = pytest.mark.usefixtures("native_library")
 
 SCHEMA = pa.schema(
     [

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from gazette_spark._formats import native
+from gazette_spark._formats import library
 
 
 @cache
@@ -24,8 +24,8 @@ def cargo_runs() -> bool:
 
 def require_library() -> None:
     """Skip a test where the library was not built; on CI it must have been, if Rust is installed."""
-    native.library.cache_clear()
-    absence = native.library().absence
+    library.library.cache_clear()
+    absence = library.library().absence
     if absence and os.environ.get("CI") == "true" and cargo_runs():
         pytest.fail(f"the native decoder is not there: {absence}")
     if absence:
@@ -36,7 +36,7 @@ def require_library() -> None:
 def without_library() -> Iterator[None]:
     """Switch the native decoder off."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(native.SWITCH, "0")
-        native.library.cache_clear()
+        patch.setenv(library.SWITCH, "0")
+        library.library.cache_clear()
         yield
-    native.library.cache_clear()
+    library.library.cache_clear()

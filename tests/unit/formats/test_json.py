@@ -17,7 +17,7 @@ from gazette_spark._formats.values import JsonDialect
 from gazette_spark.errors import OptionError, RecordError
 from tests.oracles.framings import line_spans
 
-pytestmark = pytest.mark.usefixtures("json_decoder")
+pytestmark = pytest.mark.usefixtures("native_library")
 
 UTC = datetime.UTC
 BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])

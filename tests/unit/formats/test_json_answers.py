@@ -35,7 +35,7 @@ from tests.oracles.json_questions import (
 )
 from tests.oracles.spark_answers import GoldenFile, load, rows_of, type_text
 
-pytestmark = pytest.mark.usefixtures("json_decoder")
+pytestmark = pytest.mark.usefixtures("native_library")
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark._formats.framing import Block, bounded
-from gazette_spark._formats.lines import LINES, SCAN_BYTES
+from gazette_spark._formats.lines import LINES, SCAN_BYTES, newlines
 from tests.oracles.framings import line_spans
+
+pytestmark = pytest.mark.usefixtures("native_library")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,14 @@ def test_boundaries(window: bytes, first: int | None, last: int | None) -> None:
     """A boundary is just past a newline, None without one."""
     assert LINES.first_boundary(window, 0) == first
     assert LINES.last_boundary(window, 1 << 20) == last
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 63, 64, 65, 1000, SCAN_BYTES + 9])
+def test_all_newlines_are_found(size: int) -> None:
+    """Wherever they are, and however many; bytes that differ in one bit are none."""
+    pattern = b"\n\n\x0b\x8a" + b"x" * 60 + b"\n"
+    for data in (b"\n" * size, b"x" * size, (pattern * (size // len(pattern) + 1))[:size]):
+        assert newlines(data).tolist() == [at for at, octet in enumerate(data) if octet == 0x0A]
 
 
 def test_values_keep_every_byte_but_the_newline() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gazette_spark._formats import native
+from gazette_spark._formats import library
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.native import NativeDecoder
@@ -182,19 +182,19 @@ def test_columns_outlive_the_decoder() -> None:
 def test_why_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reason is named, and records are read without it."""
     with without_library():
-        assert native.library().absence == "switched off by GAZETTE_SPARK_NATIVE=0"
+        assert library.library().absence == "switched off by GAZETTE_SPARK_NATIVE=0"
         assert decoder_of(("a", pa.int64())) is None
         assert rows(pa.schema([("a", pa.int64())]), b'{"a":1}') == [{"a": 1}]
     with monkeypatch.context() as patch:
-        patch.setattr(native, "ABI_VERSION", 99)
-        native.library.cache_clear()
-        assert "has interface 1, and this package needs 99" in native.library().absence
-        patch.setattr(native, "LIBRARY", tmp_path / "library.so")
-        native.library.cache_clear()
-        assert native.library().absence == "not built"
-        native.LIBRARY.write_bytes(b"no library")
-        native.library.cache_clear()
-        assert "cannot be loaded" in native.library().absence
+        patch.setattr(library, "ABI_VERSION", 99)
+        library.library.cache_clear()
+        assert "has interface 2, and this package needs 99" in library.library().absence
+        patch.setattr(library, "LIBRARY", tmp_path / "library.so")
+        library.library.cache_clear()
+        assert library.library().absence == "not built"
+        library.LIBRARY.write_bytes(b"no library")
+        library.library.cache_clear()
+        assert "cannot be loaded" in library.library().absence
         assert decoder_of(("a", pa.int64())) is None
-    native.library.cache_clear()
-    assert native.library().functions is not None
+    library.library.cache_clear()
+    assert library.library().functions is not None

@@ -1,0 +1,95 @@
+"""The library in Rust (``native/`` in the repository), where it was built: loading it, and the ends of lines.
+
+It is loaded by ``ctypes``: one file serves every version of Python, and other threads run during a call.
+``GAZETTE_SPARK_NATIVE=0`` in the environment of a process keeps it from being loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gazette_spark._formats.arrays import Positions
+
+LIBRARY = Path(__file__).with_name("libgazette_json.so")
+"""Where the build puts the library, by one name on all platforms."""
+
+SWITCH = "GAZETTE_SPARK_NATIVE"
+"""The environment variable that switches the decoder off."""
+
+ABI_VERSION = 2
+"""Version of the library's interface, the same as in ``native/src/ffi.rs``."""
+
+_USUAL_LINE = 64
+"""Bytes of a line for which there is room at the first try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The library, or the reason why it is not used."""
+
+    functions: ctypes.CDLL | None
+    version: str = ""
+    absence: str = ""
+
+
+@functools.cache
+def library() -> Library:
+    """Load the library, once in a process. Never raises: without it everything works, only slower."""
+    if os.environ.get(SWITCH) == "0":
+        return Library(None, absence=f"switched off by {SWITCH}=0")
+    if not LIBRARY.is_file():
+        # Not built, or the package is imported from a zip file, in which nothing can be loaded.
+        return Library(None, absence="not built")
+    try:
+        functions = ctypes.CDLL(str(LIBRARY))
+        version = functions.gazette_json_abi_version()
+        if version != ABI_VERSION:
+            absence = f"{LIBRARY} has interface {version}, and this package needs {ABI_VERSION}"
+            return Library(None, absence=absence)
+        functions.gazette_json_version.restype = ctypes.c_char_p
+        functions.gazette_json_decoder_new.restype = ctypes.c_void_p
+        functions.gazette_json_decoder_new.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+        functions.gazette_json_decoder_free.restype = None
+        functions.gazette_json_decoder_free.argtypes = [ctypes.c_void_p]
+        functions.gazette_json_decode.restype = ctypes.c_int64
+        functions.gazette_json_decode.argtypes = [
+            ctypes.c_void_p,  # decoder
+            ctypes.c_char_p,  # data
+            ctypes.c_size_t,
+            ctypes.c_void_p,  # starts
+            ctypes.c_void_p,  # ends
+            ctypes.c_size_t,
+            ctypes.c_void_p,  # array
+            ctypes.c_void_p,  # suspects
+        ]
+        functions.gazette_newlines.restype = ctypes.c_int64
+        functions.gazette_newlines.argtypes = [
+            ctypes.c_char_p,  # data
+            ctypes.c_size_t,
+            ctypes.c_void_p,  # positions
+            ctypes.c_size_t,
+        ]
+        return Library(functions, version=functions.gazette_json_version().decode())
+    except (OSError, AttributeError) as error:
+        # Of another platform, damaged, or not this library.
+        return Library(None, absence=f"{LIBRARY} cannot be loaded: {error}")
+
+
+def newlines(data: bytes) -> Positions | None:
+    """Return the position of every newline, ascending; None without the library."""
+    functions = library().functions
+    if functions is None:
+        return None
+    room = len(data) // _USUAL_LINE + 1
+    while True:
+        positions = np.empty(room, np.int64)
+        count = functions.gazette_newlines(data, len(data), positions.ctypes.data, room)
+        if count <= room:
+            return positions[:count] if count >= 0 else None
+        room = count
