@@ -19,7 +19,6 @@ from secrets import token_bytes
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from gazette_spark._delta.sql_names import path_of, table_at
 from gazette_spark._formats.arrays import Positions
@@ -30,7 +29,7 @@ from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.access import security_for_tasks
 from gazette_spark._verify.data_ends import sql_name
 from gazette_spark._verify.engine import NO_TABLE, Sides
-from gazette_spark._verify.journal_source import AuditReader, PlannedPartition, PlannedRange, record_columns
+from gazette_spark._verify.journal_source import AuditReader, PlannedPartition, PlannedRange, record_schema
 from gazette_spark._verify.parts import (
     DEAD,
     FOREIGN,
@@ -202,8 +201,7 @@ def _left_to_spark(location: str) -> Iterator[None]:
 def _records(
     options: SourceOptions, plan: Mapping[str, PlannedRange], sides: Sides
 ) -> Iterator[pa.RecordBatch]:
-    schema = StructType.fromDDL(record_columns(values=sides.reads_values, places=sides.has_messages))
-    assert isinstance(schema, StructType)
+    schema = record_schema(values=sides.reads_values, places=sides.has_messages)
     reader = AuditReader(options, schema, "")
     security = security_for_tasks(options.security)
     pieces = [

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark._formats.framing import Block, RecordFraming, bounded
 from gazette_spark._formats.metadata import ACK_OFFSET
@@ -176,14 +176,15 @@ def read_records(
             message that is the offset of its acknowledgement.
     """
     spark.dataSource.register(AuditSource)
-    reader = spark.read.format(AuditSource.name()).schema(record_columns(values=values, places=places))
+    reader = spark.read.format(AuditSource.name()).schema(record_schema(values=values, places=places))
     return reader.options(**options, plan=plan_text(plan)).load()
 
 
-def record_columns(*, values: bool, places: bool) -> str:
-    """Return the columns that an audit reads of records, as SQL has them."""
-    columns = ["journal STRING", "offset BIGINT"]
-    return ", ".join(columns + ["place BIGINT"] * places + ["value BINARY"] * values)
+def record_schema(*, values: bool, places: bool) -> StructType:
+    """Return the columns that an audit reads of records."""
+    schema = StructType().add("journal", StringType()).add("offset", LongType())
+    schema = schema.add("place", LongType()) if places else schema
+    return schema.add("value", BinaryType()) if values else schema
 
 
 def plan_text(plan: Mapping[str, PlannedRange]) -> str:
