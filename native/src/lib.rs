@@ -3,7 +3,7 @@
 //! A record that is unusual in any way is a *suspect*: its row is null, its index is reported, and the caller
 //! reads it again with the reference parser in Python (`gazette_spark/_formats/json_reference.py`). Unusual is
 //! what is malformed, and also what is valid but rare: a value of another type than its column's, a name
-//! twice in an object, an escape in a name, a number of 19 digits, a timestamp of an uncommon form. So this
+//! twice in an object, an escape in a name, a decimal to be rounded, a timestamp of an uncommon form. So this
 //! code only has to be right about what it accepts, and can be small.
 //!
 //! The way of a block:

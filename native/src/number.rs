@@ -36,7 +36,7 @@ pub fn skip(record: Record, at: usize) -> Option<usize> {
     Some(parse(record, at)?.end)
 }
 
-/// Reads an integer of at most 18 digits, without a fraction or an exponent.
+/// Reads an integer without a fraction or an exponent. One that does not fit into 64 bits is unusual.
 #[inline(always)]
 pub fn integer(record: Record, at: usize) -> Option<(i64, usize)> {
     let negative = record.byte(at) == b'-';
@@ -44,11 +44,11 @@ pub fn integer(record: Record, at: usize) -> Option<(i64, usize)> {
     let (digits, end) = digits(record, begin, 0);
     let count = end - begin;
     let has_zero_first = record.byte(begin) == b'0' && count > 1;
-    if count == 0 || count >= MAX_DIGITS || has_zero_first || matches!(record.byte(end), b'.' | b'e' | b'E') {
+    if count == 0 || count > MAX_DIGITS || has_zero_first || matches!(record.byte(end), b'.' | b'e' | b'E') {
         return None;
     }
-    let value = i64::try_from(digits).ok()?;
-    Some((if negative { -value } else { value }, end))
+    let value = i128::from(digits);
+    Some((i64::try_from(if negative { -value } else { value }).ok()?, end))
 }
 
 /// Reads a double, rounded to the nearest. An infinite one is unusual.
@@ -169,8 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_up_to_18_digits() {
-        let numbers = ["0", "-0", "7", "-12", "999999999999999999", "-999999999999999999"];
+    fn integers_fit_or_are_unusual() {
+        let numbers =
+            ["0", "-0", "7", "-12", "999999999999999999", "-9223372036854775808", "9223372036854775807"];
         for text in numbers {
             assert_eq!(read(text, integer), text.parse().ok(), "{text}");
         }
@@ -183,7 +184,9 @@ mod tests {
             "1e2",
             "1E2",
             "+1",
-            "1000000000000000000",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551617",
             "x",
             "99999999999999999999",
         ] {

@@ -70,6 +70,12 @@ def test_common_forms_of_every_type_are_taken() -> None:
     )
 
 
+def test_integers_of_64_bits_are_taken() -> None:
+    """Nanoseconds since 1970 and the ids of many services have 19 digits."""
+    texts = (b"1700000000123456789", b"-9223372036854775808", b"9223372036854775807", b"9223372036854775808")
+    assert suspects_of(decoder_of(("a", pa.int64())), *[b'{"a":%b}' % text for text in texts]) == [3]
+
+
 def test_many_columns_are_found_in_any_order() -> None:
     """Names are looked up where there are many."""
     fields = [(f"column {number}", pa.int64()) for number in range(300)]
