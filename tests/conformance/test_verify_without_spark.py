@@ -1,4 +1,4 @@
-"""``gazette-spark verify`` compares a small table where there is no JVM; spark/test_verify.py has the rest."""
+"""``gazette-spark verify`` compares a small table without a JVM; `spark/test_verify.py` has the rest."""
 
 from __future__ import annotations
 
