@@ -234,6 +234,7 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         about: Names query and batch.
         attempt: A new, unique name.
     """
+    assert state.entry is not None
     return replace(
         entry_without_rows(state, attempt),
         query_id=about.query_id,
@@ -243,7 +244,8 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         planned_ms=None,
         is_fence=True,
         heads={},
-        stateful=about.stateful,
+        # What a query holds in its state does not end with an entry that moves nothing.
+        stateful=about.stateful or state.entry.stateful,
     )
 
 

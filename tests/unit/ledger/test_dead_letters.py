@@ -170,6 +170,17 @@ def test_an_entry_that_closes_says_so() -> None:
     assert (entry.begin, entry.end, entry.parent, entry.dead_letters) == (entry.end, entry.end, "d1", None)
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("about", [False, True])
+def test_a_fence_keeps_that_rows_may_be_in_a_state(before: bool, about: bool) -> None:
+    """Whoever comes next is asked whether it may leave what the last batch's query held in its state."""
+    known = state(10)
+    assert known.entry is not None
+    known = replace(known, entry=replace(known.entry, stateful=before))
+    entry = fence_entry(known, replace(batch().entry, stateful=about), "fence")
+    assert entry.stateful == (before or about)
+
+
 @pytest.mark.parametrize(
     ("end", "ahead"),
     [
