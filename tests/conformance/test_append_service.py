@@ -127,11 +127,11 @@ def test_registers_and_offsets(service: AppendService, client: Client, journals:
     with AppendService(client) as fenced:
         with fenced.start_append(journal, check_registers=author("me")) as late:
             late.write(b"late;")
-        assert isinstance(late.err(SOON), RegisterMismatchError)
+        assert isinstance(late.exception(SOON), RegisterMismatchError)
     with AppendService(client) as other:
         with other.start_append(journal, offset=5) as wrong:
             wrong.write(b"x")
-        assert isinstance(wrong.err(SOON), WrongAppendOffsetError)
+        assert isinstance(wrong.exception(SOON), WrongAppendOffsetError)
     assert content_of(client, journal) == b"mine;still;theirs;"
 
 
@@ -143,12 +143,12 @@ def test_a_journal_is_suspended_and_resumed(
     suspending = AppendOptions(journal, suspend=pb.AppendRequest.SUSPEND_NOW)
     with service.start_append(suspending) as started:
         pass
-    assert isinstance(started.err(SOON), SuspendedError)
+    assert isinstance(started.exception(SOON), SuspendedError)
     assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.FULL
     with AppendService(client) as careful:
         with careful.start_append(journal, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
             left_out.write(b"left out;")
-        assert isinstance(left_out.err(SOON), SuspendedError)
+        assert isinstance(left_out.exception(SOON), SuspendedError)
     assert service.append(journal, b"resumed;").result(SOON).end == 8
     assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.NONE
     assert content_of(client, journal) == b"resumed;"
@@ -171,7 +171,7 @@ def test_an_append_waits_in_vain_for_a_revision(client: Client, journals: list[s
     with AppendService(client, timeout_s=1) as hasty:
         with hasty.start_append(journals[0], min_etcd_revision=1_000_000) as vain:
             vain.write(b"never;")
-        assert isinstance(vain.err(SOON), UnavailableError)
+        assert isinstance(vain.exception(SOON), UnavailableError)
     assert client.write_head(journals[0]) == 0
 
 
@@ -184,9 +184,9 @@ def test_refusals_stay_with_their_journal(
     client.create_journals(closed)
     missing = service.append(f"{fresh_prefix}missing", b"x")
     refused = service.append(closed.name, b"x")
-    assert isinstance(missing.err(SOON), JournalNotFoundError)
-    assert isinstance(refused.err(SOON), NotAllowedError)
-    assert isinstance(service.append(closed.name, b"").err(SOON), NotAllowedError)
+    assert isinstance(missing.exception(SOON), JournalNotFoundError)
+    assert isinstance(refused.exception(SOON), NotAllowedError)
+    assert isinstance(service.append(closed.name, b"").exception(SOON), NotAllowedError)
     assert service.append(journals[0], b"x").result(SOON).end == 1
 
 

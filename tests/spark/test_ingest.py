@@ -165,11 +165,11 @@ def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -
 def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
     """Every type, with partitions: equal columns and rows, also under filters that skip files."""
     new = NewTable(partition_by=["ok", "day"])
-    for name, lane in (("spark", "spark"), ("direct", "direct")):
-        lanes.run(name, lane, new_table=new)
+    lanes.run("spark", "spark", new_table=new)
+    lanes.run("direct", "direct", new_table=new)
     append(lanes.journals, 40, 60)
-    for name, lane in (("spark", "direct"), ("direct", "spark")):
-        lanes.run(name, lane, new_table=new)
+    lanes.run("spark", "direct", new_table=new)
+    lanes.run("direct", "spark", new_table=new)
     lanes.assert_equal("spark", "direct")
     assert lanes.table("direct").count() == 60
     filters = (
@@ -255,14 +255,15 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> N
 def test_another_lane_fences_a_writer_that_has_decided(lanes: Lanes) -> None:
     """A copy of the query writes the batch by the other lane between decision and commit: the first stops."""
     lanes.run("direct", "direct")
-    for number, (first, second) in enumerate((("direct", "spark"), ("spark", "direct"))):
+    turns: list[tuple[Lane, Lane]] = [("direct", "spark"), ("spark", "direct")]
+    for number, (first, second) in enumerate(turns):
         append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
         copy = shutil.copytree(lanes.root / "direct-checkpoint", lanes.root / f"copy-{second}")
         (copy / "metadata").write_text(f'{{"id":"00000000-0000-4000-8000-00000000000{number}"}}')
         (copy / ".metadata.crc").unlink()
         left = [copy.name]
 
-        def overtake(second: str = second, left: list[str] = left) -> None:
+        def overtake(second: Lane = second, left: list[str] = left) -> None:
             if left:
                 lanes.run("direct", second, checkpoint=left.pop())
 
