@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -70,6 +72,29 @@ def file_stream(
     return reader.schema(FILES_SCHEMA).load(), files
 
 
+def clear_unmade(path: str | None) -> None:
+    """Remove the log that a process left that was killed while it made a table, if it is in a directory.
+
+    Delta takes a log without a commit for a table, so CREATE TABLE IF NOT EXISTS would do nothing. What
+    another process is about to commit stays: a directory is only removed while it is empty.
+    """
+    directory = None if path is None else local_path(path)
+    if directory is None:
+        return
+    log = Path(directory, "_delta_log")
+    # Temporary files begin with a dot, and folders for commits of a catalog are empty here.
+    left = list(log.iterdir()) if log.is_dir() else []
+    if any(file.is_file() and not file.name.startswith(".") for file in left):
+        return
+    with suppress(OSError):
+        for file in left:
+            if file.is_dir():
+                file.rmdir()
+            else:
+                file.unlink()
+        log.rmdir()
+
+
 def prepare_files(
     spark: SparkSession,
     table: DeltaTable,
@@ -86,9 +111,15 @@ def prepare_files(
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
     if (detail := table.check(spark, None)) is None:
+        clear_unmade(table.path)
         layout.make(spark, table, schema)
         detail = table.detail(spark)
-        assert detail is not None
+        if detail is None:
+            problem = (
+                "Delta Lake makes no table there: its directory has a _delta_log without a commit, which a "
+                "process that was killed left. Delete that _delta_log, and start again"
+            )
+            raise TableRefusedError(table.name, problem)
     table_schema = table.schema(spark)
     fitted = fit(table.name, schema, table_schema, add=False)
     if isinstance(fitted, Unfit):

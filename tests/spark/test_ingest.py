@@ -151,6 +151,15 @@ def test_a_bare_stream_takes_the_direct_lane_by_itself(
     lanes.assert_equal("table", "spark")
 
 
+def test_a_table_whose_making_was_killed_is_made(lanes: Lanes) -> None:
+    """Delta takes a log without a commit for a table, and makes none."""
+    log = lanes.root / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
+    lanes.run("table", "direct")
+    assert lanes.table("table").count() == 40
+
+
 def test_the_direct_lane_is_refused_to_rows_that_are_transformed(lanes: Lanes) -> None:
     """Asked for, it takes no query whose rows Spark makes; nor is there a third lane."""
     rows = lanes.reader().load().where("id >= 0")
