@@ -88,6 +88,7 @@ def dies(consumer: Consumer, shards: Sequence[pc.ShardSpec], death: str | None) 
     return False
 
 
+@pytest.mark.soak  # Go's chunker waits 40 s for a sum, which three busy workers on two cores may take.
 @pytest.mark.deployed_broker
 def test_gos_chunker_finds_each_sum_right(
     spark: SparkSession, deployed_broker: BrokerHandle, tmp_path: Path
