@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -64,35 +62,9 @@ def file_stream(
         expected = "the rows of a stream of journals as load() gives them"
         raise OptionError("lane", "direct, of a stream with transformations or of another source", expected)
     spark = df.sparkSession
-    files, target = prepare_files(spark, table, layout, df.schema, {}, app_id=app_id)
-    if local_path(files.location) is None:
-        expected = "ingest() with storage_options, or a table in a directory"
-        raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
+    files, target = prepare_files(spark, table, layout, df.schema, None, app_id=app_id)
     reader = spark.readStream.format("gazette").options(**options | {TARGET_OPTION: target.to_json()})
     return reader.schema(FILES_SCHEMA).load(), files
-
-
-def clear_unmade(path: str | None) -> None:
-    """Remove the log that a process left that was killed while it made a table, if it is in a directory.
-
-    Delta takes a log without a commit for a table, so CREATE TABLE IF NOT EXISTS would do nothing. What
-    another process is about to commit stays: a directory is only removed while it is empty.
-    """
-    directory = None if path is None else local_path(path)
-    if directory is None:
-        return
-    log = Path(directory, "_delta_log")
-    # Temporary files begin with a dot, and folders for commits of a catalog are empty here.
-    left = list(log.iterdir()) if log.is_dir() else []
-    if any(file.is_file() and not file.name.startswith(".") for file in left):
-        return
-    with suppress(OSError):
-        for file in left:
-            if file.is_dir():
-                file.rmdir()
-            else:
-                file.unlink()
-        log.rmdir()
 
 
 def prepare_files(
@@ -100,26 +72,26 @@ def prepare_files(
     table: DeltaTable,
     layout: TableLayout,
     schema: StructType,
-    storage_options: Mapping[str, str],
+    storage_options: Mapping[str, str] | None,
     *,
     app_id: str,
 ) -> tuple[FileCommits, FileTarget]:
     """Make the table if there is none, compare its columns, and say where tasks write.
 
+    Args:
+        spark: The session.
+        table: The table.
+        layout: How it is made.
+        schema: Columns of the rows.
+        storage_options: How ``deltalake`` enters its object store; None: it has to be in a directory.
+        app_id: For errors.
+
     Raises:
+        OptionError: it is in an object store, and nothing says how to enter that.
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
-    if (detail := table.check(spark, None)) is None:
-        clear_unmade(table.path)
-        layout.make(spark, table, schema)
-        detail = table.detail(spark)
-        if detail is None:
-            problem = (
-                "Delta Lake makes no table there: its directory has a _delta_log without a commit, which a "
-                "process that was killed left. Delete that _delta_log, and start again"
-            )
-            raise TableRefusedError(table.name, problem)
+    detail = table.check(spark, None) or layout.make(spark, table, schema)
     table_schema = table.schema(spark)
     fitted = fit(table.name, schema, table_schema, add=False)
     if isinstance(fitted, Unfit):
@@ -141,7 +113,11 @@ def prepare_files(
                 f"it is partitioned by {name} {kinds[name].simpleString()}, which the direct lane does not do"
             )
             raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
-    files = FileCommits(table.name, detail.location, detail.table_id, storage_options)
+    # Before the store is asked: without credentials deltalake looks for some, which takes its time.
+    if storage_options is None and local_path(detail.location) is None:
+        expected = "ingest() with storage_options, or a table in a directory"
+        raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
+    files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
     files.open(table.current_location(spark))
     indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
     target = FileTarget(

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark._ledger.query_checkpoint import is_unfinished, offsets_directory
 from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.locations import escape_glob
+from gazette_spark.locations import escape_glob, local_path
 
 Result = TypeVar("Result")
 
@@ -180,6 +180,29 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
         if all(is_unfinished(path.getName()) for path in paths):
             for path in paths:
                 files.delete(path, False)  # noqa: FBT003 - Java's
+
+
+def clear_unmade(path: str | None) -> None:
+    """Remove the log that a process left that was killed while it made a table, if it is in a directory.
+
+    Delta takes a log without a commit for a table, so CREATE TABLE IF NOT EXISTS would do nothing. What
+    another process is about to commit stays: a directory is only removed while it is empty.
+    """
+    directory = None if path is None else local_path(path)
+    if directory is None:
+        return
+    log = Path(directory, "_delta_log")
+    # Temporary files begin with a dot, and folders for commits of a catalog are empty here.
+    left = list(log.iterdir()) if log.is_dir() else []
+    if any(file.is_file() and not file.name.startswith(".") for file in left):
+        return
+    with suppress(OSError):
+        for file in left:
+            if file.is_dir():
+                file.rmdir()
+            else:
+                file.unlink()
+        log.rmdir()
 
 
 def delete_directory(spark: SparkSession, path: str) -> None:

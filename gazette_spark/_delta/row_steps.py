@@ -14,12 +14,13 @@ from pyspark.sql.types import StructType
 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.features import computes_columns
+from gazette_spark._delta.files import clear_unmade
 from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.schema_fit import Rules, SchemaFit, Unfit, conform, fit
 from gazette_spark._delta.small_files import batch_bytes, files_wanted, in_files
 from gazette_spark._delta.violations import without_unchecked_nulls
 from gazette_spark._ledger.entry import Batch
-from gazette_spark.errors import OptionError, SchemaMismatchError
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,22 @@ class TableLayout:
         """Whether batches may add columns to the table."""
         return self.schema_evolution == "addNewColumns"
 
-    def make(self, spark: SparkSession, target: DeltaTable, rows: StructType) -> None:
-        """Make the table for rows of a schema, as ``new_table`` says, unless it exists."""
+    def make(self, spark: SparkSession, target: DeltaTable, rows: StructType) -> TableDetail:
+        """Make the table for rows of a schema, as ``new_table`` says, unless it exists; return its detail.
+
+        Raises:
+            TableRefusedError: Delta makes none there.
+        """
         new = self.new_table or NewTable()
+        clear_unmade(target.path)
         spark.sql(new.statement(target.name, new.columns(spark, rows))).collect()
+        if (detail := target.detail(spark)) is None:
+            problem = (
+                "Delta Lake makes no table there: its directory has a _delta_log without a commit, which a "
+                "process that was killed left. Delete that _delta_log, and start again"
+            )
+            raise TableRefusedError(target.name, problem)
+        return detail
 
 
 @dataclass(frozen=True, slots=True)

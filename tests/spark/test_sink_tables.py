@@ -39,6 +39,19 @@ def verdict_on(stream: FileStream, location: str) -> OracleVerdict:
     return check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
 
 
+def test_a_table_whose_making_was_killed_is_made_as_asked(stream: FileStream) -> None:
+    """Delta takes a log without a commit for a table: CREATE TABLE IF NOT EXISTS would leave it at that."""
+    log = stream.table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
+    stream.append(4)
+    new = NewTable("journal STRING, offset BIGINT, value BINARY", partition_by=["journal"])
+    stream.run(DeltaSink(APP_ID, path=str(stream.table), new_table=new))
+    detail = stream.spark.sql(f"DESCRIBE DETAIL delta.`{stream.table}`").collect()[0]
+    assert detail.partitionColumns == ["journal"]
+    stream.assert_exact()
+
+
 @pytest.mark.parametrize(
     "named", [pytest.param(False, id="path"), pytest.param(True, id="catalog", marks=pytest.mark.soak)]
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark._delta.file_lane import clear_unmade
+from gazette_spark._delta.files import clear_unmade
 
 COMMIT = "00000000000000000000.json"
 LEFT = (".00000000000000000000.json.5f1c.tmp", ".00000000000000000000.json.crc")
