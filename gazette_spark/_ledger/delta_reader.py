@@ -17,6 +17,7 @@ from gazette_spark.errors import InputError
 from gazette_spark.locations import deltalake_location, local_path, masked_url, misread_by_deltalake
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 
@@ -38,6 +39,22 @@ def open_table(location: str) -> DeltaTable:
         from deltalake import DeltaTable
 
         return DeltaTable(deltalake_location(location))
+
+
+def column_types(table: DeltaTable) -> dict[str, str]:
+    """Return the type of each column, by name, as Delta's log names it; "" for a nested one."""
+    return {column.name: str(getattr(column.type, "type", "")) for column in table.schema().fields}
+
+
+def run_sql(table: DeltaTable, query: str) -> pa.RecordBatchReader:
+    """Run a query on a table's rows, which it calls ``rows``.
+
+    SQL supports tables with deletion vectors and mapped columns, too.
+    """
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("rows", table).execute(query))
 
 
 class DeltaLog:

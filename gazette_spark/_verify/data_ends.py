@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.registry import framing_name, framing_named
-from gazette_spark._ledger.delta_reader import named_errors, open_table
+from gazette_spark._ledger.delta_reader import column_types, named_errors, open_table, run_sql
 from gazette_spark._planning.boundary import next_record_end, window_reader
 from gazette_spark._planning.cutter import MAX_RECORD_BYTES
 from gazette_spark._planning.pieces import Piece
@@ -63,8 +61,6 @@ def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
 class DeltaRows:
     """The rows of a table's newest version, without a JVM: through ``deltalake``. For one thread.
 
-    Rows are read by SQL, which supports tables with deletion vectors and mapped columns, too.
-
     Args:
         location: The table's directory or URL, in Spark's spelling: nothing is quoted.
 
@@ -76,8 +72,7 @@ class DeltaRows:
         self._location = location
         self._table = open_table(location)
         with named_errors(location):
-            fields = self._table.schema().fields
-        self._types = {field.name: str(getattr(field.type, "type", "")) for field in fields}
+            self._types = column_types(self._table)
         columns = origin_columns(self._types)
         if columns is None:
             raise InputError(
@@ -116,10 +111,7 @@ class DeltaRows:
 
     def _select(self, query: str) -> list[tuple[Any, ...]]:
         with named_errors(self._location):
-            from deltalake import QueryBuilder
-
-            stream = QueryBuilder().register("rows", self._table).execute(query)
-            columns = pa.RecordBatchReader.from_stream(stream).read_all().columns
+            columns = run_sql(self._table, query).read_all().columns
         return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 

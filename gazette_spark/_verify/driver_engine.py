@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 
 from gazette_spark._delta.sql_names import path_of, table_at
 from gazette_spark._formats.arrays import Positions
-from gazette_spark._ledger.delta_reader import DeltaLog, log_files, named_errors, open_table
+from gazette_spark._ledger.delta_reader import (
+    DeltaLog,
+    column_types,
+    log_files,
+    named_errors,
+    open_table,
+    run_sql,
+)
 from gazette_spark._ledger.history import HistoryRow
 from gazette_spark._ledger.row_digest import row_text, tree_digest
 from gazette_spark._options.source import SourceOptions, parse_options
@@ -153,23 +160,17 @@ class DriverEngine:
 
 
 class _TableRows:
-    """The rows of a small table's newest version, through ``deltalake``.
-
-    Rows are read by SQL, which supports tables with deletion vectors and mapped columns, too.
-    """
+    """The rows of a small table's newest version, through ``deltalake``."""
 
     def __init__(self, location: str) -> None:
         self.location = location
         with _left_to_spark(location):
             self.delta = open_table(location)
             self.version = self.delta.version()
-            fields = self.delta.schema().fields
-        self.types = {column.name: str(getattr(column.type, "type", "")) for column in fields}
+            self.types = column_types(self.delta)
 
     def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of some columns."""
-        from deltalake import QueryBuilder
-
         with _left_to_spark(self.location):
             files = pa.table(self.delta.get_add_actions())
         size = pc.sum(files["size_bytes"]).as_py() or 0
@@ -178,8 +179,7 @@ class _TableRows:
         query = f"SELECT {', '.join(map(sql_name, columns))} FROM rows"  # noqa: S608 - quoted
         size = 0
         with _left_to_spark(self.location):
-            stream = QueryBuilder().register("rows", self.delta).execute(query)
-            for batch in pa.RecordBatchReader.from_stream(stream):
+            for batch in run_sql(self.delta, query):
                 size += batch.nbytes
                 if size > MAX_MEMORY:
                     raise NeedsSparkError(f"{self.location} has more than {MAX_MEMORY >> 20} MiB of rows")
@@ -244,8 +244,7 @@ class DriverComparison:
         """Return the sums of each side."""
         side, size = self.rows["side"].to_numpy(), len(bins)
         rows, at = self._in_bins(bins, "offset")
-        # A row of the table in no bin counts, too: the table should not have it.
-        nowhere = np.setdiff1d(np.flatnonzero(side == ROWS), rows)
+        nowhere = self._nowhere(rows)
         foreign = int(self.rows["journal"].is_null().to_numpy()[nowhere].sum())
         outside = {STRAY: len(nowhere) - foreign, FOREIGN: foreign}
         committed_rows, committed_at = rows, at
@@ -297,8 +296,7 @@ class DriverComparison:
     def first_stray(self, bins: Bins) -> tuple[str, int | None]:
         """Return journal and offset of the first row that is in no bin; there is one."""
         rows, _ = self._in_bins(bins, "offset")
-        nowhere = np.setdiff1d(np.flatnonzero(self.rows["side"].to_numpy() == ROWS), rows)
-        strays = self.rows.select(["journal", "offset"]).take(nowhere)
+        strays = self.rows.select(["journal", "offset"]).take(self._nowhere(rows))
         strays = strays.filter(strays["journal"].is_valid())
         first = strays.sort_by([("journal", "ascending"), ("offset", "ascending")]).slice(0, 1)
         return first["journal"][0].as_py(), first["offset"][0].as_py()
@@ -315,6 +313,10 @@ class DriverComparison:
             offsets, values = group["offset"].to_pylist(), group["value"].to_pylist()
             digests[index] = tree_digest(zip(offsets, values, strict=True))
         return digests
+
+    def _nowhere(self, rows: Positions) -> Positions:
+        """Return the table's rows that are none of these: they are in no bin, and should not be there."""
+        return np.setdiff1d(np.flatnonzero(self.rows["side"].to_numpy() == ROWS), rows)
 
     def _in_bins(self, bins: Bins, column: str) -> tuple[Positions, Positions]:
         """Return the pairs of a row and a bin that holds its offset in a column."""
