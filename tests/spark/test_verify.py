@@ -515,7 +515,7 @@ def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -
     orders.commit(0, 0, [], recreated=400)
     orders.commit(0, 80)
     reason, ranges = orders.unproven()
-    assert "made again" in reason
+    assert "created again" in reason
     assert ranges == [(0, 80, "nothing")]
 
 
