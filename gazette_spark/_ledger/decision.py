@@ -417,7 +417,15 @@ def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None
     compared again. A query that has none, such as one from the earliest offset with ``trim``, is recognized
     by the creation of its journals.
     """
-    for journal, new in batch.fingerprints.items():
+    # A batch names the journals that move. One that stays behind a gap is compared, too: the entry would say
+    # that the gap was skipped in the table's journal.
+    begins, ends = least_offsets(batch.begin), entry.read_through
+    stay = {
+        journal: earlier
+        for journal, earlier in batch.earlier_fingerprints.items()
+        if journal in begins and journal in ends and begins[journal] > ends[journal]
+    }
+    for journal, new in {**stay, **batch.fingerprints}.items():
         if (recorded := entry.fingerprints.get(journal)) is None:
             continue
         revisions = (new.create_revision, recorded.create_revision)

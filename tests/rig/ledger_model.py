@@ -404,8 +404,13 @@ class Writer:
         )
 
     def is_of_another_journal(self, mark: Mark) -> bool:
-        """Whether a journal of its batch has other bytes than the table's rows were read from."""
-        found = self.content.get(len(self.ends) - 1, {})
+        """Whether a journal of its batch has other bytes than the table's rows were read from.
+
+        One that has stood still for two batches is recognized when it moves, before any row of it is written.
+        """
+        batch = len(self.ends) - 1
+        named = self.prints.get(batch, {}).keys() | self.prints.get(batch - 1, {}).keys()
+        found = {name: each for name, each in self.content.get(batch, {}).items() if name in named}
         common = {name: min(len(each), len(mark.content.get(name, b""))) for name, each in found.items()}
         return any(
             mark.content[name][start:end] != found[name][start:end]

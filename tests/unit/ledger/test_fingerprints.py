@@ -14,6 +14,7 @@ from gazette_spark._ledger.entry import (
     EntryDelta,
     LedgerEntry,
     LedgerState,
+    SkippedGap,
     entry_without_rows,
     parse_entry,
 )
@@ -103,6 +104,19 @@ def test_another_journal_is_refused(  # noqa: PLR0917 - pytest names them.
     assert isinstance(decision.error, JournalRecreatedError)
     assert (decision.error.journal, decision.error.compared) == (A, compared)
     assert "table t, journal 'x/a': it was deleted and created again" in str(decision.error)
+
+
+def test_another_journal_that_stays_behind_an_accepted_gap_is_refused() -> None:
+    """The entry would say that the gap was skipped in the journal that the table's rows were read from."""
+    ends = (JournalOffsets({A: 700, B: 0}),)
+    entry = LedgerEntry("app", 4, "q", 3, ends, ends, ends, "n", "o", fingerprints={A: known(700)})
+    begin = (JournalOffsets({A: 800, B: 0}, fingerprints={A: known(800, 8, NEW)}),)
+    batch = Batch("t", "app", "q", 5, begin, (JournalOffsets({A: 800, B: 10}),))
+    allowed = Allowed(gaps=frozenset({SkippedGap(A, 700, 800)}))
+    made = decide(LedgerState(entry, "o", 4, 9, 9), batch, attempt="mine", allowed=allowed)
+    assert isinstance(made, Refusal)
+    assert isinstance(made.error, JournalRecreatedError)
+    assert (made.error.journal, made.error.revision) == (A, 5)
 
 
 def test_a_batch_behind_the_table_leaves_the_fingerprint_of_its_end() -> None:
