@@ -205,5 +205,5 @@ bench-consumer: install jvm broker-binaries ## Measure the consumer's hosts besi
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
-	rm -rf native/target gazette_spark/_formats/libgazette_json.so
+	rm -rf native/target gazette_spark/_formats/libgazette_json.so gazette_spark/_delta/s3-log-store.jar
 	rm -rf $(VENV) .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,7 +1,10 @@
-"""Builds the native decoder (``native/``) with the package, where Rust is installed; without, it is left out.
+"""Builds two parts with the package, each of which is left out where its tool is missing.
 
-What is declarative is in pyproject.toml. The library is loaded by ctypes and serves every version of Python,
-so a wheel with it depends on the platform only. ``GAZETTE_SPARK_NATIVE=0`` makes a wheel without it.
+- The native decoder (``native/``), by cargo. It is loaded by ctypes and serves every version of Python, so a
+  wheel with it depends on the platform only. ``GAZETTE_SPARK_NATIVE=0`` makes a wheel without it.
+- A log store for Delta tables on S3 (``jvm/``), by javac. Its jar runs on every platform.
+
+What is declarative is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Command, setup
@@ -17,9 +23,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 CRATE = Path("native")
-SOURCES = ("Cargo.toml", "Cargo.lock", "src/*.rs")
-LIBRARY = Path("gazette_spark", "_formats", "libgazette_json.so")
-"""One name on all platforms: ctypes loads it by its path."""
+LOG_STORE = "gazette/spark/ConditionalS3LogStore.java"
 
 BUILT = {"darwin": "libgazette_json.dylib", "win32": "gazette_json.dll"}.get(
     sys.platform, "libgazette_json.so"
@@ -27,8 +31,14 @@ BUILT = {"darwin": "libgazette_json.dylib", "win32": "gazette_json.dll"}.get(
 BUILD_TIMEOUT_S = 300
 
 
-class BuildNative(Command):
-    """Build the library by cargo, and put it beside the modules that load it."""
+class OptionalPart(Command):
+    """Make a file of the package with a tool that the machine may lack; without it the file is left out."""
+
+    file: Path
+    """Where it is in the package."""
+    what: str
+    sources: tuple[str, ...]
+    """Patterns of what a source distribution needs for it."""
 
     def initialize_options(self) -> None:
         """Set what setuptools asks of a part of its command ``build``."""
@@ -41,40 +51,31 @@ class BuildNative(Command):
 
     @property
     def target(self) -> Path:
-        """Where the library goes."""
-        return LIBRARY if self.editable_mode else Path(self.build_lib or "", LIBRARY)
+        """Where the file goes."""
+        return self.file if self.editable_mode else Path(self.build_lib or "", self.file)
 
     def run(self) -> None:
-        """Build the library. No failure is one of the installation."""
+        """Make the file. No failure is one of the installation."""
         # One of an earlier build would make a wheel for this platform out of a pure one.
         self.target.unlink(missing_ok=True)
-        problem = self._problem()
-        if problem:
-            self.warn(f"the native JSON decoder is left out: {problem}")
-            return
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(CRATE / "target" / "release" / BUILT, self.target)
-
-    def _problem(self) -> str:
-        """Run cargo; return why there is no library, empty if there is one."""
-        if os.environ.get("GAZETTE_SPARK_NATIVE") == "0":
-            return "GAZETTE_SPARK_NATIVE=0"
-        # It has no dependencies, so that nothing is downloaded.
-        command = ["cargo", "build", "--quiet", "--release", "--locked", "--offline"]
         try:
-            done = subprocess.run(
-                command, cwd=CRATE, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
-            )
+            problem = self.make()
         except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        return f"cargo failed: {done.stderr}" if done.returncode else ""
+            problem = str(error)
+        if problem:
+            self.warn(f"{self.what} is left out: {problem}")
+
+    def make(self) -> str:
+        """Make the file at ``target``; return why that failed, empty if it did not."""
+        raise NotImplementedError
 
     def get_source_files(self) -> list[str]:
         """Return what a source distribution needs."""
-        return [str(path) for pattern in SOURCES for path in CRATE.glob(pattern)]
+        return [str(path) for pattern in self.sources for path in Path().glob(pattern)]
 
     def get_outputs(self) -> list[str]:
-        """Return the library, if there is one."""
+        """Return the file, if there is one."""
         return [str(self.target)] if self.target.exists() else []
 
     def get_output_mapping(self) -> dict[str, str]:
@@ -82,10 +83,61 @@ class BuildNative(Command):
         return {}
 
 
-class Build(build):
-    """setuptools' ``build``, and the library."""
+def run_tool(command: Sequence[str], folder: Path) -> str:
+    """Run a tool; return what it wrote if it failed, else nothing."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    )
+    return f"{command[0]} failed: {done.stderr}" if done.returncode else ""
 
-    sub_commands = [*build.sub_commands, ("build_native", None)]  # noqa: RUF012 - as in setuptools.
+
+class BuildNative(OptionalPart):
+    """Build the decoder by cargo, and put it beside the modules that load it."""
+
+    file = Path("gazette_spark", "_formats", "libgazette_json.so")
+    """One name on all platforms: ctypes loads it by its path."""
+    what = "the native JSON decoder"
+    sources = ("native/Cargo.toml", "native/Cargo.lock", "native/src/*.rs")
+
+    def make(self) -> str:
+        """Run cargo."""
+        if os.environ.get("GAZETTE_SPARK_NATIVE") == "0":
+            return "GAZETTE_SPARK_NATIVE=0"
+        # It has no dependencies, so that nothing is downloaded.
+        command = ["cargo", "build", "--quiet", "--release", "--locked", "--offline"]
+        if problem := run_tool(command, CRATE):
+            return problem
+        shutil.copy(CRATE / "target" / "release" / BUILT, self.target)
+        return ""
+
+
+class BuildLogStore(OptionalPart):
+    """Compile Delta's log store for S3, and put its jar into the package."""
+
+    file = Path("gazette_spark", "_delta", "s3-log-store.jar")
+    what = "the log store for Delta tables on s3a://"
+    sources = ("jvm/**/*.java",)
+
+    def make(self) -> str:
+        """Run javac. Instead of Hadoop and Delta it sees their signatures, so that nothing is downloaded."""
+        with tempfile.TemporaryDirectory() as classes:
+            at_home = Path(os.environ.get("JAVA_HOME", ""), "bin", "javac")
+            javac = shutil.which("javac") or str(at_home)
+            command = [javac, "--release", "17", "-proc:none", "-implicit:none", "-sourcepath", "stubs"]
+            if problem := run_tool([*command, "-d", classes, LOG_STORE], Path("jvm")):
+                return problem
+            with zipfile.ZipFile(self.target, "w") as jar:
+                for path in sorted(Path(classes).rglob("*.class")):
+                    # With the zip format's first time, the same sources give the same bytes.
+                    name = path.relative_to(classes).as_posix()
+                    jar.writestr(zipfile.ZipInfo(name), path.read_bytes())
+        return ""
+
+
+class Build(build):
+    """setuptools' ``build``, and the optional parts."""
+
+    sub_commands = [*build.sub_commands, ("build_native", None), ("build_log_store", None)]  # noqa: RUF012 - as in setuptools.
 
 
 class PlatformWheel(bdist_wheel):
@@ -105,4 +157,11 @@ class PlatformWheel(bdist_wheel):
         return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
 
 
-setup(cmdclass={"build": Build, "build_native": BuildNative, "bdist_wheel": PlatformWheel})
+setup(
+    cmdclass={
+        "build": Build,
+        "build_native": BuildNative,
+        "build_log_store": BuildLogStore,
+        "bdist_wheel": PlatformWheel,
+    }
+)

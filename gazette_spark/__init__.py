@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gazette_spark._backfill import Backfilled as Backfilled
     from gazette_spark._backfill import backfill as backfill
     from gazette_spark._delta.new_table import NewTable as NewTable
+    from gazette_spark._delta.s3_log_store import s3_log_store as s3_log_store
     from gazette_spark._delta.upsert import Upsert as Upsert
     from gazette_spark._ingest import ingest as ingest
     from gazette_spark._ingest import ingest_batch as ingest_batch
@@ -62,6 +63,7 @@ _MODULES = {
     "session": ("local_spark",),
     "sink": ("DeltaSink",),
     "_delta.new_table": ("NewTable",),
+    "_delta.s3_log_store": ("s3_log_store",),
     "_delta.upsert": ("Upsert",),
 }
 """Names that are loaded when they are first used, by module; beside them are all classes of errors."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from gazette_spark._delta.s3_log_store import JAR, s3_log_store
 from gazette_spark.errors import MissingPackageError
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
@@ -53,7 +54,8 @@ def local_spark(
     """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
 
     Spark resolves Delta's jars on the first start and caches them in the user's Ivy cache. Where the class
-    path of ``SPARK_DIST_CLASSPATH`` names them, they are used from there.
+    path of ``SPARK_DIST_CLASSPATH`` names them, they are used from there. Tables on ``s3a://`` may be written
+    by several drivers (:func:`~gazette_spark.s3_log_store`); Spark's client of S3 is not included.
 
     Args:
         directory: Where Spark may write.
@@ -123,6 +125,8 @@ def session_builder(
         "spark.local.dir": str(directory / "scratch"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory / 'derby'} {java_options}",
     }
+    if JAR.exists():
+        settings |= s3_log_store()
     for key, value in (settings | (conf or {})).items():
         builder = builder.config(key, value)
     return builder

@@ -148,6 +148,7 @@ class DeltaSink:
         upsert: Upsert | None = None,
         audit: bool = False,
         dead_letters: DeadLetters | None = None,
+        allow_single_driver: bool = False,
     ) -> None:
         """Configure the writer; nothing is read or made yet.
 
@@ -184,6 +185,9 @@ class DeltaSink:
             dead_letters: A second table for the rows that do not fit this one. The query has one source,
                 whose columns ``_journal`` and ``_offset`` it keeps, or ``journal, offset, value`` of the
                 format ``raw``, and makes at most one row of a record.
+            allow_single_driver: Accept a table on S3 in a session whose log store lets two drivers commit
+                the same version. Then nothing else may ever write the table: not a second query, nor an
+                OPTIMIZE elsewhere. :func:`~gazette_spark.s3_log_store` makes this unnecessary.
         """
         expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
         if not isinstance(app_id, str):
@@ -200,7 +204,7 @@ class DeltaSink:
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
-        self._target = DeltaTable(path=path, table=table)
+        self._target = DeltaTable(path=path, table=table, allow_single_driver=allow_single_driver)
         self._layout = TableLayout(new_table, schema_evolution, target_file_bytes, compact_every)
         self._allowed = Allowed(
             on_overlap == "trim",

@@ -97,7 +97,9 @@ class DeadLetterTable:
         """
         self._app_id = app_id
         self._main = main
-        self._target = DeltaTable(path=letters.path, table=letters.table)
+        self._target = DeltaTable(
+            path=letters.path, table=letters.table, allow_single_driver=main.allow_single_driver
+        )
         self._corrupt_column = letters.corrupt_column
         self._new_table = new_table or NewTable()
         self._upsert = upsert

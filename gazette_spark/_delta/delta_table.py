@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, StructType
 from gazette_spark._delta.features import keeps_commits_elsewhere
 from gazette_spark._delta.files import find_line, has_files, is_classic, jvm_errors, path_exists
 from gazette_spark._delta.preflight import check_delta
+from gazette_spark._delta.s3_log_store import check_log_store
 from gazette_spark._delta.session import session_settings
 from gazette_spark._delta.sql_names import path_of, table_at
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState, parse_entry
@@ -113,7 +114,7 @@ class TableSnapshot:
 class DeltaTable:
     """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
 
-    def __init__(self, *, path: str | None, table: str | None) -> None:
+    def __init__(self, *, path: str | None, table: str | None, allow_single_driver: bool = False) -> None:
         if path is not None and TIME_TRAVEL_NAME.fullmatch(path):
             # Reads would go to the table without this suffix, writes to a table with the full name.
             expected = "a directory whose name does not end in @v and a number, or in @ and 17 digits: Delta "
@@ -122,6 +123,8 @@ class DeltaTable:
             )
         self.path = None if path is None else absolute(path)  # Delta's statements take no relative paths.
         self.table = table
+        self.allow_single_driver = allow_single_driver
+        """Whether the table may be on S3 with a log store that lets two drivers commit the same version."""
         self.partition_by: tuple[str, ...] = ()
         """Columns that the table is partitioned by, as :meth:`check` has found them. They never change."""
         self._location: str | None = None
@@ -312,8 +315,12 @@ class DeltaTable:
             TableRefusedError: with the reason.
         """
         location = self.path
+        if location is not None and not self.allow_single_driver:
+            check_log_store(spark, location, self.name)
         if detail := self.detail(spark):
             location, self.partition_by = detail.location, detail.partition_by
+            if not self.allow_single_driver:
+                check_log_store(spark, location, self.name)
             retention = detail.properties.get(RETENTION_PROPERTY)
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)

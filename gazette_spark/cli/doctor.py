@@ -8,12 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import click
 
@@ -21,6 +25,7 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError
+from gazette_spark.locations import deltalake_location
 from gazette_spark.progress import progress
 
 if TYPE_CHECKING:
@@ -32,6 +37,12 @@ JAVA_VERSIONS = (17, 21)
 
 STORES_TRIED = 3
 """Number of stores that the broker tries if the user names none."""
+
+WRITERS, COMMITS = 2, 5
+"""Threads that commit to a table at once, and commits of each."""
+
+DELTALAKE_OPTIONS = {"endpoint_override": "AWS_ENDPOINT_URL", "region": "AWS_REGION"}
+"""Settings in a store's URL, as pyarrow takes them, and what deltalake calls them."""
 
 AHEAD_S = 60
 """Seconds by which a stored fragment may be newer than this machine's clock says."""
@@ -59,7 +70,7 @@ Check = Callable[[], Iterator[Finding]]
 
 @click.command()
 @broker_options
-@click.option("--store", "stores", multiple=True, metavar="URL", help="Fragment store to try. Repeatable.")
+@click.option("--store", "stores", multiple=True, metavar="URL", help="Store to try. Repeatable.")
 @format_option
 def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
     """Check Python, Java, Spark, Delta, the native decoder, the broker, clock, TLS, token and stores.
@@ -272,7 +283,7 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
                 client, [journal.spec.name for journal in journals[:STORES_TRIED]], time.time()
             )
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
-            yield from check_stores(client, stores or used[:STORES_TRIED])
+            yield from check_stores(client, stores, used[:STORES_TRIED])
     except TlsError as error:
         yield Finding(
             "tls", "problem", one_line(error), "give --tls-ca-file the authority that signed the broker's"
@@ -296,8 +307,15 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
         yield Finding("clock", "skipped", "no fragment is stored that tells the brokers' time")
 
 
-def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
-    """Have the broker try fragment stores."""
+def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> Iterator[Finding]:
+    """Have the broker try fragment stores; have two writers commit to those that the user names.
+
+    Args:
+        client: Of the broker.
+        named: Stores that the user names.
+        used: Stores of journals, to be tried where the user names none.
+    """
+    stores = named or used
     if not stores:
         yield Finding("store", "skipped", "no journal has one; name one with --store")
     mend = "create the store, or give brokers and this machine access to it"
@@ -309,6 +327,53 @@ def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
             continue
         state = "problem" if problem else "ok"
         yield Finding("store", state, f"{store}: {problem or tried}", mend if problem else "")
+        if store in named and not problem and not store.startswith("file:"):
+            yield check_commits(store)
+
+
+def check_commits(store: str) -> Finding:
+    """Have two writers commit to a small Delta table in a store at once, and count the commits that are left.
+
+    The table is deleted afterwards. Not every server that speaks S3 refuses to put a file that exists.
+    """
+    import pyarrow as pa
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import DeltaError
+    from pyarrow import fs
+
+    place, _, query = store.partition("?")
+    settings = dict(parse_qsl(query))
+    options = {name: settings[own] for own, name in DELTALAKE_OPTIONS.items() if own in settings}
+    if settings.get("scheme") == "http":
+        options["AWS_ALLOW_HTTP"] = "true"
+    name = f"gazette-spark-doctor-{uuid.uuid4().hex}"
+    table = f"{deltalake_location(place.rstrip('/'))}/{name}"
+    start = threading.Barrier(WRITERS)
+
+    def commit(writer: int) -> None:
+        rows = pa.table({"writer": [writer]})
+        for _ in range(COMMITS):
+            start.wait()
+            write_deltalake(table, rows, mode="append", storage_options=options)
+
+    try:
+        write_deltalake(table, pa.table({"writer": pa.array([], pa.int64())}), storage_options=options)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(commit, range(WRITERS)))
+        left = DeltaTable(table, storage_options=options).to_pyarrow_table().num_rows
+        files, path = fs.FileSystem.from_uri(f"{place.rstrip('/')}/{name}" + (f"?{query}" if query else ""))
+        files.delete_dir(path)
+    except (DeltaError, OSError) as error:
+        mend = "give this machine access to the store"
+        return Finding(
+            "commits", "problem", f"{store}: two writers could not commit: {one_line(str(error))}", mend
+        )
+    made = WRITERS * COMMITS
+    if left == made:
+        return Finding("commits", "ok", f"{store}: of {made} commits by two writers at once none was lost")
+    mend = "use a store that honours If-None-Match, or let only one program write each table"
+    lost = f"{store}: of {made} commits by two writers at once {made - left} were overwritten"
+    return Finding("commits", "problem", lost, mend)
 
 
 def try_store(client: Client, store: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ BUILT_FROM = (
     "README.md",
     "LICENSE",
     "native",
+    "jvm",
     "gazette_spark",
     "pyspark_gazette",
 )

@@ -44,7 +44,7 @@ def plain_session(statement: str) -> Any:
 
 
 @pytest.mark.parametrize("named", [{"path": "/t", "table": None}, {"path": None, "table": "t"}], ids=str)
-def test_reading_a_ledger_without_delta_says_so(named: dict[str, str | None]) -> None:
+def test_reading_a_ledger_without_delta_says_so(named: dict[str, Any]) -> None:
     """Spark cannot parse DESCRIBE HISTORY with a LIMIT, by which ``resume`` begins."""
     session: Any = SimpleNamespace(sql=plain_session, version="4.2.0")
     with pytest.raises(OptionError, match=r"a session without Delta Lake.*configure_spark_with_delta_pip"):

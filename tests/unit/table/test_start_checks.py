@@ -41,7 +41,7 @@ def answering(name: str) -> Any:
 
 
 @pytest.mark.parametrize("named", [{"path": "/t", "table": None}, {"path": None, "table": "t"}], ids=str)
-def test_a_session_without_delta_is_named(named: dict[str, str | None]) -> None:
+def test_a_session_without_delta_is_named(named: dict[str, Any]) -> None:
     """Spark looks for a table DETAIL; the error says how a session gets Delta."""
     with pytest.raises(OptionError) as caught:
         DeltaTable(**named).detail(answering("DETAIL"))

@@ -1,0 +1,3 @@
+package org.apache.hadoop.fs;
+
+public interface FSBuilder<S, B extends FSBuilder<S, B>> {}

@@ -1,0 +1,79 @@
+"""One of several drivers that want the same versions of Delta tables in a bucket at once.
+
+It is run as a script, as :mod:`tests.spark.s3_job` is. Its arguments are the server's endpoint, a directory,
+the time at which the race begins, the driver's name, and the class of the log store. It writes what it did as
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark import DeltaSink, JournalOffsets
+from tests.spark.s3_job import BUCKET, enter, start_spark
+
+VERSIONS = 60
+EVERY_S = 0.25
+"""Seconds between two versions that the drivers want."""
+BATCHES = 12
+"""Batches that each driver writes through a sink."""
+TABLE = f"s3a://{BUCKET}/raced"
+COLUMNS = "driver STRING, number BIGINT"
+
+
+def race_for_versions(spark: SparkSession, log_store: str, start: float, driver: str) -> list[int]:
+    """Create files of a log at the same moments as other drivers do; return those that are this one's."""
+    java: Any = spark._jvm
+    conf = spark._jsc.hadoopConfiguration()
+    store = java
+    for part in log_store.split("."):
+        store = getattr(store, part)
+    store = store(conf)
+    won = []
+    for version in range(VERSIONS):
+        line = java.java.util.Collections.singletonList(json.dumps({"driver": driver}))
+        path = java.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/log/{version:020d}.json")
+        time.sleep(max(0.0, start + version * EVERY_S - time.time()))
+        try:
+            store.write(path, line.iterator(), False, conf)
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" not in str(error.java_exception):
+                raise
+        else:
+            won.append(version)
+    return won
+
+
+def write_batches(spark: SparkSession, driver: str) -> None:
+    """Write batches of one row as an app id of the driver's own."""
+    sink = DeltaSink(driver, path=TABLE)
+    for number in range(BATCHES):
+        rows = spark.range(1).select(
+            F.lit(driver).alias("driver"), F.lit(number).cast("long").alias("number")
+        )
+        begin, end = (JournalOffsets({f"race/{driver}": at}) for at in (number, number + 1))
+        assert sink.write_batch(rows, begin, end)
+
+
+def main(endpoint: str, root: str, start: str, driver: str, log_store: str) -> dict[str, Any]:
+    """Race twice: for files of a log, then with whole sinks for versions of a table."""
+    enter(endpoint)
+    spark = start_spark(Path(root), endpoint)
+    spark.read.text(f"s3a://{BUCKET}/").limit(0).collect()  # Loads the client of S3.
+    won = race_for_versions(spark, log_store, float(start), driver)
+    write_batches(spark, driver)
+    rows = [list(row) for row in spark.read.format("delta").load(TABLE).collect()]
+    spark.stop()
+    return {"won": won, "rows": rows}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))  # noqa: T201 - a program's result
