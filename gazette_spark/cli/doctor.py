@@ -8,16 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 import click
 
@@ -25,7 +21,7 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError
-from gazette_spark.locations import deltalake_location
+from gazette_spark.locations import masked_url
 from gazette_spark.progress import progress
 
 if TYPE_CHECKING:
@@ -37,12 +33,6 @@ JAVA_VERSIONS = (17, 21)
 
 STORES_TRIED = 3
 """Number of stores that the broker tries if the user names none."""
-
-WRITERS, COMMITS = 2, 5
-"""Threads that commit to a table at once, and commits of each."""
-
-DELTALAKE_OPTIONS = {"endpoint_override": "AWS_ENDPOINT_URL", "region": "AWS_REGION"}
-"""Settings in a store's URL, as pyarrow takes them, and what deltalake calls them."""
 
 AHEAD_S = 60
 """Seconds by which a stored fragment may be newer than this machine's clock says."""
@@ -323,57 +313,30 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
         try:
             problem, tried = try_store(client, store)
         except GazetteError as error:
-            yield Finding("store", "problem", f"{store}: {one_line(error)}", mend)
+            yield Finding("store", "problem", f"{masked_url(store)}: {one_line(error)}", mend)
             continue
         state = "problem" if problem else "ok"
-        yield Finding("store", state, f"{store}: {problem or tried}", mend if problem else "")
+        yield Finding("store", state, f"{masked_url(store)}: {problem or tried}", mend if problem else "")
         if store in named and not problem and not store.startswith("file:"):
             yield check_commits(store)
 
 
 def check_commits(store: str) -> Finding:
-    """Have two writers commit to a small Delta table in a store at once, and count the commits that are left.
+    """Have two writers commit to a store at once: not every server that speaks S3 lets one through."""
+    from gazette_spark._data_files.commit_race import COMMITS, lost_commits
 
-    The table is deleted afterwards. Not every server that speaks S3 refuses to put a file that exists.
-    """
-    import pyarrow as pa
-    from deltalake import DeltaTable, write_deltalake
-    from deltalake.exceptions import DeltaError
-    from pyarrow import fs
-
-    place, _, query = store.partition("?")
-    settings = dict(parse_qsl(query))
-    options = {name: settings[own] for own, name in DELTALAKE_OPTIONS.items() if own in settings}
-    if settings.get("scheme") == "http":
-        options["AWS_ALLOW_HTTP"] = "true"
-    name = f"gazette-spark-doctor-{uuid.uuid4().hex}"
-    table = f"{deltalake_location(place.rstrip('/'))}/{name}"
-    start = threading.Barrier(WRITERS)
-
-    def commit(writer: int) -> None:
-        rows = pa.table({"writer": [writer]})
-        for _ in range(COMMITS):
-            start.wait()
-            write_deltalake(table, rows, mode="append", storage_options=options)
-
+    shown = masked_url(store)
     try:
-        write_deltalake(table, pa.table({"writer": pa.array([], pa.int64())}), storage_options=options)
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(commit, range(WRITERS)))
-        left = DeltaTable(table, storage_options=options).to_pyarrow_table().num_rows
-        files, path = fs.FileSystem.from_uri(f"{place.rstrip('/')}/{name}" + (f"?{query}" if query else ""))
-        files.delete_dir(path)
-    except (DeltaError, OSError) as error:
+        lost = lost_commits(store)
+    except OSError as error:
         mend = "give this machine access to the store"
-        return Finding(
-            "commits", "problem", f"{store}: two writers could not commit: {one_line(str(error))}", mend
-        )
-    made = WRITERS * COMMITS
-    if left == made:
-        return Finding("commits", "ok", f"{store}: of {made} commits by two writers at once none was lost")
-    mend = "use a store that honours If-None-Match, or let only one program write each table"
-    lost = f"{store}: of {made} commits by two writers at once {made - left} were overwritten"
-    return Finding("commits", "problem", lost, mend)
+        problem = f"{shown}: two writers could not commit: {one_line(str(error))}"
+        return Finding("commits", "problem", problem, mend)
+    race = f"{shown}: of {COMMITS} commits by two writers at once"
+    if lost:
+        mend = "use a store that honours If-None-Match, or let only one program write each table"
+        return Finding("commits", "problem", f"{race} {lost} were overwritten", mend)
+    return Finding("commits", "ok", f"{race} none was lost")
 
 
 def try_store(client: Client, store: str) -> tuple[str, str]:
