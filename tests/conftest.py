@@ -79,14 +79,14 @@ def pytest_terminal_summary(
 
 @pytest.fixture(
     params=[
-        pytest.param(False, id="half a minute"),
+        pytest.param(False, id="some seconds"),
         pytest.param(True, id="for long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
     ]
 )
 def stream_minutes(request: pytest.FixtureRequest) -> float:
     """How long Go's chunker writes streams, and hosts are killed."""
     lasts: bool = request.param
-    return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.5
+    return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.2
 
 
 @pytest.fixture(scope="session")

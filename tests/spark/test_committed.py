@@ -106,6 +106,7 @@ def ids(rows: DataFrame) -> list[int]:
     return sorted(row.id for row in rows.select("id").collect())
 
 
+@pytest.mark.soak  # The kind `committed` of test_crashes does so in every run.
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_table_has_each_committed_message_once(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
@@ -166,6 +167,7 @@ def test_a_stream_goes_on_behind_a_backfill(
     assert (report.result, sum(report.records.values()), report.audited > 1) == ("verified", 6, True)
 
 
+@pytest.mark.soak  # test_verify adopts a table in every run.
 def test_a_table_of_committed_messages_is_adopted(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:

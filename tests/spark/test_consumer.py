@@ -271,6 +271,7 @@ def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tm
         query.stop()
 
 
+@pytest.mark.soak  # A notebook runs an application on Spark in every run.
 def test_an_application_with_keys_gets_the_entry_of_each(consumer: Consumer) -> None:
     """Its keys are spread over tasks; the shard has one checkpoint and one transaction all the same."""
     app, shard = KeyedWordCount(consumer.name("out")), consumer.shard("both", "a", "b")

@@ -25,10 +25,11 @@ from tests.rig.crashes.schedules import WEIGHTS, Step
 from tests.rig.crashes.sinks import SINKS
 
 ALONE = ("upsert", "dead letters", "committed")
-"""Kinds of which the sink dies alone, too: 25 crashes in all, most of them of whole queries."""
+"""Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
 
-IN_SOAK = ("stateful", "complete")
-"""Kinds that ``make soak`` runs. ``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
+IN_SOAK = ("raw", "stateful", "complete")
+"""Kinds that ``make soak`` runs. ``test_sink``, ``test_sink_stateful`` and ``test_sink_modes`` hold them in
+every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",

@@ -249,6 +249,7 @@ def die(point: str) -> None:
     raise FailpointError(point)
 
 
+@pytest.mark.soak  # The kind `direct` of test_crashes comes by these points in every run.
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> None:
     """The batch that failed is written once, by the run before or by the run after, by either lane."""
     lanes.run("direct", "direct")
@@ -261,6 +262,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> N
     assert lanes.table("direct").select("id").distinct().count() == 56
 
 
+@pytest.mark.soak  # The kind `direct` of test_crashes has a zombie in every run.
 def test_another_lane_fences_a_writer_that_has_decided(lanes: Lanes) -> None:
     """A copy of the query writes the batch by the other lane between decision and commit: the first stops."""
     lanes.run("direct", "direct")

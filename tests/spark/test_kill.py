@@ -42,7 +42,7 @@ START_WITHIN_S = 240
 
 SEED = 20260
 
-RANDOM_KILLS, MORE_RANDOM_KILLS = 2, 6
+RANDOM_KILLS, MORE_RANDOM_KILLS = 1, 7
 """At random moments: how many, and how many more of them in a soak run."""
 
 AT_ONCE = {"maxBytesPerTrigger": "100000000"}

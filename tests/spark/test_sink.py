@@ -112,6 +112,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(stream: FileStream
     assert stream.assert_exact().rows == 32
 
 
+@pytest.mark.soak  # test_sink_conflicts has commits of others in every run.
 def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
     """OPTIMIZE, VACUUM, log checkpoints, a changed property, another app id: the ledger is left alone."""
     stream.append(6)

@@ -133,6 +133,7 @@ def test_a_crash_at_any_step_parts_each_record_once(
     assert {(row.app_id, row.journal, row.end_offset) for row in letters} == {(APP_ID, "j", None)}
 
 
+@pytest.mark.soak  # property/test_ledger.py draws it in every run.
 def test_rules_that_change_between_the_commits_part_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_rules_that_change_between_the_commits_part_each_record_once(
     assert reasons == {"not": 3, "Name": 3, "small": 2, "odd": 3}
 
 
+@pytest.mark.soak  # property/test_ledger.py draws it in every run.
 def test_committed_messages_are_parted_by_what_commits_them(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

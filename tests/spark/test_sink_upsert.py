@@ -131,6 +131,7 @@ def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(ch
     assert len(keys) == len(set(keys)) > 0
 
 
+@pytest.mark.soak  # test_crashes has such states in every run.
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
     """The ledger continues the state; batches that overlap the table are trimmed first, if one says so."""
     clustered = NewTable("id STRING, body STRING, _journal STRING, _offset BIGINT", cluster_by=["id"])
@@ -173,6 +174,7 @@ def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) ->
     assert not left
 
 
+@pytest.mark.soak  # The kind `upsert` of test_crashes has such commits in every run.
 def test_other_commits_between_decision_and_merge_are_seen(
     changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

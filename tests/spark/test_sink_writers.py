@@ -53,6 +53,7 @@ def test_a_start_past_the_table_is_refused(stream: FileStream) -> None:
     assert stream.verdict(complete=False).exact
 
 
+@pytest.mark.soak  # test_crashes has stale checkpoints in every run.
 def test_a_stale_copy_of_the_checkpoint_is_refused(stream: FileStream) -> None:
     """A stale copy plans other batches over bytes the table has: nothing of them is written."""
     stream.append(10)
@@ -111,6 +112,7 @@ def test_a_zombie_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch)
     assert stream.assert_exact().rows == 20
 
 
+@pytest.mark.soak  # property/test_ledger.py draws such writers in every run.
 def test_a_zombie_between_batches_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running query that finds another's entry stops, though its own batch is in the table already."""
     stream.append(10)
@@ -195,6 +197,7 @@ def test_a_write_that_was_turned_down_is_tried_again(
     assert stream.assert_exact().rows == 10
 
 
+@pytest.mark.soak  # test_crashes has RESTOREs in every run.
 def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> None:
     """The old checkpoint is refused with a gap; a new one at the ledger's offsets fills it."""
     began = now_ms()

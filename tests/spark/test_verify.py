@@ -43,10 +43,23 @@ SHORTS = ("a", "b=%2Bc+d")
 PARSED = "id BIGINT, city STRING, _journal STRING, _offset BIGINT, _end_offset BIGINT"
 
 
+ENGINES = {"with Spark": False}
+"""Whether the test that runs compares both engines."""
+
+
+@pytest.fixture(autouse=True)
+def _engines(request: pytest.FixtureRequest) -> None:
+    """Compare the engines in a few tests in every run, in soak in all."""
+    marked = request.node.get_closest_marker("both_engines") is not None
+    ENGINES["with Spark"] = marked or request.config.getoption("--soak")
+
+
 def verify(table: Path, broker: BrokerHandle, *flags: str) -> Result:
-    """Run the command without Spark and in Spark, which have to say the same."""
+    """Run the command without Spark, and perhaps in Spark, too: then both have to say the same."""
     command = ["verify", str(table), "--broker", broker.endpoint, "--format", "json", *flags]
     found = CliRunner(catch_exceptions=False).invoke(main, command)
+    if not ENGINES["with Spark"]:
+        return found
     in_spark = CliRunner().invoke(main, [*command, "--spark"])
     assert (found.exit_code, found.stdout) == (in_spark.exit_code, in_spark.stdout)
     return found
@@ -332,6 +345,7 @@ def without_metrics(action: dict[str, Any]) -> dict[str, Any]:
     return {name: {k: v for k, v in each.items() if k != "operationMetrics"} for name, each in action.items()}
 
 
+@pytest.mark.both_engines
 def test_a_table_is_verified_whatever_happened_to_it(orders: VerifiedOrders) -> None:
     """Compaction, RESTORE, and a journal that grows meanwhile change nothing; undone entries do not count."""
     orders.commit(0, 80)
@@ -392,6 +406,7 @@ def test_versions_are_those_of_the_log(orders: VerifiedOrders) -> None:
     assert orders.differs()[:2] == (2, 80)
 
 
+@pytest.mark.both_engines
 def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
     """The first of several differences is named, by its offset and the version that added its bytes."""
     orders.commit(0, 80)
@@ -402,6 +417,7 @@ def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
     assert orders.differs() == (4, 80, "the table has a row here, which no visible entry accounts for")
 
 
+@pytest.mark.both_engines
 def test_rows_that_cancel_out_are_found(orders: VerifiedOrders, spark: SparkSession) -> None:
     """Rows deleted and others tripled differ, even where their number and all exclusive ors are right.
 
@@ -473,6 +489,7 @@ def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
     assert "one is missing in between" in problem
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize(
     "columns", [("journal", "offset", "value"), ("-", "-", "name")], ids=["raw", "parsed"]
 )
@@ -519,6 +536,7 @@ def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -
     assert ranges == [(0, 80, "nothing")]
 
 
+@pytest.mark.both_engines
 def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
     """A record is a row or a dead letter; one that is both is a difference."""
     dead = orders.table.with_name("dead")
@@ -543,6 +561,7 @@ def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
     assert orders.differs(*where) == (2, 88, "the record is in the table more than once")
 
 
+@pytest.mark.both_engines
 def test_a_gap_that_was_recorded_is_allowed(orders: VerifiedOrders) -> None:
     """A gap is allowed with the record it cut: no rows of theirs are in the table, and none may be."""
     kept = [row for row in rows_of(0, 160) if not 80 <= row[0] < 96]
@@ -565,6 +584,7 @@ def test_a_journal_that_is_gone_proves_nothing(orders: VerifiedOrders) -> None:
     assert orders.unproven("--allow-gone") == ("nothing was compared", [(0, 320, "nothing")])
 
 
+@pytest.mark.both_engines
 def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
     """The rest is compared, and rows of lost bytes with what their entry counted and digested."""
     length, parts = 1101, 5
@@ -664,6 +684,7 @@ def messages(spark: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path)
     return Messages(embedded_broker, tmp_path)
 
 
+@pytest.mark.both_engines
 def test_committed_messages_are_compared(messages: Messages) -> None:
     """Rows are the messages that were committed; those whose bytes are gone have their entry."""
     messages.fill("whole")

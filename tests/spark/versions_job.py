@@ -73,10 +73,10 @@ class Job:
 def session(directory: Path, *, delta: bool) -> SparkSession:
     """Return a local session, with Delta or without."""
     from gazette_spark import local_spark
-    from gazette_spark.session import LOCAL_CONF
+    from gazette_spark.session import INTERPRETED, LOCAL_CONF
 
     if delta:
-        return local_spark(directory)
+        return local_spark(directory, conf=INTERPRETED)
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -162,21 +162,19 @@ def on_delta(job: Job) -> dict[str, Any]:
         return sorted(row.id for row in job.spark.read.format("delta").load(path(name)).collect())
 
     typed = job.reader(TYPED, format="json")
-    upsert = DeltaSink("upsert", path=path("upsert"), upsert=Upsert(["id"]))
-    finished(upsert.start(typed.load(), checkpoint=path("c-upsert"), availableNow=True))
     direct = DeltaSink("direct", path=path("direct"))
     finished(ingest(typed, direct, checkpoint=path("c-direct"), spark=job.spark, availableNow=True))
+    seen = {"direct": ids("direct")}
+    if job.settings["brief"]:
+        return seen
+    upsert = DeltaSink("upsert", path=path("upsert"), upsert=Upsert(["id"]))
+    finished(upsert.start(typed.load(), checkpoint=path("c-upsert"), availableNow=True))
     letters = DeadLetters(path=path("dead"))
     fitting = DeltaSink("fitting", path=path("fitting"), dead_letters=letters)
     odd = job.reader(f"{TYPED}, _corrupt_record STRING", format="json").option("path", job.settings["odd"])
     finished(fitting.start(odd.load(), checkpoint=path("c-fitting"), availableNow=True))
     dead = job.spark.read.format("delta").load(path("dead")).count()
-    return {
-        "upsert": ids("upsert"),
-        "direct": ids("direct"),
-        "fitting": ids("fitting"),
-        "dead": dead,
-    }
+    return seen | {"upsert": ids("upsert"), "fitting": ids("fitting"), "dead": dead}
 
 
 def main(settings_path: str, step: str) -> None:
