@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import pytest
 import yaml
 
 from gazette_spark.lag.metrics import METRICS
+from tests.rig.gazctl import find_binary
 
-MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "deploy" / "monitoring"
+RUNBOOK = ROOT / "docs" / "guides" / "alerts.md"
 
 LABELS = {metric.name: metric.labels for metric in METRICS if metric.name}
 
@@ -65,13 +70,120 @@ def test_each_metric_and_label_is_exported(expression: str, shown: str) -> None:
     assert by | in_text <= common
 
 
-def test_each_alert_says_how_bad_it_is() -> None:
-    """Each rule has a severity, a name of its own, and a sentence."""
+def test_each_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    """Each rule has a severity, a name of its own, sentences, and a section of the page that it names."""
     found = rules()
-    assert len({rule["alert"] for rule in found}) == len(found)
+    names = [rule["alert"] for rule in found]
+    assert len(set(names)) == len(names)
+    assert re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE) == names
     for rule in found:
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert rule["annotations"]["summary"].endswith(".")
+        annotations = rule["annotations"]
+        assert annotations["summary"].endswith(".")
+        assert annotations["description"].endswith(".")
+        assert annotations["runbook_url"] == f"docs/guides/alerts.md#{rule['alert'].lower()}"
+        assert annotations["description"] in RUNBOOK.read_text(), "the page begins as the alert does"
+
+
+UP = {"gazette_lag_heads_up": "1", 'gazette_lag_feed_up{consumer_group="orders"}': "1"}
+"""A monitor that sees everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is scraped once a minute, and after how many minutes an alert fires and not yet fires."""
+
+    series: dict[str, str]
+    """Values as promtool writes them, by metric and labels; those of :data:`UP` are there, too."""
+    fires_at: str
+    quiet_at: str
+    value: str = ""
+    """How the text shows the value."""
+
+
+CASES: dict[str, Case] = {
+    "LagMonitorMissing": Case({"gazette_lag_heads_up": "1 1 stale"}, "10m", "1m"),
+    "LagMonitorBlind": Case({"gazette_lag_heads_up": "1 1 1 0x30"}, "9m", "7m"),
+    "LagMonitorHangs": Case({"gazette_lag_heads_read_timestamp_seconds": "0x60"}, "10m", "5m", "10m 0s"),
+    "LagFeedDown": Case({'gazette_lag_feed_up{consumer_group="orders"}': "1 0x30"}, "12m", "10m"),
+    "QueryStopped": Case({'burrow_kafka_consumer_status{consumer_group="orders"}': "1 3x30"}, "7m", "5m"),
+    "QueryFallsBehind": Case(
+        {'burrow_kafka_consumer_status{consumer_group="orders"}': "1 2x30"}, "17m", "15m"
+    ),
+    "TableOutOfDate": Case(
+        {'gazette_lag_freshness_seconds{consumer_group="orders",bound="least"}': "60 7200x30"},
+        "7m",
+        "5m",
+        "2h 0m 0s",
+    ),
+    "UnreadBytesExpire": Case(
+        {
+            'gazette_lag_loss_in_seconds{consumer_group="orders",journal="a"}': "100000 3600x30",
+            'gazette_lag_loss_in_seconds{consumer_group="orders",journal="b"}': "100000x30",
+        },
+        "12m",
+        "10m",
+        "1h 0m 0s",
+    ),
+    "MissingBytesSkipped": Case(
+        {
+            'gazette_lag_gap_bytes_total{consumer_group="orders",accepted="no"}': "0x5 100x30",
+            'gazette_lag_gap_bytes_total{consumer_group="late",accepted="yes"}': "0x5 100x30",
+        },
+        "8m",
+        "4m",
+    ),
+    "MalformedRecords": Case(
+        {'gazette_lag_malformed_records_total{consumer_group="orders"}': "0x5 3x30"}, "8m", "4m"
+    ),
+    "TransactionStaysOpen": Case(
+        {'gazette_lag_open_transaction_age_seconds{consumer_group="orders",journal="a"}': "60x5 4000x30"},
+        "8m",
+        "4m",
+    ),
+}
+
+
+def promtool_case(rule: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Return a test of a rule as promtool takes it: its one alert at the one time, none at the other."""
+    scraped = {name: f"{value}x60" for name, value in UP.items()} | case.series
+    series = {
+        name.replace("}", ',cluster="c"}') if "}" in name else f'{name}{{cluster="c"}}': values
+        for name, values in scraped.items()
+    }
+    group = {} if rule["alert"].startswith("LagMonitor") else {"consumer_group": "orders"}
+    labels = {} if rule["alert"] == "LagMonitorMissing" else {"cluster": "c", **group}
+    if rule["alert"] == "TableOutOfDate":
+        labels["bound"] = "least"
+    annotations = dict(rule["annotations"])
+    shown = {f"$labels.{label}": text for label, text in labels.items()}
+    for name, text in {**shown, "$value | humanizeDuration": case.value}.items():
+        annotations["summary"] = annotations["summary"].replace(f"{{{{ {name} }}}}", text)
+    alert = {"exp_labels": labels | rule["labels"], "exp_annotations": annotations}
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [
+            {"eval_time": case.quiet_at, "alertname": rule["alert"], "exp_alerts": []},
+            {"eval_time": case.fires_at, "alertname": rule["alert"], "exp_alerts": [alert]},
+        ],
+    }
+
+
+def test_each_alert_has_a_case() -> None:
+    """An alert that is added is tried, too."""
+    assert [rule["alert"] for rule in rules()] == list(CASES)
+
+
+@pytest.mark.soak
+def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
+    """Prometheus's own tool runs the rules over made-up scrapes: quiet before, firing after."""
+    file = tmp_path / "test.yml"
+    tests = [promtool_case(rule, CASES[rule["alert"]]) for rule in rules()]
+    file.write_text(yaml.safe_dump({"rule_files": [str(MONITORING / "alerts.yml")], "tests": tests}))
+    command = [find_binary("promtool"), "test", "rules", file]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_panels_do_not_overlap() -> None:
