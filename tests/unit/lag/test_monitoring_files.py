@@ -181,7 +181,7 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
     file = tmp_path / "test.yml"
     tests = [promtool_case(rule, CASES[rule["alert"]]) for rule in rules()]
     file.write_text(yaml.safe_dump({"rule_files": [str(MONITORING / "alerts.yml")], "tests": tests}))
-    command = [find_binary("promtool"), "test", "rules", file]
+    command = [str(find_binary("promtool")), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
