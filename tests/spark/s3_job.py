@@ -7,12 +7,10 @@ the server's endpoint, a directory, and the name. It writes what it saw as JSON.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pa_fs
 from click.testing import CliRunner
 from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
@@ -30,43 +28,16 @@ from gazette_spark.lag import (
     Thresholds,
 )
 from gazette_spark.session import session_builder
-from tests.rig.versitygw import KEY_ID, SECRET
-
-BUCKET = "lake"
-HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"
-"""Of the Hadoop that PySpark 4.2 bundles."""
+from tests.rig.versitygw import BUCKET, HADOOP_AWS, enter, spark_settings
 
 COLUMNS = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 SCHEMA = f"{COLUMNS}, _record BINARY, _corrupt_record STRING"
 TIMEOUT_S = 300
 
 
-def enter(endpoint: str) -> None:
-    """Let this process's libraries into the store, and make the bucket."""
-    os.environ |= {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": KEY_ID,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-    }
-    store = pa_fs.S3FileSystem(
-        access_key=KEY_ID, secret_key=SECRET, endpoint_override=endpoint, allow_bucket_creation=True
-    )
-    store.create_dir(BUCKET)
-
-
 def start_spark(root: Path, endpoint: str) -> SparkSession:
     """Start a session that knows the store as ``s3a://``."""
-    conf = {
-        "spark.hadoop.fs.s3a.endpoint": endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-        "spark.hadoop.fs.s3a.access.key": KEY_ID,
-        "spark.hadoop.fs.s3a.secret.key": SECRET,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-    }
-    builder = session_builder(root / "spark", conf=conf)
+    builder = session_builder(root / "spark", conf=spark_settings(endpoint))
     return configure_spark_with_delta_pip(builder, extra_packages=[HADOOP_AWS]).getOrCreate()
 
 

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark import DeltaSink, JournalOffsets
-from tests.spark.s3_job import BUCKET, enter, start_spark
+from tests.rig.versitygw import BUCKET, enter
+from tests.spark.s3_job import start_spark
 
 VERSIONS = 60
 EVERY_S = 0.25

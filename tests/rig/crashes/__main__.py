@@ -33,8 +33,16 @@ from tests.rig.crashes.journals import FileJournalSet
 from tests.rig.crashes.report import crashes, summary
 from tests.rig.crashes.scenario import APP_ID, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
-from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.sinks import BUCKETS_VARIABLE, SINKS
 from tests.rig.crashes.two_writers import records_coming, run_two_writers
+from tests.rig.versitygw import (
+    BUCKET,
+    add_to_class_path,
+    enter,
+    running_versitygw,
+    s3_client_jars,
+    spark_settings,
+)
 from tests.rig.worker_python import write_worker_python
 
 CONF = INTERPRETED | {
@@ -134,6 +142,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=0,
         help="seconds that two processes write one table, at first",
     )
+    parser.add_argument("--s3", action="store_true", help="write the tables through a real S3 server")
     parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
     parser.add_argument("--sum-up", type=Path, nargs="+", help="run nothing, add up such files")
     parser.add_argument("--directory", type=Path, help="keep journals and tables there")
@@ -156,28 +165,37 @@ def main(arguments: Sequence[str]) -> int:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         root.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("PYSPARK_PYTHON", str(write_worker_python(root)))
-        spark = local_spark(root / "spark", conf=CONF)
+        conf: dict[str, str] = {}
+        if given.s3:
+            # The buckets are folders, so the oracles read the tables' files as on a disk.
+            os.environ[BUCKETS_VARIABLE] = str(root / "buckets")
+            endpoint = stack.enter_context(running_versitygw(root / "buckets"))
+            enter(endpoint)
+            add_to_class_path(s3_client_jars())
+            conf = spark_settings(endpoint)
+        spark = local_spark(root / "spark", conf=CONF | conf)
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
         children = None
         if given.kill_share or given.two_writers:
             options = {"maxBytesPerTrigger": str(FileJournalSet.batch_bytes)}
-            query = Query(APP_ID, "file_journals", options)
+            query = Query(APP_ID, "file_journals", options, conf=conf)
             children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
         broker = EmbeddedBroker(root / "broker", storage=StorageSettings(fsync=False))
         handle = BrokerHandle(stack.enter_context(broker).endpoint, broker.root)
-        exact = _two_writers(children, root, given) if given.two_writers and children else True
+        tables = root / "buckets" / BUCKET if given.s3 else root
+        exact = _two_writers(children, tables, given) if given.two_writers and children else True
         records: list[dict[str, Any]] = []
         for seed in itertools.count(given.seed):
             if is_enough(records, given):
                 break
             record = run_schedule(
-                spark, root / f"seed-{seed}", seed, settings, children=children, broker=handle
+                spark, tables / f"seed-{seed}", seed, settings, children=children, broker=handle
             )
             records.append(record)
             _tell(record, given.log)
             if not given.directory and not record["failure"]:
-                shutil.rmtree(root / f"seed-{seed}")
+                shutil.rmtree(tables / f"seed-{seed}")
     print(summary(records))  # noqa: T201 - a command
     return 0 if exact and not any(record["failure"] for record in records) else 1
 

@@ -44,7 +44,7 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED
 from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal
-from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.sinks import SINKS, location
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -120,7 +120,7 @@ def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
     """
     for run in itertools.count():
         on_overlap = "trim" if run % 2 else "fail"
-        sink = DeltaSink(settings["app_id"], path=command["table"], on_overlap=on_overlap)
+        sink = DeltaSink(settings["app_id"], path=location(command["table"]), on_overlap=on_overlap)
         rows = load(sink.resume(journals(spark, settings), spark), settings)
         query = sink.start(rows, checkpoint=f"{command['checkpoint']}-{run}", processingTime="0 seconds")
         try:
@@ -171,7 +171,7 @@ def main(settings: Settings) -> None:
     # Behind all other jars, for the class data archive allows for more of them there only.
     before = os.environ.get(CLASS_PATH_VARIABLE)
     os.environ[CLASS_PATH_VARIABLE] = f"{before}:{settings['jar']}" if before else settings["jar"]
-    spark = local_spark(Path(settings["scratch"]), conf=CONF)
+    spark = local_spark(Path(settings["scratch"]), conf=CONF | settings["conf"])
     register(spark)
     spark.dataSource.register(FileJournals)
     spark.dataSource.register(CrashingGazette)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +65,8 @@ class Query:
     options: Mapping[str, str]
     load: str = ""
     """Argument of ``load``, if the format takes one."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark's settings, beside those that every driver has."""
 
     def settings(self) -> dict[str, Any]:
         """Return it as :mod:`tests.rig.crashes.child` takes it."""
@@ -73,6 +75,7 @@ class Query:
             "format": self.format,
             "options": dict(self.options),
             "load": self.load,
+            "conf": dict(self.conf),
         }
 
 

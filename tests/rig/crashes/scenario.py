@@ -46,7 +46,7 @@ from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, ENDED, RECREATED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
-from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.sinks import SINKS, location
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -346,7 +346,7 @@ class Scenario:
         """Check that a query does not resume where the states of producers are not known."""
         if self._journals.can_resume(self._newest()):
             return
-        sink = DeltaSink(APP_ID, path=str(self.table))
+        sink = DeltaSink(APP_ID, path=location(self.table))
         reader = sink.resume(self._reader(self._journals.batch_bytes), self.spark)
         query = sink.start(reader.load(), checkpoint=str(self._root / "refused"), availableNow=True)
         try:
@@ -470,11 +470,11 @@ class Scenario:
     def _other_writer(self, step: Step) -> None:
         """Commit as another app id of the sink would."""
         if self._versions():
-            nothing = self.spark.read.format("delta").load(str(self.table)).limit(0)
+            nothing = self.spark.read.format("delta").load(location(self.table)).limit(0)
             options: dict[str, Any] = {"txnAppId": "gazette_spark/other", "txnVersion": self._versions()}
             metadata = json.dumps({"app_id": "other", "format_version": 1})
             writer = nothing.write.format("delta").mode("append").options(**options)
-            writer.option("userMetadata", metadata).save(str(self.table))
+            writer.option("userMetadata", metadata).save(location(self.table))
 
     def _new_journal(self, step: Step) -> None:
         self._journals.create(f"j{len(self._journals.names())}")
@@ -651,7 +651,7 @@ class Scenario:
     def _sql(self, statement: str) -> None:
         """Run a statement on the table, written ``{t}``, if there is a table."""
         if self._versions():
-            self.spark.sql(statement.format(t=table_at(str(self.table)))).collect()
+            self.spark.sql(statement.format(t=table_at(location(self.table)))).collect()
 
 
 def _completed(checkpoint: Path) -> int:

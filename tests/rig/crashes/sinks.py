@@ -5,6 +5,7 @@ Records begin with a number and a blank, but for messages: see :mod:`tests.rig.c
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ UNFIT = 7
 
 ALIKE = 10
 """Successive numbers that a query with state treats as one group of each journal."""
+
+BUCKETS_VARIABLE = "GAZETTE_SPARK_CRASH_BUCKETS"
+"""Directory whose folders are the buckets of an S3 server, if tables are to be written through one."""
 
 LEAVES_AT = 4
 """Number of records at which a group leaves a complete result, as the groups of ``HAVING count < 4`` do."""
@@ -58,7 +62,7 @@ class SinkKind:
 
     def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
         """Return the writer."""
-        return DeltaSink(app_id, path=table, checkpoint=checkpoint, **self.options(table), **more)
+        return DeltaSink(app_id, path=location(table), checkpoint=checkpoint, **self.options(table), **more)
 
     def load(self, reader: DataStreamReader, sink: DeltaSink, *, direct: bool) -> DataFrame:
         """Return the stream that the sink writes.
@@ -76,8 +80,16 @@ class SinkKind:
         """Return a sink for the rows of :meth:`load`."""
         if not (direct and self.direct):
             return sink
-        table_id = Snapshot(table).metadata().id  # load() has made the table.
-        return sink.with_files(FileCommits(table_at(table), table, str(table_id), {}))
+        table_id, where = Snapshot(table).metadata().id, location(table)  # load() has made the table.
+        return sink.with_files(FileCommits(table_at(where), where, str(table_id), {}))
+
+
+def location(table: str | Path) -> str:
+    """Return where Spark finds a table: in its directory, or as ``s3a://`` if that is in a bucket."""
+    buckets = os.environ.get(BUCKETS_VARIABLE)
+    if buckets and Path(table).is_relative_to(buckets):
+        return f"s3a://{Path(table).relative_to(buckets).as_posix()}"
+    return str(table)
 
 
 def dead_table(table: str | Path) -> Path:
@@ -154,7 +166,7 @@ SINKS: Mapping[str, SinkKind] = {
     "raw": SinkKind(lambda rows: rows, lambda _: {}),
     "upsert": SinkKind(keyed, lambda _: {"upsert": Upsert(("key",))}),
     "dead letters": SinkKind(
-        parsed, lambda table: {"dead_letters": DeadLetters(path=str(dead_table(table)))}
+        parsed, lambda table: {"dead_letters": DeadLetters(path=location(dead_table(table)))}
     ),
     "stateful": SinkKind(distinct, lambda _: {}, bound=True),
     "complete": SinkKind(
