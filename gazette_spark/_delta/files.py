@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark._ledger.query_checkpoint import is_unfinished, offsets_directory
 from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.locations import escape_glob, local_path
+from gazette_spark.locations import escape_glob
 
 Result = TypeVar("Result")
 
@@ -31,6 +31,9 @@ NO_SPACE = ("No space left on device", "Disk quota exceeded", "not enough space 
 
 SCARCE_BYTES = 64 << 20
 """Free bytes below which a disk counts as full: a file that did not fit is deleted again."""
+
+FIRST_COMMIT = f"{0:020}.json"
+"""Name of a table's first commit in its log."""
 
 LINES_LOOKED_AT = 20
 """Lines read one by one: each is a call to the JVM, so Spark searches the rest of a long file."""
@@ -182,27 +185,20 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
                 files.delete(path, False)  # noqa: FBT003 - Java's
 
 
-def clear_unmade(path: str | None) -> None:
-    """Remove the log that a process left that was killed while it made a table, if it is in a directory.
+def put_first_commit(source: Path, directory: Path) -> None:
+    """Make a table in a directory out of the first commit of an empty table, unless the directory has a log.
 
-    Delta takes a log without a commit for a table, so CREATE TABLE IF NOT EXISTS would do nothing. What
-    another process is about to commit stays: a directory is only removed while it is empty.
+    The commit is there as a whole or not at all. Of two processes that make a table one succeeds.
     """
-    directory = None if path is None else local_path(path)
-    if directory is None:
+    log = directory / "_delta_log"
+    # Temporary files begin with a dot. Any other file is a commit, or what is left of a damaged log.
+    if log.is_dir() and any(file.is_file() and not file.name.startswith(".") for file in log.iterdir()):
         return
-    log = Path(directory, "_delta_log")
-    # Temporary files begin with a dot, and folders for commits of a catalog are empty here.
-    left = list(log.iterdir()) if log.is_dir() else []
-    if any(file.is_file() and not file.name.startswith(".") for file in left):
-        return
-    with suppress(OSError):
-        for file in left:
-            if file.is_dir():
-                file.rmdir()
-            else:
-                file.unlink()
-        log.rmdir()
+    log.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        # Hadoop's checksum of a commit that never came would contradict this one.
+        (log / f".{FIRST_COMMIT}.crc").unlink(missing_ok=True)
+        os.link(source / "_delta_log" / FIRST_COMMIT, log / FIRST_COMMIT)
 
 
 def delete_directory(spark: SparkSession, path: str) -> None:

@@ -7,20 +7,25 @@ before the commit. Then Delta rejects the write, and everything is read and deci
 from __future__ import annotations
 
 import logging
+import shutil
+import uuid
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.features import computes_columns
-from gazette_spark._delta.files import clear_unmade
+from gazette_spark._delta.files import put_first_commit
 from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.schema_fit import Rules, SchemaFit, Unfit, conform, fit
 from gazette_spark._delta.small_files import batch_bytes, files_wanted, in_files
+from gazette_spark._delta.sql_names import table_at
 from gazette_spark._delta.violations import without_unchecked_nulls
 from gazette_spark._ledger.entry import Batch
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
+from gazette_spark.locations import local_path
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +75,27 @@ class TableLayout:
             TableRefusedError: Delta makes none there.
         """
         new = self.new_table or NewTable()
-        clear_unmade(target.path)
-        spark.sql(new.statement(target.name, new.columns(spark, rows))).collect()
-        if (detail := target.detail(spark)) is None:
+        columns = new.columns(spark, rows)
+        spark.sql(new.statement(target.name, columns)).collect()
+        if (detail := target.detail(spark)) is not None:
+            return detail
+
+        # Delta takes a directory with anything in it for a table, and has done nothing. A process that was
+        # killed in its first commit has left files there, or a log without a commit. They stay: another
+        # process may be about to commit them. The table is made beside, and its first commit put in place.
+        directory = None if target.path is None else local_path(target.path)
+        if directory is not None and Path(directory).is_dir():
+            beside = Path(directory).with_name(f".{Path(directory).name}-{uuid.uuid4().hex}")
+            try:
+                spark.sql(new.statement(table_at(str(beside)), columns)).collect()
+                put_first_commit(beside, Path(directory))
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+            detail = target.detail(spark)
+        if detail is None:
             problem = (
-                "Delta Lake makes no table there: its directory has a _delta_log without a commit, which a "
-                "process that was killed left. Delete that _delta_log, and start again"
+                "Delta Lake makes no table there: its location holds files of a process that died while it "
+                "made the table. If no other process is making it, delete them, and start again"
             )
             raise TableRefusedError(target.name, problem)
         return detail

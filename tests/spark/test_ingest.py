@@ -152,10 +152,11 @@ def test_a_bare_stream_takes_the_direct_lane_by_itself(
 
 
 def test_a_table_whose_making_was_killed_is_made(lanes: Lanes) -> None:
-    """Delta takes a log without a commit for a table, and makes none."""
+    """Delta takes a log without a commit for a table, and so it does files without a log: it makes none."""
     log = lanes.root / "table" / "_delta_log"
     log.mkdir(parents=True)
     (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
+    (lanes.root / "table" / "part-00000-5f1c-c000.parquet").write_text("not committed")
     lanes.run("table", "direct")
     assert lanes.table("table").count() == 40
 

@@ -44,6 +44,7 @@ def test_a_table_whose_making_was_killed_is_made_as_asked(stream: FileStream) ->
     log = stream.table / "_delta_log"
     log.mkdir(parents=True)
     (log / ".00000000000000000000.json.5f1c.tmp").write_text("{")
+    (stream.table / "part-00000-5f1c-c000.parquet").write_text("not committed")
     stream.append(4)
     new = NewTable("journal STRING, offset BIGINT, value BINARY", partition_by=["journal"])
     stream.run(DeltaSink(APP_ID, path=str(stream.table), new_table=new))

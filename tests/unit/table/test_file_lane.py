@@ -1,4 +1,4 @@
-"""What is left of a table whose making was killed; tests/spark/test_ingest.py has the lane itself."""
+"""A table whose making was killed; tests/spark/test_ingest.py has the lane itself."""
 
 from __future__ import annotations
 
@@ -6,43 +6,52 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark._delta.files import clear_unmade
+from gazette_spark._delta.files import FIRST_COMMIT, put_first_commit
 
-COMMIT = "00000000000000000000.json"
-LEFT = (".00000000000000000000.json.5f1c.tmp", ".00000000000000000000.json.crc")
+LEFT = (f".{FIRST_COMMIT}.5f1c.tmp", f".{FIRST_COMMIT}.crc")
 
 
-@pytest.mark.parametrize("prefix", ["", "file:"])
-@pytest.mark.parametrize("names", [(), LEFT])
-def test_a_log_without_a_commit_is_removed(tmp_path: Path, prefix: str, names: tuple[str, ...]) -> None:
-    """Its temporary files and empty folders go with it; other files of the directory stay."""
-    log = tmp_path / "_delta_log"
-    (log / "_staged_commits").mkdir(parents=True)
+def log_with(directory: Path, *names: str) -> Path:
+    """Make a log with files that hold their names."""
+    log = directory / "_delta_log"
+    log.mkdir(parents=True)
     for name in names:
-        (log / name).touch()
-    (tmp_path / "rows.parquet").touch()
-    clear_unmade(f"{prefix}{tmp_path}")
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
-    clear_unmade(f"{prefix}{tmp_path}")
+        (log / name).write_text(name)
+    return log
 
 
-@pytest.mark.parametrize("name", [COMMIT, "00000000000000000010.checkpoint.parquet", "_last_checkpoint"])
-def test_a_log_with_a_commit_stays_as_it_is(tmp_path: Path, name: str) -> None:
-    """Nothing is touched: neither the commit nor what somebody else is about to rename."""
-    log = tmp_path / "_delta_log"
-    log.mkdir()
-    for file in (*LEFT, name):
-        (log / file).touch()
-    clear_unmade(str(tmp_path))
-    assert {path.name for path in log.iterdir()} == {*LEFT, name}
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """An empty table."""
+    (log_with(tmp_path / "made") / FIRST_COMMIT).write_text("made")
+    return tmp_path / "made"
 
 
-def test_what_another_process_is_about_to_commit_stays(tmp_path: Path) -> None:
-    """A folder with something in it is no remainder; nor is a table in an object store looked at."""
-    staged = tmp_path / "_delta_log" / "_staged_commits"
-    staged.mkdir(parents=True)
-    (staged / COMMIT).touch()
-    clear_unmade(str(tmp_path))
-    clear_unmade("s3a://lake/orders")
-    clear_unmade(None)
-    assert (staged / COMMIT).exists()
+@pytest.mark.parametrize("names", [(), LEFT])
+def test_a_first_commit_is_put_beside_what_is_left(
+    tmp_path: Path, made: Path, names: tuple[str, ...]
+) -> None:
+    """Files that another process may be about to commit stay, but no checksum of another commit."""
+    log = log_with(tmp_path / "table", *names)
+    (tmp_path / "table" / "rows.parquet").touch()
+    put_first_commit(made, tmp_path / "table")
+    assert (log / FIRST_COMMIT).read_text() == "made"
+    assert {path.name for path in log.iterdir()} == {FIRST_COMMIT, *names[:1]}
+    assert (tmp_path / "table" / "rows.parquet").exists()
+
+
+def test_files_without_a_log_get_one(tmp_path: Path, made: Path) -> None:
+    """As a process leaves them that was killed before its commit."""
+    (tmp_path / "table").mkdir()
+    put_first_commit(made, tmp_path / "table")
+    assert (tmp_path / "table" / "_delta_log" / FIRST_COMMIT).read_text() == "made"
+
+
+@pytest.mark.parametrize(
+    "name", [FIRST_COMMIT, "00000000000000000010.checkpoint.parquet", "_last_checkpoint"]
+)
+def test_a_log_with_a_commit_stays_as_it_is(tmp_path: Path, made: Path, name: str) -> None:
+    """Neither a table nor a damaged one gets another first commit."""
+    log = log_with(tmp_path / "table", *LEFT, name)
+    put_first_commit(made, tmp_path / "table")
+    assert {path.name: path.read_text() for path in log.iterdir()} == {each: each for each in (*LEFT, name)}
