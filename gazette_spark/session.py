@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark._delta.s3_log_store import JAR, s3_log_store
 from gazette_spark.errors import MissingPackageError
+from pyspark_gazette.worker_python import COMMAND
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
 """Variable whose jars Spark's launcher puts at the end of the class path."""
@@ -116,7 +118,7 @@ def session_builder(
 ) -> SparkSession.Builder:
     """Return the builder of a session as :func:`local_spark` describes it, without Delta's jars."""
     # Otherwise Spark starts workers as "python3", which may be another Python without our packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python())
     # Options of the short-lived JVM that assembles the command line of the main one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_RUN)
     builder: SparkSession.Builder = SparkSession.builder.master(master).appName("gazette_spark")
@@ -130,6 +132,16 @@ def session_builder(
     for key, value in (settings | (conf or {})).items():
         builder = builder.config(key, value)
     return builder
+
+
+def worker_python() -> str:
+    """Return what to name in ``PYSPARK_PYTHON`` so that Spark's workers run the Python of this process.
+
+    This is the command ``gazette-spark-python``, which saves each worker the compiling of PySpark.
+    Where the command is not installed, it is the Python itself.
+    """
+    command = Path(sysconfig.get_path("scripts"), COMMAND)
+    return str(command) if command.exists() else sys.executable
 
 
 def start(builder: SparkSession.Builder) -> SparkSession:

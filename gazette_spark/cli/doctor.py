@@ -23,6 +23,7 @@ from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError
 from gazette_spark.locations import masked_url
 from gazette_spark.progress import progress
+from pyspark_gazette.worker_python import COMMAND
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -108,7 +109,12 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
     else:
         yield Finding("python", "ok", f"{shown}, {executable}")
     workers = env.get("PYSPARK_PYTHON")
-    if workers and Path(shutil.which(workers) or workers).resolve() != Path(executable).resolve():
+    if not workers:
+        return
+    python = Path(shutil.which(workers) or workers).resolve()
+    if python.name == COMMAND:  # It becomes the Python beside it.
+        python = python.with_name("python").resolve()
+    if python != Path(executable).resolve():
         mend = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
         yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", mend)
 

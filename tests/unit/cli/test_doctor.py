@@ -57,6 +57,20 @@ def test_python_and_that_of_workers() -> None:
     assert only(check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": sys.executable})).state == "ok"
 
 
+def test_the_command_for_workers_is_the_python_beside_it(tmp_path: Path) -> None:
+    """It is no problem in the environment of this Python, and one in another environment."""
+    for environment, python in (("ours", sys.executable), ("another", "/bin/sh")):
+        (tmp_path / environment).mkdir()
+        (tmp_path / environment / "python").symlink_to(python)
+        (tmp_path / environment / "gazette-spark-python").touch()
+    python = str(tmp_path / "ours" / "python")
+    ours = {"PYSPARK_PYTHON": str(tmp_path / "ours" / "gazette-spark-python")}
+    assert only(check_python((3, 12, 0), python, ours)).state == "ok"
+    another = {"PYSPARK_PYTHON": str(tmp_path / "another" / "gazette-spark-python")}
+    _, workers = check_python((3, 12, 0), python, another)
+    assert workers.state == "problem"
+
+
 def test_the_native_decoder() -> None:
     """Its version, or why it is not there and what that means, which is no problem."""
     with without_library():
