@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from gazette_spark._formats.arrays import Positions
+
+log = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).with_name("libgazette_json.so")
 """Where the build puts the library, by one name on all platforms."""
@@ -79,6 +82,23 @@ def library() -> Library:
     except (OSError, AttributeError) as error:
         # Of another platform, damaged, or not this library.
         return Library(None, absence=f"{LIBRARY} cannot be loaded: {error}")
+
+
+@functools.cache
+def warn_if_missing() -> None:
+    """Log once in a process that JSON is read slowly, unless the library is there or was switched off.
+
+    For the process that plans a query: its tasks are many, and run as often as there are batches.
+    """
+    absence = library().absence
+    if absence and os.environ.get(SWITCH) != "0":
+        log.warning(
+            "the native JSON decoder is missing (%s): JSON is read by pyarrow.json, three to five times "
+            "slower. Install the wheel for this platform, or Rust and then gazette-spark again; %s=0 in the "
+            "environment keeps this line from the log",
+            absence,
+            SWITCH,
+        )
 
 
 def newlines(data: bytes) -> Positions | None:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from gazette_spark._formats import metadata
+from gazette_spark._formats.library import warn_if_missing
 from gazette_spark._formats.metadata import Labels, labels_array
 from gazette_spark._formats.registry import framing_named, row_parser
 from gazette_spark._formats.rows import RowParser
@@ -104,8 +105,11 @@ class RowReader:
             ready.append(replace(piece, labels=labels, content=content))
 
         # What does not fit the columns is an error of the driver's, before the first task starts.
-        for form in {format_of(self.options, self.schema, piece) for piece in ready} - {"raw"}:
+        forms = {format_of(self.options, self.schema, piece) for piece in ready} - {"raw"}
+        for form in forms:
             self.parser_maker(form)()
+        if "json" in forms:
+            warn_if_missing()
         if self.options.reads_committed:
             from gazette_spark._planning.committed import uuid_place  # Most queries do without.
 

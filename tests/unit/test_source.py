@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 
 import pyspark_gazette
 from gazette_spark import source
+from gazette_spark._formats import library
 from gazette_spark._formats.fixed import frame
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning import access
@@ -202,6 +203,46 @@ def test_a_task_that_is_asked_when_bytes_were_stored_reads_them(client: FakeClie
     assert isinstance(kept, PiecePartition)
     assert isinstance(dropped, PiecePartition)
     assert (kept.pieces, dropped.pieces) == ((given,), WHOLE.pieces)
+
+
+@pytest.fixture
+def unbuilt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process without the native decoder, in which nothing has asked for it yet."""
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "LIBRARY", tmp_path / "library.so")
+        patch.delenv(library.SWITCH, raising=False)
+        for cached in (library.library, library.warn_if_missing):
+            cached.cache_clear()
+        yield
+    for cached in (library.library, library.warn_if_missing):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("unbuilt_library")
+def test_the_planner_warns_once_that_json_is_read_slowly(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a task nor a second batch says so, nor a query that reads no JSON."""
+    columns = struct(("id", LongType()))
+    stream_reader(RAW)._partitions(LABELLED, WHOLE.pieces)
+    assert sum(batch.num_rows for batch in read(stream_reader(columns, **JSON), WHOLE)) == 2
+    assert caplog.messages == []
+    for _ in range(2):
+        stream_reader(columns, **JSON)._partitions(LABELLED, WHOLE.pieces)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "decoder is missing (not built): JSON is read by pyarrow.json" in record.getMessage()
+    assert "Install the wheel for this platform" in record.getMessage()
+
+
+@pytest.mark.usefixtures("unbuilt_library")
+def test_who_has_switched_the_native_decoder_off_is_not_warned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That it is not used is what they asked for."""
+    monkeypatch.setenv(library.SWITCH, "0")
+    stream_reader(struct(("id", LongType())), **JSON)._partitions(LABELLED, WHOLE.pieces)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
