@@ -39,7 +39,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
 
 from gazette_spark._formats.arrays import Mask, Positions, invalid_utf8_at
 from gazette_spark._formats.framing import Block, as_lines
@@ -294,6 +293,9 @@ def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
 
 
 def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.Table:
+    # Loaded here, because tasks whose blocks the native decoder reads do without.
+    import pyarrow.json as pj
+
     return pj.read_json(
         pa.BufferReader(block.data),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),

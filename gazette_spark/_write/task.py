@@ -32,7 +32,7 @@ from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolErro
 from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import locator_for
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import label_set
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from gazette_spark.cli.main import Integer, broker_option, typed_broker
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, parse_target_selector
 
 if TYPE_CHECKING:

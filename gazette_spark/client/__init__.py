@@ -19,7 +19,7 @@ from gazette_spark.client._read.reader import Reader as Reader
 from gazette_spark.client._read.reader import RetryReader as RetryReader
 from gazette_spark.client._transport.credentials import TlsOptions as TlsOptions
 from gazette_spark.client.client import Client as Client
-from gazette_spark.protocol.journals import journal_spec as journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec as journal_spec
 from gazette_spark.protocol.labels import parse_selector as parse_selector
 from gazette_spark.protocol.tokens import Capability as Capability
 from gazette_spark.protocol.tokens import Claims as Claims

@@ -42,7 +42,7 @@ from gazette_spark.demo.events import JOURNALS, Writers
 from gazette_spark.demo.proof import Proof, compare
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.spark_start import log_tail
 from gazette_spark.testing.crash import CrashChild
 from gazette_spark.testing.table_watch import TableWatch, batch_in_flight, ledger_heads

@@ -9,7 +9,7 @@ from gazette_spark.client import Client
 from gazette_spark.client._transport import retry
 from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.journal_specs import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_PROTO_FIXED, label_set, union, values_of
 from gazette_spark.replicated_log._entries import FrameBuffer, Record
 

@@ -6,7 +6,7 @@ Name the plugin in the ``conftest.py`` at the root of your tests; pytest starts 
 
 Then a test takes the fixtures by name::
 
-    from gazette_spark.protocol.journals import journal_spec
+    from gazette_spark.protocol.journal_specs import journal_spec
     from gazette_spark.sink import DeltaSink
 
     def test_orders_arrive(gazette_broker, gazette_client, fresh_prefix, delta_spark, tmp_path):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rig.native import require_library
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
@@ -192,54 +194,55 @@ def test_the_table_shows_the_ranks() -> None:
     assert described == [part for row in RANKS for part in row]
 
 
-NOT_FOR_WORKERS = {
+SELDOM = {
     "httpx",
     "jwt",
     "rich",
     "click",
     "pandas",
     "yaml",
+    "h11",
+    "uvicorn",
+    "deltalake",
+    "http",
+    "email",
+    "urllib.request",
+    "multiprocessing",
+    "concurrent.futures.process",
+    "importlib.metadata",
     "numpy.typing",
     "pyarrow.compute",
+    "pyarrow.csv",
+    "pyarrow.dataset",
     "gazette_spark._write.spark_writer",
 }
+"""What a query seldom needs: it is loaded where it is used."""
 
+CLIENT = {"grpc", "asyncio", "ssl", "gazette_spark.client", "gazette_spark.protocol.protocol_pb2_grpc"}
+PLANNER = {"gazette_spark._planning.plan"}
+FILES = {"pyarrow.parquet", "pyarrow.fs"}
+BLOCK_PARSER = {"pyarrow.json"}
+"""Loaded by blocks that the native decoder does not read."""
 
-def test_what_workers_load_is_light() -> None:
-    """Spark starts many Python processes that load the source: what few of them need is loaded later."""
-    late = NOT_FOR_WORKERS | {"grpc", "gazette_spark.client", "gazette_spark._planning.plan"}
-    code = f"import sys, gazette_spark.source; print(*sorted({late!r} & sys.modules.keys()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == ""
+SOURCE = "import gazette_spark.source"
 
-
-def test_what_reads_committed_messages_is_light(tmp_path: Path) -> None:
-    """Neither splitting nor sequencing UUIDs, nor files of states, load what takes half a second."""
-    code = f"""
-import sys
-import numpy as np
-from gazette_spark.message.bulk_sequencer import ProducerStates, sequence
-from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
-from gazette_spark._planning import committed
-from gazette_spark._planning.states import StateFiles
-uuids = split_uuids(uuid_texts(stamp(ProducerId(b"\\1\\0\\0\\0\\0\\1"), Clock(1 << 62), 3, 1)))
-files = StateFiles({str(tmp_path)!r})
-files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)
-assert files.load("a/b", 10, 0)[0].begins.tolist() == [0]
-print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
+JSON_TASK = """
+import pickle
+from pyspark.sql.types import LongType, StructType
+from gazette_spark._options.source import parse_options
+from gazette_spark._planning.pieces import Piece
+from gazette_spark.source import BatchReader, PiecePartition
+options = parse_options({"brokerAddress": "http://localhost:1", "path": "a/", "format": "json"})
+planned = BatchReader(options, StructType().add("id", LongType()))
+task = PiecePartition(Piece("a/b", 0, 9, 9, starts_on_record=True, content=b'{"id":1}\\n'))
+reader, partition = pickle.loads(pickle.dumps((planned, task)))
+(rows,) = reader.read(partition)
+assert rows.column("id").to_pylist() == [1]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == ""
+"""A task that brings its bytes: those that the driver read to find the end of the last record."""
 
-
-def test_what_writes_data_files_is_light(tmp_path: Path) -> None:
-    """A task of the direct lane that writes raw records loads neither pandas nor Arrow's functions."""
-    code = f"""
-import sys
+DIRECT_LANE_TASK = """
+import tempfile
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructType
@@ -249,15 +252,73 @@ from gazette_spark._formats.arrays import int64_array
 from gazette_spark.spark_versions import arrow_schema
 shape = StructType().add("offset", LongType())
 rows = pa.RecordBatch.from_arrays([int64_array(np.arange(2000))], schema=arrow_schema(shape))
-target = FileTarget("t", {str(tmp_path)!r}, shape.json(), shape.json())
-told = list(write_files([("journal=a", [rows])], target))
-assert [each.column("rows")[0].as_py() for each in told] == [2000]
-print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
+with tempfile.TemporaryDirectory() as directory:
+    target = FileTarget("t", directory, shape.json(), shape.json())
+    (files,) = write_files([("journal=a", [rows])], target)
+assert files.column("rows").to_pylist() == [2000]
 """
+
+COMMITTED_TASK = """
+import tempfile
+import numpy as np
+from gazette_spark.message.bulk_sequencer import ProducerStates, sequence
+from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
+from gazette_spark._planning import committed
+from gazette_spark._planning.states import StateFiles
+uuids = split_uuids(uuid_texts(stamp(ProducerId(b"\\1\\0\\0\\0\\0\\1"), Clock(1 << 62), 3, 1)))
+with tempfile.TemporaryDirectory() as directory:
+    files = StateFiles(directory)
+    files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)
+    assert files.load("a/b", 10, 0)[0].begins.tolist() == [0]
+"""
+"""Splitting UUIDs, sequencing messages, and the files of producers' states."""
+
+PLANNING = """
+from pyspark.sql.types import LongType, StructType
+from gazette_spark._options.source import parse_options
+from gazette_spark._planning.plan import stream_planner
+from gazette_spark.source import StreamReader
+options = parse_options({"brokerAddress": "http://localhost:1", "path": "a/", "format": "json"}, "stream")
+StreamReader(options, StructType().add("id", LongType()))
+planner, client = stream_planner(options)
+planner.close()
+client.close()
+"""
+"""The process that plans a stream, until it asks a broker."""
+
+SINK = "import gazette_spark.sink"
+
+
+@pytest.mark.parametrize(
+    ("code", "late"),
+    [
+        pytest.param(SOURCE, SELDOM | CLIENT | PLANNER | FILES | BLOCK_PARSER, id="load"),
+        pytest.param(JSON_TASK, SELDOM | CLIENT | PLANNER | FILES, id="task"),
+        pytest.param(DIRECT_LANE_TASK, SELDOM | CLIENT - {"ssl"} | PLANNER | BLOCK_PARSER, id="direct lane"),
+        pytest.param(COMMITTED_TASK, SELDOM, id="committed messages"),
+        pytest.param(PLANNING, SELDOM | FILES | BLOCK_PARSER, id="planner"),
+        pytest.param(SINK, SELDOM | CLIENT | PLANNER | FILES | BLOCK_PARSER, id="sink"),
+    ],
+)
+def test_spark_starts_many_processes_so_none_loads_what_it_does_not_use(code: str, late: set[str]) -> None:
+    """By name, because times depend on the machine; docs/decisions/0040 has some."""
+    assert loaded_of(late, code) == []
+
+
+def test_a_task_whose_blocks_the_native_decoder_reads_needs_no_other_parser() -> None:
+    """``pyarrow.json`` is there for blocks that it leaves."""
+    require_library()
+    assert loaded_of(BLOCK_PARSER, JSON_TASK) == []
+
+
+def loaded_of(modules: set[str], code: str) -> list[str]:
+    """Return those of the modules that a Python of a worker of Spark has loaded after it has run the code."""
+    command = f"import sys, pyspark.worker\n{code}\nprint(*sorted({modules!r} & sys.modules.keys()))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", command], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.stdout.strip() == ""
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def test_a_connect_client_needs_no_py4j() -> None:

@@ -96,7 +96,7 @@ def test_local_sessions_use_the_command_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, workers run the Python itself, which is slower to start."""
-    monkeypatch.setattr(session.sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
     assert session.worker_python() == sys.executable
     (tmp_path / COMMAND).touch()
     assert session.worker_python() == str(tmp_path / COMMAND)
