@@ -101,6 +101,11 @@ native: ## Format, lints and tests of the native decoder; nothing without Rust
 	cd native && cargo fmt --check && cargo clippy --quiet --offline --locked --all-targets -- -D warnings && \
 	cargo test --quiet --offline --locked
 
+.PHONY: wheels
+wheels: install ## Build into dist/ the wheel for any platform and, where Rust is installed, that of this one
+	@rm -rf dist
+	@$(PYTHON) -m tests.rig.wheel dist
+
 # Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
 check: style ## Lint, types, unit and property tests; no JVM, under two minutes

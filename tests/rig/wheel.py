@@ -1,11 +1,16 @@
-"""The project's wheel, built from the source tree as a release would be."""
+"""The project's wheel, built from the source tree as a release would be.
+
+As a program it builds the wheel for any platform and, where Rust is installed, that of this one.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,3 +52,18 @@ def build_wheel(directory: Path, **variables: str) -> Path:
     )
     (found,) = out.glob("*.whl")
     return found
+
+
+def main() -> None:
+    """Build the wheels into the folder that is the argument."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for variables in ({"GAZETTE_SPARK_NATIVE": "0"}, {}):
+        with TemporaryDirectory() as directory:
+            wheel = build_wheel(Path(directory), **variables)
+            shutil.copy(wheel, folder)
+            sys.stdout.write(f"{folder / wheel.name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -226,20 +226,7 @@ BLOCK_PARSER = {"pyarrow.json"}
 
 SOURCE = "import gazette_spark.source"
 
-JSON_TASK = """
-import pickle
-from pyspark.sql.types import LongType, StructType
-from gazette_spark._options.source import parse_options
-from gazette_spark._planning.pieces import Piece
-from gazette_spark.source import BatchReader, PiecePartition
-options = parse_options({"brokerAddress": "http://localhost:1", "path": "a/", "format": "json"})
-planned = BatchReader(options, StructType().add("id", LongType()))
-task = PiecePartition(Piece("a/b", 0, 9, 9, starts_on_record=True, content=b'{"id":1}\\n'))
-reader, partition = pickle.loads(pickle.dumps((planned, task)))
-(rows,) = reader.read(partition)
-assert rows.column("id").to_pylist() == [1]
-"""
-"""A task that brings its bytes: those that the driver read to find the end of the last record."""
+JSON_TASK = (ROOT / "tests" / "rig" / "json_task.py").read_text()
 
 DIRECT_LANE_TASK = """
 import tempfile
@@ -313,12 +300,12 @@ def test_a_task_whose_blocks_the_native_decoder_reads_needs_no_other_parser() ->
 
 def loaded_of(modules: set[str], code: str) -> list[str]:
     """Return those of the modules that a Python of a worker of Spark has loaded after it has run the code."""
-    command = f"import sys, pyspark.worker\n{code}\nprint(*sorted({modules!r} & sys.modules.keys()))"
+    command = f"{code}\nimport sys, pyspark.worker\nprint(*sorted({modules!r} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.splitlines()[-1].split()
 
 
 def test_a_connect_client_needs_no_py4j() -> None:

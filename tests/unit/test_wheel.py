@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from pyspark_gazette.worker_python import COMMAND
 from tests.rig.native import cargo_runs
 from tests.rig.wheel import ROOT, build_wheel
 from tests.unit.test_imports import PACKAGE, imported_modules, sources
 
+JSON_TASK = ROOT / "tests" / "rig" / "json_task.py"
 LIBRARY = "gazette_spark/_formats/libgazette_json.so"
 JAR = "gazette_spark/_delta/s3-log-store.jar"
 DATA = {"gazette_spark/py.typed", "gazette_spark/lag/page.html"}
@@ -27,27 +32,66 @@ def contents(wheel: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What is in a wheel for any platform."""
-    wheel = build_wheel(tmp_path_factory.mktemp("wheel"), GAZETTE_SPARK_NATIVE="0")
-    assert wheel.name.endswith("-py3-none-any.whl")
-    return contents(wheel)
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for any platform."""
+    return build_wheel(tmp_path_factory.mktemp("pure"), GAZETTE_SPARK_NATIVE="0")
 
 
-def test_the_wheel_holds_every_module(names: set[str]) -> None:
+@pytest.fixture(scope="module")
+def platform_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this platform."""
+    if not cargo_runs():
+        pytest.skip("without Rust there is no such wheel")
+    return build_wheel(tmp_path_factory.mktemp("platform"))
+
+
+@pytest.fixture(scope="module")
+def names(pure_wheel: Path) -> set[str]:
+    """What is in the wheel for any platform."""
+    return contents(pure_wheel)
+
+
+def test_the_wheel_holds_every_module(pure_wheel: Path, names: set[str]) -> None:
     """Each Python file of both packages is in it, and nothing but these and the protocol's typed stubs."""
+    assert pure_wheel.name.endswith("-py3-none-any.whl")
     packages = [PACKAGE, ROOT / "pyspark_gazette"]
     modules = {str(path.relative_to(ROOT)) for root in packages for path in root.rglob("*.py")}
     stubs = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
     assert names == modules | stubs | DATA | ({JAR} if shutil.which("javac") else set())
 
 
-@pytest.mark.skipif(not cargo_runs(), reason="without Rust there is no such wheel")
-def test_a_wheel_of_a_platform_holds_the_library_too(names: set[str], tmp_path: Path) -> None:
+def test_a_wheel_of_a_platform_holds_the_library_too(platform_wheel: Path, names: set[str]) -> None:
     """One file for all Pythons: its name has the platform and no version of Python."""
-    wheel = build_wheel(tmp_path)
-    assert re.search(r"-py3-none-(?!any)\w+\.whl$", wheel.name)
-    assert contents(wheel) == names | {LIBRARY}
+    assert re.search(r"-py3-none-(?!any)\w+\.whl$", platform_wheel.name)
+    assert contents(platform_wheel) == names | {LIBRARY}
+
+
+@pytest.mark.parametrize(
+    ("wheel", "absence"),
+    [
+        pytest.param("pure_wheel", "not built", id="any platform"),
+        pytest.param("platform_wheel", "", id="this platform"),
+    ],
+)
+def test_a_new_environment_with_the_wheel_reads_json(
+    wheel: str, absence: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The packages that it depends on are those of this Python; it does not see the source tree."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=60)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    file = request.getfixturevalue(wheel)
+    subprocess.run(
+        [*pip, "--quiet", "--no-deps", "--no-index", "--no-compile", file], check=True, timeout=120
+    )
+    # A folder named in a .pth file is searched, but its own .pth files, one of which is ours, are not read.
+    (site,) = tmp_path.glob("env/lib/python*/site-packages")
+    (site / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    done = subprocess.run(
+        [python, "-I", JSON_TASK], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
+    assert (done.stdout, done.returncode) == (f"{absence}\n", 0), done.stderr
+    assert (python.parent / COMMAND).exists()
 
 
 def test_without_rust_the_wheel_is_for_any_platform(names: set[str], tmp_path: Path) -> None:
