@@ -3,6 +3,8 @@
 Spark puts ``pyspark.zip`` first on the path of each Python it starts. A zip keeps no compiled modules. So
 each of these processes compiles PySpark again: 0.8 s of CPU time in place of 0.3 s. Each ``load`` of a data
 source starts two or three of them. The installation that the zip comes from has the same modules, compiled.
+
+It is what the command ``gazette-spark-python`` is to users, for a source tree that was not installed.
 """
 
 from __future__ import annotations
@@ -21,20 +23,14 @@ for entry in $PYTHONPATH; do
         *) kept=$kept${{kept:+:}}$entry ;;
     esac
 done
-PYTHONPATH={first}$kept exec {python} "$@"
+PYTHONPATH=$kept exec {python} "$@"
 """
 
 
-def write_worker_python(
-    directory: Path, python: Path | str = sys.executable, pyspark: Path | None = None
-) -> Path:
-    """Write a script that Spark can have for ``PYSPARK_PYTHON`` in place of ``python``.
-
-    A Python without PySpark in its site-packages has it from the folder that :func:`link_pyspark` makes.
-    """
+def write_worker_python(directory: Path) -> Path:
+    """Write a script that Spark can have for ``PYSPARK_PYTHON`` in place of this Python."""
     script = directory / "worker-python"
-    first = f"{shlex.quote(str(pyspark))}${{kept:+:}}" if pyspark else ""
-    script.write_text(SCRIPT.format(python=shlex.quote(str(python)), first=first))
+    script.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
     script.chmod(0o755)
     return script
 

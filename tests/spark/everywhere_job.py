@@ -552,6 +552,7 @@ def imported(spark: SparkSession) -> list[dict[str, Any]]:
         import sys
 
         import pyarrow as pa
+        import pyspark
 
         import gazette_spark
         import pyspark_gazette
@@ -564,6 +565,7 @@ def imported(spark: SparkSession) -> list[dict[str, Any]]:
             "files": [gazette_spark.__file__, pyspark_gazette.__file__],
             "same": pyspark_gazette.DefaultSource is GazetteDataSource,
             "path": sys.path,
+            "pyspark": pyspark.__file__,
         }
         yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen)]})
 

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from gazette_spark.client import journal_spec
 from gazette_spark.session import INTERPRETED
 from gazette_spark.testing.oracle import check_table, split_records
+from pyspark_gazette.worker_python import COMMAND
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home
 from tests.rig.gazctl import BrokerHandle, cache_folders
 from tests.rig.secured import KEYS, SECRETS, open_client, renewed, secured_broker, token
@@ -41,7 +42,7 @@ from tests.rig.spark_cluster import (
     server_environment,
 )
 from tests.rig.wheel import build_wheel
-from tests.rig.worker_python import link_pyspark, write_worker_python
+from tests.rig.worker_python import link_pyspark
 from tests.spark import everywhere_job
 
 ROOT = Path(__file__).parents[2]
@@ -335,20 +336,24 @@ class Pythons:
         return build_wheel(self._directory)
 
     def make(self, packages: str) -> Path:
-        """Return a Python with the packages of that environment, the wheel, and Spark's PySpark."""
+        """Return a Python with the packages of that environment, the wheel, and Spark's PySpark.
+
+        It is the command by which workers import a compiled PySpark.
+        """
         made = self._directory / packages
+        command = made / "bin" / COMMAND
         if made.exists():
-            return made / "bin" / "worker-python"
+            return command
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
         (site,) = made.glob("lib/python*/site-packages")
         (shared,) = (self._packages / packages).glob("lib/python*/site-packages")
         # A folder named in a .pth file is searched, but its own .pth files are not read.
-        (site / "shared.pth").write_text(f"{shared}\n")
+        (site / "shared.pth").write_text(f"{shared}\n{link_pyspark(made / 'pyspark')}\n")
         python = made / "bin" / "python"
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
         install = ["install", "--quiet", "--no-deps", "--no-index", str(self.wheel)]
         subprocess.run([*pip, *install], check=True, timeout=120)
-        return write_worker_python(python.parent, python, link_pyspark(made / "pyspark"))
+        return command
 
 
 @pytest.fixture(scope="module")
@@ -478,6 +483,7 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
     assert len({task["cwd"] for task in seen["imported"]}) == 2
     for task in seen["imported"]:
         assert task["same"]
+        assert Path(task["pyspark"]).is_file(), task
         assert_only_from(executors.parents[1], task)
 
 
@@ -529,5 +535,7 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
         scene.check_the_rest(seen)
         scene.check_choices(seen)
     assert scene.errors(seen) == {name: classic_errors[name] for name in failures}
+    for task in seen["imported"]:
+        assert Path(task["pyspark"]).is_file(), "each worker compiles a PySpark that comes from a zip"
     for place in [seen["driver"], *seen["imported"]]:
         assert_only_from(python.parents[1], place)
