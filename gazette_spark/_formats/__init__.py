@@ -10,7 +10,8 @@
 ``json``              JSON by the fastest parser that can be trusted with a block
 ``native``            JSON by a library in Rust, where it was built
 ``library``           that library
-``json_reference``    JSON of any kind, by what ``json_tokens`` finds
+``json_records``      a JSON record to a Python object
+``json_reference``    JSON of any kind, by those objects
 ``json_infer``        the schema of JSON records
 ``csv_parser``        CSV
 ``protobuf``          protobuf messages

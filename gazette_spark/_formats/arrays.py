@@ -6,7 +6,8 @@ Spark worker half a second. Arrays that are made of buffers cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -54,6 +55,26 @@ def text_array(texts: Sequence[str | None]) -> pa.StringArray:
     bounds = pa.py_buffer(np.cumsum([0, *map(len, data)], dtype=np.int32))
     filled = bool_array(np.array([text is not None for text in texts], np.bool_)).buffers()[1]
     return pa.StringArray.from_buffers(len(texts), bounds, pa.py_buffer(b"".join(data)), filled)
+
+
+def string_array(texts: Sequence[str]) -> pa.StringArray:
+    """Return texts for Arrow. Half of a surrogate pair, which has no UTF-8, becomes ``?``, as in Java."""
+    sizes: Iterable[int] = map(len, texts)
+    joined = "".join(texts)
+    data = joined.encode("utf-8", "replace")
+    if len(data) != len(joined):
+        sizes = [len(text.encode("utf-8", "replace")) for text in texts]
+    bounds = np.fromiter(accumulate(sizes, initial=0), np.int32, len(texts) + 1)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers, null_count=0)
+
+
+def number_array(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
+    """Return numbers for Arrow as a type of fixed width, such as integers, doubles and timestamps."""
+    dtype = f"{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}"
+    data = pa.py_buffer(np.array([0 if value is None else value for value in values], dtype))
+    filled = bool_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [filled, data])
 
 
 def text_scalar(text: str | None) -> pa.StringScalar:

@@ -19,7 +19,7 @@ every record begins with ``{`` and ends with ``}``. Its result only counts when 
 records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is
 closed, and strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence
 every record has at least one value, and by the count exactly one. It gets no blocks with a NUL or invalid
-UTF-8, and nothing but objects: a lone ``null`` crashes it.
+UTF-8, no record that nests too deep, and nothing but objects: a lone ``null`` crashes it.
 
 It gets decimals wrong (all seen with pyarrow 26). It silently accepts digits beyond the column's precision
 when there is an exponent, and drops bits beyond 128. So their magnitude is read as doubles first, and the
@@ -36,6 +36,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -45,16 +47,21 @@ from gazette_spark._formats.framing import Block, as_lines
 from gazette_spark._formats.native import NativeDecoder
 from gazette_spark._formats.rows import BlockRefusal, Columns, RowFormat, RowParser
 from gazette_spark._formats.values import (
+    MAX_DEPTH,
     SPARK_DIALECT,
     Converted,
     JsonDialect,
     from_texts,
+    is_nested_deeper,
     is_variant,
     readable,
     spread,
     text_converter,
 )
 from gazette_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from gazette_spark._formats.json_reference import JsonReferenceParser
 
 MAX_SUSPECT_SHARE = 0.25
 """Share of suspects in a block up to which the native decoder is of use: the reference parser takes some 20
@@ -139,7 +146,7 @@ class JsonParser(RowParser):
         while first < len(block):
             in_part = int(np.searchsorted(block.ends, block.starts[first] + PART_BYTES))
             part = block.rows(first, min(max(in_part, first + 1), len(block)))
-            yield self._finished(part, self._reference_columns(part))
+            yield self._finished(part, self._reference.columns(part))
             first += len(part)
 
     def _native_columns(self, block: Block) -> Columns | None:
@@ -185,7 +192,7 @@ class JsonParser(RowParser):
 
     def _completed(self, block: Block, columns: Columns, here: Positions, is_suspect: Mask) -> Columns:
         """Return columns of some records, which stand ``here``, with the rows of suspects in their places."""
-        reference = self._reference_columns(block.only(is_suspect))
+        reference = self._reference.columns(block.only(is_suspect))
         there = np.flatnonzero(is_suspect)
         values = {
             name: spread(len(block), column.type, [(here, column), (there, reference.values[name])])
@@ -196,13 +203,12 @@ class JsonParser(RowParser):
         rescued = {int(there[index]): texts for index, texts in reference.rescued.items()}
         return Columns(values, problems, rescued)
 
-    def _reference_columns(self, block: Block) -> Columns:
-        # It loads much that most tasks do without, and Spark starts many processes.
+    @cached_property
+    def _reference(self) -> JsonReferenceParser:
+        # Most tasks do without, and Spark starts many processes.
         from gazette_spark._formats.json_reference import JsonReferenceParser
 
-        return JsonReferenceParser(
-            self.format.data_fields, rescue=self.format.rescues, dialect=self._dialect
-        ).columns(block)
+        return JsonReferenceParser(self.format.data_fields, rescue=self.format.rescues, dialect=self._dialect)
 
 
 class JsonBlockParser:
@@ -345,6 +351,9 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
             break
         first, last = first + (before & (first < last)), last - (after & (first < last))
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
+    # A record that is deep enough has two brackets for each level. What is not ASCII means nothing here.
+    for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():
+        odd[index] |= is_nested_deeper(block.record(index).decode("latin-1"), MAX_DEPTH)
     # One such place in a block is enough: its record is read by the reference parser, and the rest again.
     at = data.find(b"\0")
     if at < 0:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from gazette_spark._formats.framing import Block
-from gazette_spark._formats.json_reference import has_constant, strict_text
+from gazette_spark._formats.json_records import strict_text
 from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect, conversion, is_nested_deeper
 from gazette_spark.errors import RecordError
 
@@ -107,16 +107,13 @@ def _record_type(record: bytes, dialect: JsonDialect) -> dict[str, Type] | None:
 def _value(text: str, dialect: JsonDialect) -> object:
     if is_nested_deeper(text, MAX_DEPTH):
         raise ValueError("is nested too deep")
+    decoder = _DECODER if dialect.allow_non_numeric_numbers else _STRICT_DECODER
     try:
-        value = _DECODER.decode(text)
+        return decoder.decode(text)
     except json.JSONDecodeError:
         if (strict := strict_text(text, dialect)) == text:
             raise
-        text = strict
-        value = _DECODER.decode(text)
-    if not dialect.allow_non_numeric_numbers and has_constant(text):
-        raise ValueError("has a number that is not JSON")
-    return value
+        return decoder.decode(strict)
 
 
 def _number(text: str) -> pa.DataType:
@@ -155,13 +152,20 @@ def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
     return fields
 
 
-_DECODER = json.JSONDecoder(
-    parse_int=_number,
-    parse_float=lambda _text: _DOUBLE,
-    parse_constant=lambda _text: _DOUBLE,
-    object_pairs_hook=_fields,
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number in standard JSON")
+
+
+_DECODER, _STRICT_DECODER = (
+    json.JSONDecoder(
+        parse_int=_number,
+        parse_float=lambda _text: _DOUBLE,
+        parse_constant=constant,
+        object_pairs_hook=_fields,
+    )
+    for constant in (lambda _text: _DOUBLE, _no_constant)
 )
-"""Decodes to types in place of values."""
+"""Decode to types in place of values, with NaN and the infinities and without."""
 
 
 def _arrow(kind: Type) -> pa.DataType | None:

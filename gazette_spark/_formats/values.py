@@ -12,6 +12,7 @@ import decimal
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -39,8 +40,13 @@ _LEAST_EXPONENT = -(1 << 29)
 _LARGEST_SCALE = (1 << 31) - 1
 """Largest scale of Java's decimals, either way."""
 
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-"""A string, which may have no end, or a bracket."""
+MAX_DEPTH = 1000
+"""Deepest nesting of objects and arrays in a record, the record itself included: the limit of Spark's parser.
+A record that nests deeper is malformed, whichever of our parsers reads it."""
+
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
+"""A string, which may have no end, or what is between brackets and strings."""
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -93,14 +99,10 @@ SPARK_DIALECT = JsonDialect()
 
 def is_nested_deeper(text: str, limit: int) -> bool:
     """Tell whether the brackets of some JSON nest deeper than a limit; recursion would end the process."""
-    if text.count("[") + text.count("{") <= limit:
+    if len(text) <= limit or text.count("[") + text.count("{") <= limit:
         return False
-    depth = 0
-    for token in _NESTING.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        if depth > limit:
-            return True
-    return False
+    brackets = _NO_BRACKETS.sub("", text)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limit
 
 
 def is_variant(kind: pa.DataType) -> bool:

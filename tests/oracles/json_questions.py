@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
 from gazette_spark._formats.json_infer import infer
-from gazette_spark._formats.json_reference import strict_text
+from gazette_spark._formats.json_records import strict_text
 from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect
 from tests.oracles.framings import line_spans
 from tests.oracles.json_lines import lines, record_groups, schemas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.json import JsonFormat, JsonParser
+from gazette_spark._formats.json_records import decode_without_recursion
 from gazette_spark._formats.values import JsonDialect
 from tests.rig.examples import examples
 
@@ -188,3 +190,16 @@ def test_rows_are_those_of_pythons_parser(found: list[bytes]) -> None:
     batch.validate(full=True)
     for record, row in zip(found, batch.to_pylist(), strict=True):
         assert row == expected(record), record
+
+
+@given(records())
+def test_what_is_read_without_recursion_is_the_same(record: bytes) -> None:
+    """Values, where they end, and mistakes are those of Python's parser."""
+    text, decoder = record.decode("utf-8", "replace"), json.JSONDecoder(object_pairs_hook=tuple)
+    outcomes: list[tuple[Any, int]] = []
+    for decode in (decoder.raw_decode, partial(decode_without_recursion, decoder)):
+        try:
+            outcomes.append(decode(text, 0))
+        except json.JSONDecodeError as error:
+            outcomes.append((error.msg, error.pos))
+    assert outcomes[0] == outcomes[1]

@@ -1,0 +1,283 @@
+"""A JSON record to a Python object, by Python's parser, whose scanner is written in C.
+
+Strings become strings and numbers bytes: their texts, since what they are is decided by the type of a column.
+An object that has a name twice becomes :class:`RepeatedNames`. JSON extensions that Spark's reader accepts
+are rewritten to standard JSON first.
+
+The parser does not say where a value is. Columns of strings take objects and arrays as they are written, and
+fields that do not fit are rescued as texts: the few records that have some are scanned again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from gazette_spark._formats.values import MAX_DEPTH, JsonDialect, is_nested_deeper
+
+_SPACE = " \t\r\n"
+_SPACES = re.compile(f"[{_SPACE}]*+")
+
+_END = r"(?![A-Za-z0-9_$])"
+# A string without an end is a token, too: if it were none, each quote in it would be looked behind again.
+_LENIENT_TOKEN = re.compile(
+    r'"(?:[^"\\]|\\.)*+"?' + r"|'(?:[^'\\]|\\.)*+'?" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
+)
+_ESCAPED = re.compile(r'\\(.)|"', re.DOTALL)
+
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TO_BRACKET = re.compile(rf'(?:[^"\[\]{{}}]++|{_STRING})*+[\[\]{{}}]', re.DOTALL)
+"""What of a JSON text is before a bracket, and the bracket."""
+_MEMBER = re.compile(
+    rf'[{_SPACE}{{,]*+{_STRING}[{_SPACE}]*+:[{_SPACE}]*+({_STRING}|[^"\[{{,}}{_SPACE}]*+)', re.DOTALL
+)
+"""A member of an object with what is before it. The group is its value, empty if that is a container."""
+
+_CONTAINERS = (dict, list)
+
+
+class RepeatedNames(dict[str, list[Any]]):
+    """An object that has a name more than once: all values of each name, and the members in order."""
+
+    def __init__(self, members: list[tuple[str, Any]]) -> None:
+        super().__init__()
+        self.members = members
+        for name, value in members:
+            self.setdefault(name, []).append(value)
+
+
+def names_of(members: dict[str, Any]) -> Sequence[str]:
+    """Return the names in an object, in order."""
+    return [name for name, _ in members.members] if isinstance(members, RepeatedNames) else list(members)
+
+
+def items_of(members: dict[str, Any]) -> Sequence[Any]:
+    """Return the values in an object, in order."""
+    if isinstance(members, RepeatedNames):
+        return [item for _, item in members.members]
+    return list(members.values())
+
+
+class RecordDecoder:
+    """Decodes records. Immutable."""
+
+    def __init__(self, dialect: JsonDialect) -> None:
+        self._dialect = dialect
+        self._plain, self._escaped = (_decoder(dialect, make) for make in (_object, _escaped_object))
+
+    def decode(self, record: bytes) -> tuple[dict[str, Any], str]:
+        """Return a record's object and its text in standard JSON.
+
+        Raises:
+            ValueError: the record is malformed, and why.
+        """
+        try:
+            text = record.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 at byte {error.start}") from None
+        try:
+            return self._object_of(text), text
+        except ValueError:
+            # Spark's parser accepts more than JSON: what it accepts is rewritten, and read again.
+            strict = strict_text(text, self._dialect)
+            if strict == text:
+                raise
+            return self._object_of(strict), strict
+
+    def _object_of(self, text: str) -> dict[str, Any]:
+        # Before the scanner sees it: recursion without a limit would end the process.
+        if is_nested_deeper(text, MAX_DEPTH):
+            raise ValueError(f"not a JSON object: nested more than {MAX_DEPTH} levels deep")
+        decoder = self._escaped if "\\u" in text else self._plain
+        begin = len(text) - len(text.lstrip(_SPACE))
+        try:
+            value, end = _decoded(decoder, text, begin)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not a JSON object: {error.msg} at character {error.pos}") from None
+        if text[end:].strip(_SPACE):
+            raise ValueError(f"not a JSON object: Extra data at character {end}")
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+        return value
+
+
+def _decoder(
+    dialect: JsonDialect, make_object: Callable[[list[tuple[str, Any]]], dict[str, Any]]
+) -> json.JSONDecoder:
+    """Return a decoder that makes bytes of numbers and constants: their texts, which are no strings."""
+    constant: Callable[[str], bytes] = _no_constant
+    if dialect.allow_non_numeric_numbers:
+        constant = str.encode
+    return json.JSONDecoder(
+        parse_int=str.encode, parse_float=str.encode, parse_constant=constant, object_pairs_hook=make_object
+    )
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"not a JSON object: {name} is not a number in standard JSON")
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(members)
+    return unique if len(unique) == len(members) else RepeatedNames(members)
+
+
+def _escaped_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object whose names may have half a surrogate pair, which becomes ``?``, as in Java."""
+    return _object(
+        [
+            (name if name.isascii() else name.encode("utf-8", "replace").decode(), value)
+            for name, value in members
+        ]
+    )
+
+
+_SKIPPER = json.JSONDecoder(parse_int=len, parse_float=len, object_pairs_hook=len)
+"""Decodes what is known to be JSON only for its end: lengths take less memory than values."""
+
+
+def _decoded(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
+    """Return the JSON value that begins at a place, and where it ends."""
+    try:
+        return decoder.raw_decode(text, at)
+    except RecursionError:
+        # How much of the stack our caller has used must not decide what a record's row is.
+        return decode_without_recursion(decoder, text, at)
+
+
+def decode_without_recursion(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
+    """Return a value and its end as the decoder itself does, but slowly, and however deep the value nests.
+
+    Raises:
+        JSONDecodeError: there is no JSON value at that place.
+    """
+    readers = [_reader(decoder, text, at)]
+    value: tuple[Any, int] | None = None
+    while readers:
+        try:
+            inner_at = readers[-1].send(value)
+        except StopIteration as end:
+            value = end.value
+            readers.pop()
+        else:
+            value = None
+            readers.append(_reader(decoder, text, inner_at))
+    assert value is not None
+    return value
+
+
+def _reader(
+    decoder: json.JSONDecoder, text: str, at: int
+) -> Generator[int, tuple[Any, int] | None, tuple[Any, int]]:
+    """Read a value. Yields where an object or array in it begins, and is sent that value and its end."""
+    if not text.startswith(("{", "["), at):
+        return decoder.raw_decode(text, at)
+    is_object = text[at] == "{"
+    closing = "}" if is_object else "]"
+    names: list[str] = []
+    values: list[Any] = []
+    at = _after_space(text, at + 1)
+    ended = text.startswith(closing, at)
+    while not ended:
+        if is_object:
+            if not text.startswith('"', at):
+                raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+            name, at = decoder.raw_decode(text, at)
+            names.append(name)
+            at = _after_space(text, at)
+            if not text.startswith(":", at):
+                raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
+            at = _after_space(text, at + 1)
+        read = (yield at) if text.startswith(("{", "["), at) else decoder.raw_decode(text, at)
+        assert read is not None
+        value, at = read
+        values.append(value)
+        at = _after_space(text, at)
+        ended = text.startswith(closing, at)
+        if not ended:
+            if not text.startswith(",", at):
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+            at = _after_space(text, at + 1)
+    assert decoder.object_pairs_hook is not None
+    return decoder.object_pairs_hook(list(zip(names, values, strict=True))) if is_object else values, at + 1
+
+
+def _after_space(text: str, at: int) -> int:
+    spaces = _SPACES.match(text, at)
+    assert spaces is not None, "the pattern matches nothing, too"
+    return spaces.end()
+
+
+def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
+    """Return the members of a record as they are written; of a repeated name the last, in its place."""
+    texts: dict[str, str] = {}
+    at = 0
+    for name in names_of(members):
+        member = _MEMBER.match(text, at)
+        assert member is not None, "the record was read before"
+        begin, at = member.span(1)
+        if begin == at:
+            _, at = _decoded(_SKIPPER, text, begin)
+        texts.pop(name, None)
+        texts[name] = text[begin:at]
+    return texts
+
+
+TextPlaces: TypeAlias = "bool | dict[str | None, TextPlaces]"
+"""Where values are taken as they are written: at a place, or by field in an object; None for all items."""
+
+
+def written_out(members: dict[str, Any], places: TextPlaces, text: str) -> dict[str, Any]:
+    """Return a record's object in which objects and arrays in some places are bytes: as they are written."""
+    written, _ = _written_out(members, places, text, text.index("{"))
+    assert isinstance(written, dict)
+    return written
+
+
+def _written_out(container: Any, places: TextPlaces, text: str, begin: int) -> tuple[Any, int]:  # noqa: ANN401
+    """Return an object or array that begins at an index of a text, written out, and where it ends."""
+    in_list = isinstance(container, list)
+    if not isinstance(places, dict) or (in_list and None not in places):
+        _, end = _decoded(_SKIPPER, text, begin)
+        return text[begin:end].encode() if places is True else container, end
+    names = [""] * len(container) if in_list else names_of(container)
+    items = list(container if in_list else items_of(container))
+    at = begin + 1
+    for index, name in enumerate(names):
+        if isinstance(items[index], _CONTAINERS):
+            inner = places.get(None) or places.get(name, False)
+            items[index], at = _written_out(items[index], inner, text, _bracket(text, at))
+    return items if in_list else _object(list(zip(names, items, strict=True))), _bracket(text, at) + 1
+
+
+def _bracket(text: str, at: int) -> int:
+    """Return where the next bracket outside of strings is."""
+    found = _TO_BRACKET.match(text, at)
+    assert found is not None, "the record was read before"
+    return found.end() - 1
+
+
+def strict_text(text: str, dialect: JsonDialect) -> str:
+    """Return a record in which strings and numbers are written as JSON has it, the rest as it is."""
+
+    def rewritten(match: re.Match[str]) -> str:
+        token = match[0]
+        if token[0] in "+-":
+            number = token.lstrip("+").replace("INF", "Infinity")
+            return number if dialect.allow_non_numeric_numbers else token
+        if len(token) == 1 or token[-1] != token[0] or not dialect.allow_single_quotes:
+            return token
+        return f'"{_ESCAPED.sub(_in_double_quotes, token[1:-1])}"'
+
+    if "'" not in text and "INF" not in text and "+Infinity" not in text:
+        return text
+    return _LENIENT_TOKEN.sub(rewritten, text)
+
+
+def _in_double_quotes(match: re.Match[str]) -> str:
+    """Return an escape, or a double quote, as a string in double quotes has it."""
+    if match[0] == '"':
+        return '\\"'
+    return "'" if match[1] == "'" else match[0]
