@@ -254,9 +254,9 @@ def _written_out(container: Any, places: TextPlaces, text: str, begin: int) -> t
 
 def _bracket(text: str, at: int) -> int:
     """Return where the next bracket outside of strings is."""
-    found = _TO_BRACKET.match(text, at)
-    assert found is not None, "the record was read before"
-    return found.end() - 1
+    to_bracket = _TO_BRACKET.match(text, at)
+    assert to_bracket is not None, "the record was read before"
+    return to_bracket.end() - 1
 
 
 def strict_text(text: str, dialect: JsonDialect) -> str:

@@ -169,12 +169,12 @@ def _values_of(objects: Sequence[dict[str, Any]], child: pa.Field) -> tuple[list
     values: list[Any] = []
     owners: list[int] = []
     for owner, members in enumerate(objects):
-        found = members.get(name, absent)
+        value = members.get(name, absent)
         if isinstance(members, RepeatedNames) and name in members:
-            values += found
-            owners += [owner] * len(found)
+            values += value
+            owners += [owner] * len(value)
         else:
-            values.append(found)
+            values.append(value)
             owners.append(owner)
     return values, np.array(owners, np.int64)
 
