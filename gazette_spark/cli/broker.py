@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gazette_spark.cli.main import Integer
-from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
+from gazette_spark.cli.server_options import PORT, EndSignals, security_of_server, server_tls
 from gazette_spark.errors import GazetteError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     if replicas > 1 and port_was_chosen():
         raise click.UsageError("--replicas and --port: each broker of a local cluster takes a free port")
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
-    ends = end_signals()
+    ends = EndSignals()
     try:
         if replicas > 1:
             with EmbeddedBroker.start(root, replicas=replicas, **options) as cluster:
@@ -123,14 +123,14 @@ def serve(  # noqa: PLR0917 - an argument an option
                 click.echo(next_steps(cluster.endpoint), err=True)
                 # The thread ends with the process: nobody waits for a line that may never come.
                 threading.Thread(target=obey, args=(cluster, sys.stdin), daemon=True).start()
-                ends.get()
+                ends.wait()
             return
         with EmbeddedBroker.start(root, port=port, tls=tls, **options) as running:
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
             click.echo(next_steps(running.endpoint), err=True)
-            ends.get()
+            ends.wait()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
 

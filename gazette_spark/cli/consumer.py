@@ -15,7 +15,7 @@ import click
 
 from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT
-from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
+from gazette_spark.cli.server_options import PORT, EndSignals, security_of_server, server_tls
 from gazette_spark.errors import ClosedError, GazetteError, UnavailableError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def serve(  # noqa: PLR0917 - an argument an option
 
     app = load_application(application)
     changes = [] if specs is None else parse_shard_yaml(specs.read())
-    ends = end_signals()
+    ends = EndSignals()
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
     with (
         make_connect(endpoint, timeout)() as client,
@@ -172,7 +172,7 @@ def serve(  # noqa: PLR0917 - an argument an option
                     )
                 )
                 threading.Thread(target=take_over, args=(watched, host), daemon=True).start()
-            ends.get()
+            ends.wait()
             host.close(drain_s=drain_s)
 
 

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import click
 
 from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.main import Integer, typed_broker
-from gazette_spark.cli.server_options import end_signals
+from gazette_spark.cli.server_options import EndSignals
 from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol.durations import parse_duration
 from gazette_spark.spark_start import starting_spark
@@ -145,17 +144,9 @@ def quickstart(seconds: float, rate: float, kills: int, keep: Path | None) -> No
 
     # Until the table exists, the lag page logs that it cannot read it. That is no news for the terminal.
     logging.getLogger("gazette_spark").addHandler(logging.NullHandler())
-    ends = end_signals()
-
-    def wait(timeout_s: float) -> bool:
-        try:
-            ends.get(timeout=timeout_s)
-        except Empty:
-            return False
-        return True
-
+    ends = EndSignals()
     options = DemoOptions(seconds, rate, kills, has_lag_page=True)
-    report = _run(options, keep, Console(stderr=True), wait)
+    report = _run(options, keep, Console(stderr=True), ends.wait)
     if report is not None:
         report.proof.check()
         raise click.exceptions.Exit(report.verify_exit_code)

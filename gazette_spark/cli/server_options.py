@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,14 +58,37 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
     return ServerTls(cert, key, client_ca)
 
 
-def end_signals() -> SimpleQueue[int]:
-    """Return a queue that receives each SIGINT and SIGTERM from now on."""
-    # Not an Event: its set() takes a lock that the interrupted thread may hold, which would deadlock.
-    ends: SimpleQueue[int] = SimpleQueue()
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        ends.put(number)
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, end)
-    return ends
+class EndSignals:
+    """Waits for SIGINT or SIGTERM, from now on, instead of being ended by them.
+
+    Python runs its handlers in the main thread, and the kernel may give a signal to any thread. A main thread
+    that waits for a lock sleeps on then. It does not if it waits for the byte that Python's own handler
+    writes to a pipe, in whichever thread that runs.
+    """
+
+    def __init__(self) -> None:
+        # For the life of the process.
+        self._reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self._has_come = False
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for signum in ENDING:
+            signal.signal(signum, _do_nothing)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until one has come, now or before; False: none has within the time."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._has_come:
+            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            if not select.select([self._reader], [], [], left_s)[0]:
+                return False
+            # Each byte is the number of a signal that Python handles, not only of these two.
+            self._has_come = not ENDING.isdisjoint(os.read(self._reader, 64))
+        return True
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    pass
