@@ -23,7 +23,7 @@ COMMITS = WRITERS * ROUNDS
 def lost_commits(store: str) -> int:
     """Have two writers commit rows to a new table at once; return how many commits are not there afterwards.
 
-    The table is deleted at the end.
+    The table is deleted at the end, unless the store fails before.
 
     Args:
         store: URL of a place that may be written, with its settings as pyarrow takes them:

@@ -315,12 +315,10 @@ class DeltaTable:
             TableRefusedError: with the reason.
         """
         location = self.path
-        if location is not None and not self.allow_single_driver:
-            check_log_store(spark, location, self.name)
+        self._check_log_store(spark, location)
         if detail := self.detail(spark):
             location, self.partition_by = detail.location, detail.partition_by
-            if not self.allow_single_driver:
-                check_log_store(spark, location, self.name)
+            self._check_log_store(spark, location)
             retention = detail.properties.get(RETENTION_PROPERTY)
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
@@ -344,6 +342,10 @@ class DeltaTable:
             )
             raise TableRefusedError(self.name, problem)
         return detail
+
+    def _check_log_store(self, spark: SparkSession, location: str | None) -> None:
+        if location is not None and not self.allow_single_driver:
+            check_log_store(spark, location, self.name)
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
         """Append ``df`` together with ``entry`` in one Delta commit, which Delta may skip silently.

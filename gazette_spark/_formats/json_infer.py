@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
 from gazette_spark._formats.framing import Block
-from gazette_spark._formats.json_records import strict_text
+from gazette_spark._formats.json_records import no_constant, strict_text
 from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect, conversion, is_nested_deeper
 from gazette_spark.errors import RecordError
 
@@ -152,10 +152,6 @@ def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
     return fields
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number in standard JSON")
-
-
 _DECODER, _STRICT_DECODER = (
     json.JSONDecoder(
         parse_int=_number,
@@ -163,7 +159,7 @@ _DECODER, _STRICT_DECODER = (
         parse_constant=constant,
         object_pairs_hook=_fields,
     )
-    for constant in (lambda _text: _DOUBLE, _no_constant)
+    for constant in (lambda _text: _DOUBLE, no_constant)
 )
 """Decode to types in place of values, with NaN and the infinities and without."""
 

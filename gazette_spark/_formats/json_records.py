@@ -107,7 +107,7 @@ def _decoder(
     dialect: JsonDialect, make_object: Callable[[list[tuple[str, Any]]], dict[str, Any]]
 ) -> json.JSONDecoder:
     """Return a decoder that makes bytes of numbers and constants: their texts, which are no strings."""
-    constant: Callable[[str], bytes] = _no_constant
+    constant: Callable[[str], bytes] = no_constant
     if dialect.allow_non_numeric_numbers:
         constant = str.encode
     return json.JSONDecoder(
@@ -115,7 +115,8 @@ def _decoder(
     )
 
 
-def _no_constant(name: str) -> NoReturn:
+def no_constant(name: str) -> NoReturn:
+    """Refuse NaN or an infinity: for ``parse_constant`` of a decoder of standard JSON."""
     raise ValueError(f"not a JSON object: {name} is not a number in standard JSON")
 
 

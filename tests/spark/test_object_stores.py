@@ -62,6 +62,6 @@ def test_of_two_drivers_one_gets_each_version(tmp_path: Path) -> None:
         assert program.returncode == 0, (tmp_path / f"{driver}.log").read_text()[-4000:]
     seen = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert sorted(seen[0]["won"] + seen[1]["won"]) == list(range(VERSIONS))
-    assert all(len(each["won"]) > 0 for each in seen), "the drivers did not race"
-    rows = max((each["rows"] for each in seen), key=len)
+    assert all(len(result["won"]) > 0 for result in seen), "the drivers did not race"
+    rows = max((result["rows"] for result in seen), key=len)
     assert sorted(rows) == [[driver, number] for driver in drivers for number in range(BATCHES)]

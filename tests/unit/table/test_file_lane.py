@@ -54,4 +54,4 @@ def test_a_log_with_a_commit_stays_as_it_is(tmp_path: Path, made: Path, name: st
     """Neither a table nor a damaged one gets another first commit."""
     log = log_with(tmp_path / "table", *LEFT, name)
     put_first_commit(made, tmp_path / "table")
-    assert {path.name: path.read_text() for path in log.iterdir()} == {each: each for each in (*LEFT, name)}
+    assert {path.name: path.read_text() for path in log.iterdir()} == {file: file for file in (*LEFT, name)}
