@@ -19,6 +19,7 @@ EXAMPLES = re.findall(
     re.MULTILINE | re.DOTALL,
 )
 """File, its content, the command, and what it prints."""
+assert EXAMPLES, "the page introduces an example's file with its name and a colon"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=["recording"])
