@@ -4,12 +4,13 @@
   wheel with it depends on the platform only. ``GAZETTE_SPARK_NATIVE=0`` makes a wheel without it.
 - A log store for Delta tables on S3 (``jvm/``), by javac. Its jar runs on every platform.
 
-What is declarative is in pyproject.toml.
+Package indexes get README.md without its links to files. What is declarative is in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -157,11 +158,19 @@ class PlatformWheel(bdist_wheel):
         return (python, abi, platform) if self.root_is_pure else ("py3", "none", platform)
 
 
+def description() -> str:
+    """Return README.md as package indexes show it: links to files of the repository, dead there, are text."""
+    readme = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]*\)", r"\1", readme)
+
+
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     cmdclass={
         "build": Build,
         "build_native": BuildNative,
         "build_log_store": BuildLogStore,
         "bdist_wheel": PlatformWheel,
-    }
+    },
 )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,23 @@ def test_the_wheel_holds_every_module(pure_wheel: Path, names: set[str]) -> None
     modules = {str(path.relative_to(ROOT)) for root in packages for path in root.rglob("*.py")}
     stubs = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
     assert names == modules | stubs | DATA | ({JAR} if shutil.which("javac") else set())
+
+
+def test_a_package_index_shows_the_readme_without_dead_links(pure_wheel: Path) -> None:
+    """The description is README.md, and what it links leads somewhere without the repository."""
+    with zipfile.ZipFile(pure_wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    shown = metadata.get_payload()
+    assert isinstance(shown, str)
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    assert (
+        re.sub(r"\]\([^)]*\)|\[", "", shown).split()
+        == re.sub(r"\]\([^)]*\)|\[", "", (ROOT / "README.md").read_text()).split()
+    )
 
 
 def test_a_wheel_of_a_platform_holds_the_library_too(platform_wheel: Path, names: set[str]) -> None:
