@@ -83,6 +83,7 @@ PAGES = sorted(
         "README.md",
         "docs/**/*.md",
         "notebooks/**/*.ipynb",
+        "deploy/*.py",
         "gazette_spark/consumer/examples/*.py",
     )
     for path in ROOT.glob(pattern)

@@ -32,20 +32,21 @@ settings, points at which a test can crash a process, options, columns."""
 FILES = frozenset({"conftest.py", "next.json", "schema.json", "state.json"})
 
 FOREIGN_FLAGS = re.compile(
-    r"--(archives|broker.file-only|create|describe|descriptor_set_out|help|include_imports|no-deps|py-files|soak|stream-sum-minutes|tls-)"
+    r"--(archives|broker.file-only|build-arg|create|describe|descriptor_set_out|help|include_imports|no-deps|py-files"
+    r"|require-hashes|soak|stream-sum-minutes|tls-|volumes)"
 )
-"""Options of Gazette, pip, protoc, spark-submit, pytest and Kafka's scripts; and the beginning of ours."""
+"""Options of Gazette, docker, pip, protoc, pytest, spark-submit and Kafka; and the beginning of ours."""
 
 
 FOREIGN_OPTIONS = frozenset(
     """
     addNewColumns availableNow checkpointLocation commitInfo dropDuplicates endOffset endingOffsetsByTimestamp
     foreachBatch groupIdPrefix includeHeaders lastEntryOffset latestOffset mapInArrow maxOffsetsPerTrigger
-    maxRecordsPerPartition minOffsetsPerTrigger numInputRows operationMetrics processingTime readStream
-    snapshotPartitions startOffset streamReader subscribePattern userMetadata writeStream
+    maxRecordsPerPartition memoryOverhead minOffsetsPerTrigger numInputRows operationMetrics processingTime
+    readStream snapshotPartitions startOffset streamReader subscribePattern userMetadata writeStream
     """.split()  # noqa: SIM905 - a list of this length is read more easily as words
 )
-"""Options, triggers, fields and methods of Spark, Delta, Gazette and of Spark's Kafka source."""
+"""Options, triggers, fields and methods of Spark, its operator and Kafka source, Delta and Gazette."""
 
 
 @cache
@@ -149,7 +150,8 @@ def flags() -> frozenset[str]:
                 assert below is not None
                 yield from of(below)
 
-    scripts = [path for part in ("benchmarks", "tests", "tools") for path in (ROOT / part).rglob("*.py")]
+    parts = ("benchmarks", "deploy", "tests", "tools")
+    scripts = [path for part in parts for path in (ROOT / part).rglob("*.py")]
     found = {
         each for path in scripts for each in re.findall(r'add_argument\(\s*"(--[\w-]+)', path.read_text())
     }
