@@ -24,7 +24,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto
 
-PROTOS = ("protocol", "consumer", "recoverylog", "replicated_log")
+PROTOS = ("protocol", "consumer", "recoverylog", "replicated_log", "etcd")
 """Names of the sources. Each declares the package of its name."""
 
 SOURCES = Path(__file__).parent / "proto"

@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
+from gazette_spark.protocol import etcd_pb2 as pe
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol import recoverylog_pb2 as pr
@@ -85,7 +86,7 @@ def put_entry(message: Message, field: FieldDescriptor) -> None:
         entries["a/journal"] = value_of(message, value)
 
 
-MESSAGES = sorted({c.DESCRIPTOR.full_name: c for m in (pb, pc, pr, pl) for c in classes(m)}.items())
+MESSAGES = sorted({c.DESCRIPTOR.full_name: c for m in (pb, pc, pr, pl, pe) for c in classes(m)}.items())
 
 
 @pytest.mark.parametrize("cls", [c for _, c in MESSAGES], ids=[name for name, _ in MESSAGES])
@@ -102,16 +103,16 @@ def test_message_round_trips(cls: type[Message]) -> None:
 
 
 def test_every_message_was_tried() -> None:
-    """The round trip covers what the wire format lists: 52 messages, 8 of recovery logs, and our 2."""
+    """The round trip covers the wire format's 52 messages, 8 of recovery logs, our 2, and 26 of Etcd."""
     counts = {
         package: sum(name.startswith(f"{package}.") for name, _ in MESSAGES)
-        for package in ("protocol", "consumer", "recoverylog", "replicated_log")
+        for package in ("protocol", "consumer", "recoverylog", "replicated_log", "etcd")
     }
-    assert counts == {"protocol": 31, "consumer": 21, "recoverylog": 8, "replicated_log": 2}
+    assert counts == {"protocol": 31, "consumer": 21, "recoverylog": 8, "replicated_log": 2, "etcd": 26}
 
 
 @pytest.mark.parametrize(
-    "module", [pb, pc, pr, pl], ids=["protocol", "consumer", "recoverylog", "replicated_log"]
+    "module", [pb, pc, pr, pl, pe], ids=["protocol", "consumer", "recoverylog", "replicated_log", "etcd"]
 )
 def test_file_is_registered_under_our_path(module: Any) -> None:
     """A file's path in the descriptor pool is our own, while its package is the wire's."""
