@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
-import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
 from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT
 from gazette_spark.cli.server_options import PORT, EndSignals, security_of_server, server_tls
-from gazette_spark.errors import ClosedError, GazetteError, UnavailableError
 
 if TYPE_CHECKING:
+    from gazette_spark.consumer._cluster.host import ClusterHost
     from gazette_spark.consumer.application import Application
-    from gazette_spark.consumer.client import ShardClient
     from gazette_spark.consumer.local import LocalHost
 
 log = logging.getLogger(__name__)
-
-LOOK_S = 1.0
-"""Seconds between two looks of a standby at its primary."""
 
 
 @click.group()
@@ -52,8 +48,8 @@ def consumer() -> None:
     "hints_dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Directory for hints of recovery logs, shared by all processes of the application. Without it, each "
-    "start plays the logs from their beginning.",
+    help="Without --etcd: directory for hints of recovery logs. Without hints, each start plays the logs "
+    "from their beginning.",
 )
 @click.option(
     "--work-dir",
@@ -81,24 +77,9 @@ def consumer() -> None:
     "long. 0: failed shards are not started again.",
 )
 @click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics at this port; 0: any free port.")
-@click.option(
-    "--standby-of",
-    "primary",
-    metavar="URL",
-    help="Address of a consumer of the same shards: run them when it does not answer any more. Recovery logs "
-    "of shards with hot_standbys are played meanwhile.",
-)
-@click.option(
-    "--takeover-after",
-    "takeover_s",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --standby-of: how long that consumer has not answered then.",
-)
+@cluster_options
 @broker_options
-def serve(  # noqa: PLR0917 - an argument an option
+def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
     application: str,
     specs: TextIO | None,
     name: str,
@@ -113,20 +94,26 @@ def serve(  # noqa: PLR0917 - an argument an option
     drain_s: float,
     max_restart_delay_s: float,
     metrics_port: int | None,
-    primary: str | None,
-    takeover_s: float,
+    cluster: ClusterOptions,
     endpoint: str,
     timeout: float,
 ) -> None:
     """Run shards of APPLICATION until interrupted, and serve the API consumer.Shard.
 
     MODULE is imported, also from the current directory. APPLICATION is an object in it, or a class without
-    arguments. The command prints its endpoint once it serves, and that of its metrics on the next line. It
-    starts the shards of --specs and ignores their revisions. Specs applied later last until the process ends.
+    arguments. The command prints its endpoint once it serves, and that of its metrics on the next line.
+
+    With --etcd it is a member of a cluster, beside other processes of this command and of Gazette. Shards are
+    kept in Etcd: those of --specs are created if they are not there. At its end it hands its shards over.
+
+    Without --etcd it starts the shards of --specs and ignores their revisions. Specs applied later last until
+    the process ends, and no other process takes over.
     """
     from gazette_spark._server.http_server import HttpServer
+    from gazette_spark.client import environment
+    from gazette_spark.consumer._cluster.host import ClusterHost
     from gazette_spark.consumer.assignments import RestartPolicy
-    from gazette_spark.consumer.client import PREFIX, ShardClient, verify_referenced_journals
+    from gazette_spark.consumer.client import PREFIX, verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
     from gazette_spark.consumer.recoverylog.hints import FileHints
     from gazette_spark.consumer.service import MetricsPage, ShardServer
@@ -136,63 +123,61 @@ def serve(  # noqa: PLR0917 - an argument an option
     changes = [] if specs is None else parse_shard_yaml(specs.read())
     ends = EndSignals()
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
-    with (
-        make_connect(endpoint, timeout)() as client,
-        ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls) as server,
-    ):
+    peer_tls = environment.arguments(os.environ, PREFIX)["tls"]
+    restart = None
+    if max_restart_delay_s > 0:
+        restart = RestartPolicy(min(1.0, max_restart_delay_s), max_restart_delay_s)
+    with ExitStack() as stack:
+        client = stack.enter_context(make_connect(endpoint, timeout)())
+        server = stack.enter_context(
+            ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls, peer_tls=peer_tls)
+        )
         verify_referenced_journals(client, changes)
         shards = [change.upsert for change in changes if not change.delete]
-        hints = None if hints_dir is None else FileHints(hints_dir)
-        restart = None
-        if max_restart_delay_s > 0:
-            restart = RestartPolicy(min(1.0, max_restart_delay_s), max_restart_delay_s)
-        host = LocalHost(
-            app,
-            client,
-            shards,
-            name=name,
-            hints=hints,
-            work_dir=work_dir,
-            standby=primary is not None,
-            restart=restart,
-        )
-        host.serve_at(server.endpoint)
-        with host, ExitStack() as stack:
+        host: ClusterHost | LocalHost
+        if cluster.endpoints:
+            if hints_dir is not None:
+                raise click.UsageError("--hints is for a process on its own: with --etcd, hints are in Etcd")
+            prefix = cluster.prefix or f"/gazette/consumers/{name or type(app).__name__}"
+            etcd = stack.enter_context(cluster.open_etcd())
+            member = cluster.member(server.endpoint)
+            host = ClusterHost(
+                app,
+                client,
+                etcd,
+                prefix,
+                member,
+                limit=cluster.limit,
+                lease_s=cluster.lease_s,
+                work_dir=work_dir,
+                restart=restart,
+            )
+            host.create_missing(shards)
+            stack.callback(host.close)
+            host.start()
             server.start(host)
-            click.echo(server.endpoint)
-            if metrics_port is not None:
-                http = HttpServer(MetricsPage(host.metrics), address, metrics_port, option="metrics_port")
-                stack.callback(http.stop)
-                http.start()
-                click.echo(f"{http.endpoint}/metrics")
-            if primary is not None:
-                watched = stack.enter_context(
-                    make_connect(endpoint, takeover_s).open(
-                        ShardClient, primary, PREFIX, connect_timeout_s=takeover_s
-                    )
-                )
-                threading.Thread(target=take_over, args=(watched, host), daemon=True).start()
-            ends.wait()
-            host.close(drain_s=drain_s)
-
-
-def take_over(primary: ShardClient, host: LocalHost) -> None:
-    """Promote a standby when another consumer has not answered for as long as its client waits.
-
-    If it does answer somebody else, its stores are fenced off all the same: no message counts twice.
-    """
-    while True:
-        try:
-            primary.list_all_shards()
-        except ClosedError:  # This process ends.
-            return
-        except UnavailableError as error:
-            log.warning("consumer.takes_over primary=%s cause=%s", primary.endpoint, error)
-            host.promote()
-            return
-        except GazetteError as error:
-            log.warning("consumer.primary_refuses primary=%s cause=%s", primary.endpoint, error)
-        time.sleep(LOOK_S)
+            # A process that was killed may hold the name until its lease ends.
+            while not (host.wait_joined(0.2) or ends.wait(0)):
+                pass
+        else:
+            click.echo("A process on its own: without --etcd, no other one takes over its shards.", err=True)
+            hints = None if hints_dir is None else FileHints(hints_dir)
+            host = LocalHost(app, client, shards, name=name, hints=hints, work_dir=work_dir, restart=restart)
+            host.serve_at(server.endpoint)
+            stack.enter_context(host)
+            server.start(host)
+        click.echo(server.endpoint)
+        if metrics_port is not None:
+            http = HttpServer(MetricsPage(host.metrics), address, metrics_port, option="metrics_port")
+            stack.callback(http.stop)
+            http.start()
+            click.echo(f"{http.endpoint}/metrics")
+        ends.wait()
+        if isinstance(host, ClusterHost):
+            host.leave(drain_s=drain_s)
+            if not host.wait_left(cluster.hand_over_s):
+                log.warning("consumer.not_handed_over seconds=%g", cluster.hand_over_s)
+        host.close(drain_s=drain_s)
 
 
 def load_application(text: str) -> Application[Any]:

@@ -1,12 +1,9 @@
 """Runs the shards of an application in this process: a thread a shard, transactions overlap as in Gazette.
 
 For development, tests and small jobs, and where a consumer's latency counts: a transaction takes as long as
-its appends. Scale and fail-over are the caller's. Two processes that run the same shard do no harm: the store
-of the one that started first is fenced off.
-
-Hosts do not know of each other: in Gazette, Etcd assigns a shard to a primary and its hot standbys. Here the
-caller makes the second host a *standby*. It plays the recovery logs of shards whose spec asks for hot
-standbys, and takes over when it is told to: see :meth:`LocalHost.promote`.
+its appends. Hosts do not know of each other. Two processes that run the same shard do no harm: the store of
+the one that started first is fenced off. Processes that share the shards of an application are members of a
+cluster (:mod:`gazette_spark.consumer._cluster`), and run their shards by the same :class:`LocalShard`.
 
 Each assignment of a shard has a thread, which ends with it: see :meth:`LocalShard._serve`.
 """
@@ -41,11 +38,11 @@ from gazette_spark.consumer.application import (
 )
 from gazette_spark.consumer.assignments import Lifecycle, RestartPolicy
 from gazette_spark.consumer.checkpoints import ack_intents, read_through
-from gazette_spark.consumer.recoverylog.hints import keep_recovered_hints, pick_hints
+from gazette_spark.consumer.recoverylog.hints import Hints, keep_recovered_hints, pick_hints
 from gazette_spark.consumer.recoverylog.operations import new_author
 from gazette_spark.consumer.recoverylog.player import Player, Recovered
 from gazette_spark.consumer.recoverylog.recorder import Recorder, check_recovery_log
-from gazette_spark.consumer.resolver import Hints, RunningShard, ShardTable, hints_of
+from gazette_spark.consumer.resolver import RunningShard, ShardTable, hints_of
 from gazette_spark.consumer.sources import Sources
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, validate_shard_spec
 from gazette_spark.consumer.stores.json_file import JsonFileStore
@@ -76,6 +73,7 @@ class LocalShard:
         directory: Path,
         after: RunningShard | None = None,
         is_standby: bool = False,
+        on_status: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare a shard.
 
@@ -88,6 +86,7 @@ class LocalShard:
             directory: An empty folder for the files of the store; it is removed at the end.
             after: The assignment before, which has to end first.
             is_standby: Do not take over before :meth:`promote`.
+            on_status: Called after each change of the status, in any thread.
         """
         self._app = app
         self.client = client
@@ -112,6 +111,7 @@ class LocalShard:
         self._author = 0
         """Takes the recovery log over."""
         self._is_standby = is_standby
+        self._on_status = on_status
         self._moved = threading.Event()
         """Set when a standby is promoted or stopped."""
         self.recorder: Recorder | None = None
@@ -244,6 +244,7 @@ class LocalShard:
             logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
             with self._lock:
                 self._lifecycle.fail(error)
+            self._on_status()
         # Nothing may reach a journal after the next assignment has begun, so appends end first.
         self._sources.close()
         self.append_service.close(abort=True)
@@ -252,6 +253,8 @@ class LocalShard:
             # shard has ended, because they may be waiting for it.
             self._ended = True
         self.primary_loop.resolve(None if self.stopping.is_set() else error)
+        # Who heard of the end may have said when the shard starts again.
+        self._on_status()
         with self._lock:
             self._unused.wait_for(lambda: self._users == 0)
         if self._store is not None:
@@ -267,10 +270,6 @@ class LocalShard:
         if self._after is not None:
             self._after.join()
             self._after = None
-        # A host that stands by plays the log only of shards that ask for hot standbys.
-        if self.spec.hot_standbys == 0:
-            self._await_promotion()
-
         # Recover the files of the store. A standby follows the primary's log in this step until it is
         # promoted; then it takes the log over, and from here on no other host can record.
         recovered: Recovered | None = None
@@ -288,7 +287,11 @@ class LocalShard:
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
             # The store opens, so these hints are as good as those they replace. Before, they might not be.
-            keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
+            # They are advice, so a failure ends nothing.
+            try:
+                keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
+            except Exception:
+                logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
             self._hints_due_s = time.monotonic() + HINTS_S
         self.report(read_through(checkpoint), {})
         self.store_ready.resolve(result=store)
@@ -370,6 +373,7 @@ class LocalShard:
     def _become(self, code: pc.ReplicaStatus.Code) -> None:
         with self._lock:
             self._lifecycle.become(code)
+        self._on_status()
 
 
 NAME_ROOT = "/gazette-spark/consumers"
@@ -396,7 +400,6 @@ class LocalHost(Closing):
         zone: str = "local",
         hints: Hints | None = None,
         work_dir: str | Path | None = None,
-        standby: bool = False,
         restart: RestartPolicy | None = RESTART,
     ) -> None:
         """Make a host; nothing runs before :meth:`start`.
@@ -411,7 +414,6 @@ class LocalHost(Closing):
             hints: Where hints of recovery logs are kept, e.g. ``FileHints``; by default in memory, so that
                 each process plays logs from their beginning.
             work_dir: Folder for the files of stores while they run, by default a temporary one.
-            standby: Run no shard before :meth:`promote`.
             restart: When a shard that FAILED is started again; None: never by itself.
 
         Raises:
@@ -426,9 +428,7 @@ class LocalHost(Closing):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
-        self._table = ShardTable(
-            identity, self._start_shard, self._hints, is_standby=standby, restart=restart
-        )
+        self._table = ShardTable(identity, self._start_shard, self._hints, restart=restart)
         self._specs = list(shards)
         for spec in self._specs:
             validate_shard_spec(spec)
@@ -476,16 +476,6 @@ class LocalHost(Closing):
     def __enter__(self) -> Self:
         return self.start()
 
-    def promote(self) -> None:
-        """Have a standby run its shards: it takes over those that another host runs. Does not wait for that.
-
-        The other host's shards end with their next commit, as their stores are fenced off.
-        """
-        self._table.promote()
-        for shard in self._table.running():
-            assert isinstance(shard, LocalShard)
-            shard.promote()
-
     def serve_at(self, endpoint: str) -> None:
         """Name this process in routes by the address of its service."""
         self._table.serve_at(endpoint)
@@ -527,7 +517,6 @@ class LocalHost(Closing):
             # A new name each time, because a killed process may have left files behind.
             directory=Path(tempfile.mkdtemp(prefix=spec.id.replace("/", "_") + "-", dir=self._work_dir)),
             after=after,
-            is_standby=self._table.is_standby,
         )
         shard.start()
         return shard

@@ -1,10 +1,12 @@
 """The shards of one process: their specs and revisions, which of them run, and when they may be used.
 
-A :class:`ShardTable` replaces Etcd: every change makes a new catalog with the next revision, and moves the
-shards after it. A spec that is new, or that has changed in what a shard reads once, starts the shard; so does
-one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run. A shard
-that FAILED is started again after a while (:mod:`gazette_spark.consumer.assignments`), if the host wants
-that.
+:class:`RunningShards` runs the shards that it is told to run. A spec that is new, or that has changed in what
+a shard reads once, starts the shard. Other changes reach the running shard. A shard that FAILED is started
+again after a while (:mod:`gazette_spark.consumer.assignments`), if the host wants that.
+
+A :class:`ShardTable` decides what runs where there is one process. It replaces Etcd: every change makes a new
+catalog with the next revision, and moves the shards after it. A spec that is applied starts a shard that
+FAILED, too. A disabled spec is listed, and not run.
 
 :meth:`ShardTable.resolve` answers in Gazette's order:
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any, Protocol
@@ -30,10 +32,10 @@ from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import make_route
 from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
 from gazette_spark.consumer.assignments import RestartPolicy, Restarts
+from gazette_spark.consumer.recoverylog.hints import Hints
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol import recoverylog_pb2 as pr
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +46,6 @@ SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
     plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id
 )
 """The items of consumers."""
-
-Hints = MutableMapping[str, pr.FSMHints]
-"""Hints of recovery logs by key, see :func:`~gazette_spark.consumer.specs.hint_primary_key`."""
 
 READ_EACH_TIME = (
     "max_txn_duration",
@@ -140,96 +139,85 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
     }
 
 
-class ShardTable:
-    """The shards of one process. Any thread may call anything; it implements ``ShardHost``."""
+class RunningShards:
+    """The assignments of shards to this process: starts and ends them, and restarts those that fail.
 
-    def __init__(
-        self,
-        identity: BrokerIdentity,
-        start: StartShard,
-        hints: Hints,
-        *,
-        is_standby: bool = False,
-        restart: RestartPolicy | None = None,
-    ) -> None:
+    Any thread may call anything. The owner decides what runs; both share one lock.
+    """
+
+    def __init__(self, start: StartShard, lock: threading.RLock, restart: RestartPolicy | None) -> None:
         """Begin without shards.
 
         Args:
-            identity: Of this process; :meth:`serve_at` completes it.
             start: Starts a shard.
-            hints: Where hints of recovery logs are kept.
-            is_standby: This process is the primary of no shard before :meth:`promote`.
+            lock: Of the owner.
             restart: When a shard that FAILED is started again; None: when somebody asks for it.
         """
-        self._identity = identity
-        self._restart_policy = restart
-        self._restarts: dict[str, Restarts] = {}
-        self._timers: dict[str, threading.Timer] = {}
-        self._is_standby = is_standby
         self._start = start
-        self._hints = hints
-        self._lock = threading.RLock()
-        self._catalog: Catalog[pc.ShardSpec] = Catalog(SHARDS, identity.cluster_id)
+        self._lock = lock
+        self._restart_policy = restart
         self._running: dict[str, RunningShard] = {}
         self._ended: dict[str, RunningShard] = {}
         """Assignments that may not have ended yet, of shards that do not run any more."""
+        self._restarts: dict[str, Restarts] = {}
+        self._timers: dict[str, threading.Timer] = {}
         self._closed = False
 
-    def __repr__(self) -> str:
-        return f"ShardTable(revision={self._catalog.revision}, {len(self._running)} running)"
+    def __len__(self) -> int:
+        return len(self._running)
 
-    def serve_at(self, endpoint: str) -> None:
-        """Name this process in routes by the address of its service."""
+    def get(self, shard_id: str) -> RunningShard | None:
+        """Return the shard, if it runs or has failed here."""
+        return self._running.get(shard_id)
+
+    def by_id(self) -> dict[str, RunningShard]:
+        """Return the present assignments, ascending by id."""
         with self._lock:
-            self._identity = replace(self._identity, member=replace(self._identity.member, endpoint=endpoint))
+            return dict(sorted(self._running.items()))
 
-    @property
-    def is_standby(self) -> bool:
-        """Whether this process is the primary of no shard."""
-        return self._is_standby
-
-    def promote(self) -> None:
-        """Make this process the primary of its shards, including those that start later."""
-        with self._lock:
-            if self._is_standby:
-                self._is_standby = False
-                self._catalog = replace(self._catalog, revision=self._catalog.revision + 1)
-
-    def running(self) -> list[RunningShard]:
-        """Return the present assignments, by id."""
-        with self._lock:
-            return [shard for _, shard in sorted(self._running.items())]
-
-    def specs(self) -> list[pc.ShardSpec]:
-        """Return all specs, by id; they are not to be changed."""
-        return [entry.spec for entry in self._catalog.select()]
-
-    def header(self) -> pb.Header:
-        """Return a header without a route."""
-        return self._identity.header(self._catalog.revision)
-
-    def list_shards(self) -> ShardListing:
-        """Return all shards, see ``ShardHost``."""
-        with self._lock:
-            return ShardListing(
-                self.header(),
-                [
-                    pc.ListResponse.Shard(
-                        spec=entry.spec,
-                        mod_revision=entry.mod_revision,
-                        create_revision=entry.create_revision,
-                        route=self._route(shard_id),
-                        status=[self._status(shard_id)] if shard_id in self._running else [],
-                    )
-                    for shard_id, entry in sorted(self._catalog.items.items())
-                ],
-            )
-
-    def _status(self, shard_id: str) -> pc.ReplicaStatus:
+    def status(self, shard_id: str) -> pc.ReplicaStatus:
+        """Return the status of a shard that runs, with the time of its restart if it has failed."""
         status, restarts = self._running[shard_id].status, self._restarts.get(shard_id)
         if status.code == pc.ReplicaStatus.FAILED and restarts is not None and restarts.is_due:
             status.errors.append(restarts.note())
         return status
+
+    def follow(self, shard_id: str, spec: pc.ShardSpec | None) -> None:
+        """Start, change or end a shard after its spec, which is None if it is not to run."""
+        with self._lock:
+            shard = self._running.get(shard_id)
+            if spec is None or self._closed:
+                if shard is not None:
+                    self._end(shard_id)
+            elif shard is None:
+                self._begin(spec, self._ended.pop(shard_id, None))
+            elif needs_restart(shard.spec, spec) or (
+                shard.spec != spec and shard.status.code == pc.ReplicaStatus.FAILED
+            ):
+                self.restart(shard_id, spec)
+            else:
+                shard.put_spec(spec)
+
+    def restart(self, shard_id: str, spec: pc.ShardSpec) -> None:
+        """End a shard, and start it again at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._end(shard_id)
+            self._begin(spec, self._ended.pop(shard_id))
+
+    def stop(self) -> list[RunningShard]:
+        """Begin to stop all shards, and return those that may not have ended."""
+        with self._lock:
+            for shard_id in list(self._running):
+                self._end(shard_id)
+            return list(self._ended.values())
+
+    def close(self) -> list[RunningShard]:
+        """Stop all shards as :meth:`stop` does; none is started any more."""
+        with self._lock:
+            self._closed = True
+            return self.stop()
 
     def metrics(self) -> str:
         """Return status and restarts of each shard, in Prometheus' text format."""
@@ -252,39 +240,6 @@ class ShardTable:
             ]
         )
 
-    def _route(self, shard_id: str) -> pb.Route:
-        if shard_id not in self._running:
-            return make_route(())
-        member = self._identity.member
-        return make_route((None, member) if self._is_standby else (member,))
-
-    def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
-        """Make valid changes, all or none, see ``ShardHost``."""
-        check_transaction(SHARDS, changes)
-        with self._lock:
-            catalog = apply_changes(self._catalog, changes)
-            if catalog is None:
-                return pc.ApplyResponse(status=pc.ETCD_TRANSACTION_FAILED, header=self.header())
-            self._catalog = catalog
-            for change in changes:
-                if change.HasField("primary_hints"):
-                    self._hints[hint_primary_key(change.upsert)] = change.primary_hints
-                self._follow(SHARDS.changed(change))
-            return pc.ApplyResponse(header=self.header())
-
-    def _follow(self, shard_id: str) -> None:
-        """Start, change or stop a shard after its spec."""
-        entry, shard = self._catalog.items.get(shard_id), self._running.get(shard_id)
-        if entry is None or entry.spec.disable or self._closed:
-            if shard is not None:
-                self._end(shard_id)
-        elif shard is None:
-            self._begin(entry.spec, self._ended.pop(shard_id, None))
-        elif shard.status.code == pc.ReplicaStatus.FAILED or needs_restart(shard.spec, entry.spec):
-            self._restart(shard_id)
-        else:
-            shard.put_spec(entry.spec)
-
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
         self._running[spec.id] = shard = self._start(spec, after)
         if self._restart_policy is not None:
@@ -299,10 +254,6 @@ class ShardTable:
         if (restarts := self._restarts.get(shard_id)) is not None:
             restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
         shard.stop()
-
-    def _restart(self, shard_id: str) -> None:
-        self._end(shard_id)
-        self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
 
     def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
         """Have a shard that failed started again. Called by the shard's thread."""
@@ -328,7 +279,98 @@ class ShardTable:
             restarts = self._restarts[shard_id]
             restarts.start(time.monotonic())
             self._ended[shard_id] = self._running.pop(shard_id)
-            self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
+            self._begin(shard.spec, self._ended.pop(shard_id))
+
+
+class ShardTable:
+    """The shards of one process. Any thread may call anything; it implements ``ShardHost``."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        start: StartShard,
+        hints: Hints,
+        *,
+        restart: RestartPolicy | None = None,
+    ) -> None:
+        """Begin without shards.
+
+        Args:
+            identity: Of this process; :meth:`serve_at` completes it.
+            start: Starts a shard.
+            hints: Where hints of recovery logs are kept.
+            restart: When a shard that FAILED is started again; None: when somebody asks for it.
+        """
+        self._identity = identity
+        self._hints = hints
+        self._lock = threading.RLock()
+        self._catalog: Catalog[pc.ShardSpec] = Catalog(SHARDS, identity.cluster_id)
+        self._shards = RunningShards(start, self._lock, restart)
+
+    def __repr__(self) -> str:
+        return f"ShardTable(revision={self._catalog.revision}, {len(self._shards)} running)"
+
+    def serve_at(self, endpoint: str) -> None:
+        """Name this process in routes by the address of its service."""
+        with self._lock:
+            self._identity = replace(self._identity, member=replace(self._identity.member, endpoint=endpoint))
+
+    def running(self) -> list[RunningShard]:
+        """Return the present assignments, by id."""
+        return list(self._shards.by_id().values())
+
+    def specs(self) -> list[pc.ShardSpec]:
+        """Return all specs, by id; they are not to be changed."""
+        return [entry.spec for entry in self._catalog.select()]
+
+    def header(self) -> pb.Header:
+        """Return a header without a route."""
+        return self._identity.header(self._catalog.revision)
+
+    def list_shards(self) -> ShardListing:
+        """Return all shards, see ``ShardHost``."""
+        with self._lock:
+            return ShardListing(
+                self.header(),
+                [
+                    pc.ListResponse.Shard(
+                        spec=entry.spec,
+                        mod_revision=entry.mod_revision,
+                        create_revision=entry.create_revision,
+                        route=self._route(shard_id),
+                        status=[self._shards.status(shard_id)] if self._shards.get(shard_id) else [],
+                    )
+                    for shard_id, entry in sorted(self._catalog.items.items())
+                ],
+            )
+
+    def metrics(self) -> str:
+        """Return status and restarts of each shard, in Prometheus' text format."""
+        return self._shards.metrics()
+
+    def _route(self, shard_id: str) -> pb.Route:
+        return make_route((self._identity.member,) if self._shards.get(shard_id) is not None else ())
+
+    def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
+        """Make valid changes, all or none, see ``ShardHost``."""
+        check_transaction(SHARDS, changes)
+        with self._lock:
+            catalog = apply_changes(self._catalog, changes)
+            if catalog is None:
+                return pc.ApplyResponse(status=pc.ETCD_TRANSACTION_FAILED, header=self.header())
+            self._catalog = catalog
+            for change in changes:
+                if change.HasField("primary_hints"):
+                    self._hints[hint_primary_key(change.upsert)] = change.primary_hints
+                shard_id = SHARDS.changed(change)
+                entry = catalog.items.get(shard_id)
+                spec = None if entry is None or entry.spec.disable else entry.spec
+                shard = self._shards.get(shard_id)
+                if spec is not None and shard is not None and shard.status.code == pc.ReplicaStatus.FAILED:
+                    self._shards.restart(shard_id, spec)
+                else:
+                    self._shards.follow(shard_id, spec)
+            return pc.ApplyResponse(header=self.header())
 
     def resolve(self, args: ResolveArgs) -> Resolution:
         """Return where a shard is served, see ``ShardHost``."""
@@ -338,22 +380,15 @@ class ShardTable:
                 self._identity.check_proxied(args.proxy_header)
             entry = self._catalog.items.get(args.shard_id)
             spec = entry.spec if entry is not None and args.may_see(entry.spec) else None
-            shard = self._running.get(args.shard_id) if spec is not None else None
+            shard = self._shards.get(args.shard_id) if spec is not None else None
             local = self._identity.process_id
-            primary = local if shard is not None and not self._is_standby else None
-            status = resolve_status(spec, primary, local, may_proxy=args.may_proxy)
+            status = resolve_status(
+                spec, local if shard is not None else None, local, may_proxy=args.may_proxy
+            )
             route = self._route(args.shard_id) if shard is not None else None
             resolution = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
-        if shard is None or spec is None or status != pc.OK:
-            return resolution
-        if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
-            resolution.status = pc.SHARD_STOPPED
-            return resolution
-        resolution.shard, resolution.store, resolution.release = (
-            shard,
-            shard.store_ready.result(),
-            shard.release,
-        )
+        if shard is not None and spec is not None and status == pc.OK:
+            hold_store(resolution, shard, args, spec, deadline_s)
         return resolution
 
     def hints(self, shard_id: str) -> pc.GetHintsResponse:
@@ -374,22 +409,18 @@ class ShardTable:
             chosen = [
                 shard_id
                 for shard_id in dict.fromkeys(shard_ids)
-                if (shard := self._running.get(shard_id)) is not None
+                if (shard := self._shards.get(shard_id)) is not None
                 and (not only_failed or shard.status.code == pc.ReplicaStatus.FAILED)
             ]
             if chosen and not dry_run:
                 self._catalog = replace(self._catalog, revision=self._catalog.revision + 1)
                 for shard_id in chosen:
-                    self._restart(shard_id)
+                    self._shards.restart(shard_id, self._catalog.items[shard_id].spec)
             return pc.UnassignResponse(shards=chosen)
 
     def close(self) -> list[RunningShard]:
         """Begin to stop all shards, and return those that may not have ended; none is started any more."""
-        with self._lock:
-            self._closed = True
-            for shard_id in list(self._running):
-                self._end(shard_id)
-            return list(self._ended.values())
+        return self._shards.close()
 
 
 def hints_of(spec: pc.ShardSpec, hints: Hints) -> pc.GetHintsResponse:
@@ -405,6 +436,28 @@ def hints_of(spec: pc.ShardSpec, hints: Hints) -> pc.GetHintsResponse:
         if (stored := hints.get(key)) is not None:
             backup.hints.CopyFrom(stored)
     return response
+
+
+def hold_store(
+    resolution: Resolution,
+    shard: RunningShard,
+    args: ResolveArgs,
+    spec: pc.ShardSpec,
+    deadline_s: float | None,
+) -> None:
+    """Wait until a local primary is as far as the caller asks for, and give the resolution its store.
+
+    Raises:
+        TimeoutError: it was not so in time, or the caller has gone.
+    """
+    if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
+        resolution.status = pc.SHARD_STOPPED
+        return
+    resolution.shard, resolution.store, resolution.release = (
+        shard,
+        shard.store_ready.result(),
+        shard.release,
+    )
 
 
 def _is_ready(shard: RunningShard, args: ResolveArgs, spec: pc.ShardSpec, deadline_s: float | None) -> bool:

@@ -12,13 +12,14 @@ Unassign    APPLY        UNAUTHENTICATED; they have to cover the id by itself, t
 ==========  ===========  ==================================================================================
 
 As in Gazette, a request is checked before claims are held against its shards, and broken rules are answered
-with gRPC UNKNOWN and a bare text. Requests are passed on to no other process: a host that is not the shard's
-primary answers NOT_SHARD_PRIMARY with a route that names it.
+with gRPC UNKNOWN and a bare text. Stat of a shard whose primary is another member of a cluster is passed on
+to it, once and with the caller's token. All others any member can answer.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,8 @@ from gazette_spark._server.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark._server.http_server import Exchange
 from gazette_spark._server.serving import CallPlaces, authorization_header, bind_server, new_server
 from gazette_spark._server.tls import ServerTls
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.credentials import TlsOptions
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.specs import (
     labels_with_id,
@@ -39,7 +42,7 @@ from gazette_spark.consumer.specs import (
     validate_list_request,
     validate_unassign_request,
 )
-from gazette_spark.errors import ClosedError, GazetteError
+from gazette_spark.errors import ClosedError, GazetteError, UnavailableError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -55,6 +58,9 @@ MAX_WAITING = 192
 MAX_PATIENCE_S = 365 * 24 * 3600.0
 """A deadline further away counts as no deadline."""
 
+PEER_CONNECT_S = 5.0
+"""Time for a connection to another member."""
+
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the server stops."""
 
@@ -64,9 +70,13 @@ _log = logging.getLogger(__name__)
 class ShardService(pc_grpc.ShardServicer):
     """Serves ``consumer.Shard``. gRPC calls it from its pool's threads."""
 
-    def __init__(self, host: ShardHost, authorizer: Authorizer) -> None:
+    def __init__(self, host: ShardHost, authorizer: Authorizer, peer_tls: TlsOptions | None = None) -> None:
         self._host = host
         self._authorizer = authorizer
+        self._peer_tls = peer_tls
+        self._peers: dict[str, Connection] = {}
+        """By endpoint, connections to members that are primaries of other shards."""
+        self._peers_lock = threading.Lock()
         self._calls = CallPlaces(THREADS, "calls")
         self._waiting = CallPlaces(MAX_WAITING, "Stat calls")
 
@@ -83,7 +93,7 @@ class ShardService(pc_grpc.ShardServicer):
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
-                may_proxy=False,
+                may_proxy=not request.HasField("header"),
                 proxy_header=request.header if request.HasField("header") else None,
                 read_through=dict(request.read_through),
                 timeout_s=None if left_s > MAX_PATIENCE_S else max(0.0, left_s),
@@ -91,11 +101,46 @@ class ShardService(pc_grpc.ShardServicer):
             )
             with self._host.resolve(args) as resolution:
                 response = pc.StatResponse(status=resolution.status, header=resolution.header)
+                if resolution.status == pc.OK and resolution.shard is None:
+                    return self._stat_at_primary(request, resolution.header, args.timeout_s, context)
                 if resolution.status == pc.OK and resolution.shard is not None:
                     progress = resolution.shard.progress()
                     response.read_through.update(progress.read_through)
                     response.publish_at.update(progress.publish_at)
                 return response
+
+    def _stat_at_primary(
+        self,
+        request: pc.StatRequest,
+        header: pb.Header,
+        timeout_s: float | None,
+        context: grpc.ServicerContext,
+    ) -> pc.StatResponse:
+        """Pass a request on to the process that the header names; the primary in its route."""
+        endpoint = header.route.endpoints[header.route.primary]
+        with self._peers_lock:
+            peer = self._peers.get(endpoint)
+            if peer is None:
+                tls = self._peer_tls if endpoint.startswith("https") else None
+                peer = Connection(endpoint, connect_timeout_s=PEER_CONNECT_S, tls=tls, service="consumer")
+                self._peers[endpoint] = peer
+        passed_on = pc.StatRequest()
+        passed_on.CopyFrom(request)
+        # The header keeps the primary from passing the request on again, if it is it no more.
+        passed_on.header.CopyFrom(header)
+        token = authorization_header(context)
+        metadata = () if token is None else (("authorization", token),)
+        with peer.errors():
+            response: pc.StatResponse = peer.stub(pc_grpc.ShardStub).Stat(
+                passed_on, timeout=timeout_s, metadata=metadata
+            )
+        return response
+
+    def close(self) -> None:
+        """Close the connections to other members."""
+        with self._peers_lock:
+            for peer in self._peers.values():
+                peer.close()
 
     def List(self, request: pc.ListRequest, context: grpc.ServicerContext) -> pc.ListResponse:  # noqa: N802 - the wire's name
         """Return the shards that the selector matches, ascending by id."""
@@ -161,7 +206,7 @@ class ShardService(pc_grpc.ShardServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         except TimeoutError as error:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
-        except ClosedError as error:
+        except (ClosedError, UnavailableError) as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except (GazetteError, OSError) as error:
             _log.warning("call_failed error=%s", error)
@@ -221,6 +266,7 @@ class ShardServer:
         address: str = "127.0.0.1",
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
+        peer_tls: TlsOptions | None = None,
     ) -> None:
         """Bind the address.
 
@@ -230,12 +276,15 @@ class ShardServer:
             auth_keys: keys that bearer tokens have to verify against, as ``CONSUMER_AUTH_KEYS`` has them;
                 None allows every call everything.
             tls: certificate to serve by; None is plain text.
+            peer_tls: certificates for calls of other members of a cluster that serve by TLS.
 
         Raises:
             OptionError: the port is taken, or ``auth_keys`` is invalid.
         """
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
         self._authorizer = Authorizer(keys)
+        self._peer_tls = peer_tls
+        self._service: ShardService | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gazette-shards")
         self._server = new_server(self._pool)
         try:
@@ -257,11 +306,13 @@ class ShardServer:
 
     def start(self, host: ShardHost) -> None:
         """Answer calls; once."""
-        service = ShardService(host, self._authorizer)
-        pc_grpc.add_ShardServicer_to_server(service, self._server)
+        self._service = ShardService(host, self._authorizer, self._peer_tls)
+        pc_grpc.add_ShardServicer_to_server(self._service, self._server)
         self._server.start()
 
     def stop(self) -> None:
         """End every call. Again does nothing."""
         self._server.stop(STOP_GRACE_S).wait()
+        if self._service is not None:
+            self._service.close()
         self._pool.shutdown(wait=False)

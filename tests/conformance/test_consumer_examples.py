@@ -39,7 +39,9 @@ MOST_PAUSES_S = (0.1, 2, 10)
 def recorded_shard(client: Client, prefix: str, shard_id: str, *sources: str) -> pc.ShardSpec:
     """Return the spec of a shard, whose recovery log is made."""
     client.create_journals(journal_spec(f"{prefix}logs/{shard_id}", labels=RECOVERY_LOG))
-    return shard_spec(shard_id, sources, recovery_log_prefix=f"{prefix}logs", hint_prefix="/hints")
+    return shard_spec(
+        shard_id, sources, recovery_log_prefix=f"{prefix}logs", hint_prefix=f"/hints/{prefix.strip('/')}"
+    )
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -167,20 +166,6 @@ def test_an_application_is_served(consumer: Process) -> None:
     assert (failed["status"], listed["mod_revision"]) == ("FAILED", failed["mod_revision"])
     consumer.process.send_signal(signal.SIGTERM)
     assert consumer.process.wait(TIMEOUT_S) == 0
-
-
-def test_a_standby_takes_over(consumer: Process, broker: BrokerHandle, tmp_path: Path) -> None:
-    """It waits as long as the other consumer answers; when that is killed, it runs the shard."""
-    prefix = consumer.journal.removesuffix("numbers")
-    how = ("--standby-of", consumer.endpoint, "--takeover-after", "1")
-    with closing(Process(broker, prefix, tmp_path, *how)) as standby:
-        wait_until("it stands by", lambda: standby.status().code == pc.ReplicaStatus.STANDBY)
-        end = consumer.publish("a")
-        consumer.run("stat", "shard-000", "-r", f"{consumer.journal}={end}")
-        assert standby.status().code == pc.ReplicaStatus.STANDBY
-        consumer.process.kill()
-        wait_until("it takes over", lambda: standby.status().code == pc.ReplicaStatus.PRIMARY)
-        standby.run("stat", "shard-000", "-r", f"{consumer.journal}={end}")
 
 
 @pytest.mark.parametrize(

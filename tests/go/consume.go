@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.gazette.dev/core/allocator"
@@ -19,8 +21,9 @@ import (
 	"go.gazette.dev/core/task"
 )
 
-// runConsume runs a consumer until standard input ends, and prints the endpoint of its service. Its shards
-// keep nothing, unless the consumer sums streams. A message in which "boom" is found fails its shard.
+// runConsume runs a consumer until standard input ends, or SIGTERM has it hand its shards over, and prints the
+// endpoint of its service. It is alone, unless it has a prefix that others have, too. Its shards keep nothing,
+// unless the consumer sums streams. A message in which "boom" is found fails its shard.
 func runConsume(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (event, error) {
 	var etcd, err = clientv3.NewFromURL(o.etcd)
 	if err != nil {
@@ -38,9 +41,14 @@ func runConsume(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (ev
 	if o.sums != "" {
 		app = streamSum{sums: pb.Journal(o.sums)}
 	}
+	if o.prefix == "" {
+		o.prefix = fmt.Sprintf("/goclient/%d", os.Getpid())
+	}
+	var signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
 	var (
-		id    = pb.ProcessSpec_ID{Zone: o.zone, Suffix: "consumer"}
-		ks    = consumer.NewKeySpace(fmt.Sprintf("/goclient/%d", os.Getpid()))
+		id    = pb.ProcessSpec_ID{Zone: o.zone, Suffix: o.id}
+		ks    = consumer.NewKeySpace(o.prefix)
 		state = allocator.NewObservedState(ks, allocator.MemberKey(ks, id.Zone, id.Suffix), consumer.ShardIsConsistent)
 		svc   = consumer.NewService(app, keyed, keyed, state, rjc, srv.GRPCLoopback, etcd)
 		tasks = task.NewGroup(ctx)
@@ -48,8 +56,8 @@ func runConsume(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (ev
 	if err = allocator.StartSession(allocator.SessionArgs{
 		Etcd:     etcd,
 		Tasks:    tasks,
-		LeaseTTL: 60e9,
-		SignalCh: make(chan os.Signal),
+		LeaseTTL: o.lease,
+		SignalCh: signals,
 		State:    state,
 		Spec: &pc.ConsumerSpec{
 			ProcessSpec: pb.ProcessSpec{Id: id, Endpoint: srv.Endpoint()},

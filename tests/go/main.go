@@ -16,6 +16,7 @@ import (
 	"os"
 	"sort"
 	"strings"
+	"time"
 
 	"go.gazette.dev/core/broker/client"
 	pb "go.gazette.dev/core/broker/protocol"
@@ -70,6 +71,9 @@ type options struct {
 	zone         string
 	etcd         string
 	sums         string
+	prefix       string
+	id           string
+	lease        time.Duration
 	offset       int64
 	endOffset    int64
 	beginModTime int64
@@ -101,6 +105,9 @@ func parse(name string, args []string) (*options, error) {
 	f.StringVar(&o.zone, "zone", "local", "zone of this process")
 	f.StringVar(&o.etcd, "etcd", "", "URL of the Etcd that a consumer uses")
 	f.StringVar(&o.sums, "sums", "", "journal that a consumer publishes sums of streams to")
+	f.StringVar(&o.prefix, "prefix", "", "prefix of the keys of a consumer; by default one of its own")
+	f.StringVar(&o.id, "id", "consumer", "name of a consumer among the members")
+	f.DurationVar(&o.lease, "lease", 60e9, "how long a consumer's lease lasts")
 	f.StringVar(&o.journal, "journal", "", "name of the journal")
 	f.StringVar(&o.selector, "selector", "", "selector of the journals to watch")
 	f.StringVar(&o.fileRoot, "file-root", "", "folder of file:// stores, to read fragments directly")

@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
@@ -31,6 +32,16 @@ from gazette_spark.strict_json import parse_json
 logger = logging.getLogger(__name__)
 
 _PARTIAL = ".partial-"
+
+
+class Hints(Protocol):
+    """Hints of recovery logs by key, see :func:`~gazette_spark.consumer.specs.hint_primary_key`."""
+
+    def get(self, key: str, /) -> pr.FSMHints | None:
+        """Return the hints of a key; None if there are none."""
+
+    def __setitem__(self, key: str, hints: pr.FSMHints, /) -> None:
+        """Keep hints."""
 
 
 class FileHints(MutableMapping[str, pr.FSMHints]):
@@ -146,9 +157,7 @@ def pick_hints(stored: pc.GetHintsResponse, log: str) -> pr.FSMHints:
     return pr.FSMHints(log=log)
 
 
-def keep_recovered_hints(
-    stored: MutableMapping[str, pr.FSMHints], backup_keys: Sequence[str], hints: pr.FSMHints
-) -> None:
+def keep_recovered_hints(stored: Hints, backup_keys: Sequence[str], hints: pr.FSMHints) -> None:
     """Keep the hints of a player as the newest backup, and move each older one to the next key.
 
     Call it after the store's ``restore_checkpoint`` has succeeded: hints of files that no store opens would

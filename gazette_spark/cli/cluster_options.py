@@ -1,0 +1,198 @@
+"""Options of a server that is a member of a cluster, and what is made of them."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gazette_spark.cli.main import Integer
+
+if TYPE_CHECKING:
+    from gazette_spark._server.topology import Member
+    from gazette_spark.consumer._cluster.etcd import EtcdClient
+
+_ANY_ADDRESS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - recognized, not bound
+
+_FILE = click.Path(dir_okay=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How a process joins others."""
+
+    endpoints: tuple[str, ...]
+    """Of Etcd; none: the process does not join."""
+    user: str
+    password: str
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    prefix: str
+    zone: str
+    suffix: str
+    advertise: str
+    limit: int
+    lease_s: int
+    hand_over_s: float
+
+    def open_etcd(self) -> EtcdClient:
+        """Return a client of Etcd.
+
+        Raises:
+            OptionError: an address or a file is invalid.
+        """
+        from gazette_spark.client._transport.credentials import TlsOptions
+        from gazette_spark.consumer._cluster.etcd import CALL_S, EtcdClient
+
+        files = self.ca_file, self.cert_file, self.key_file
+        return EtcdClient(
+            self.endpoints,
+            user=self.user,
+            password=self.password,
+            tls=TlsOptions(*files) if any(files) else None,
+            # A lease is renewed several times within its time, also if a call gets no answer.
+            call_s=min(CALL_S, self.lease_s / 4),
+        )
+
+    def member(self, endpoint: str) -> Member:
+        """Return this process as a member, whose server listens at an endpoint.
+
+        Raises:
+            ProtocolError: zone or name have characters that they may not have.
+        """
+        from gazette_spark._server.topology import Member
+        from gazette_spark.protocol.names import validate_token
+
+        host = socket.gethostname()
+        if not (advertised := self.advertise):
+            scheme, _, address = endpoint.partition("://")
+            listens_at, _, port = address.rpartition(":")
+            # Others cannot call an address that stands for all of this machine.
+            advertised = f"{scheme}://{host if listens_at in _ANY_ADDRESS else listens_at}:{port}"
+        suffix = self.suffix or f"{host}-{secrets.token_hex(4)}"
+        validate_token("--zone", self.zone, 1, 32)
+        validate_token("--id", suffix, 1, 128)
+        return Member(self.zone, suffix, advertised)
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options, as ``cluster``."""
+
+    @click.option(
+        "--etcd",
+        "endpoints",
+        multiple=True,
+        envvar="ETCD_ADDRESS",
+        metavar="URL",
+        help="Address of Etcd. Repeatable. Processes with the same --prefix share their shards and take over "
+        "from each other. Without it, this process is on its own.",
+    )
+    @click.option(
+        "--prefix",
+        envvar="ETCD_PREFIX",
+        metavar="PATH",
+        help="Prefix of the application's keys in Etcd. Default: /gazette/consumers/ and the application's "
+        "name.",
+    )
+    @click.option(
+        "--zone", envvar="CONSUMER_ZONE", default="local", show_default=True, help="Zone of this host."
+    )
+    @click.option(
+        "--id",
+        "suffix",
+        envvar="CONSUMER_ID",
+        default="",
+        help="Name of this process among the members. Default: the host's name and a random number.",
+    )
+    @click.option(
+        "--advertise", default="", metavar="URL", help="Address by which others reach this process."
+    )
+    @click.option(
+        "--limit",
+        envvar="CONSUMER_LIMIT",
+        default=32,
+        show_default=True,
+        type=Integer(1, 1 << 20),
+        help="Most shards that this process runs.",
+    )
+    @click.option(
+        "--lease",
+        "lease_s",
+        default=20,
+        show_default=True,
+        type=Integer(2, 3600),
+        metavar="SECONDS",
+        help="Time after which others take over from a process that is gone.",
+    )
+    @click.option(
+        "--hand-over",
+        "hand_over_s",
+        type=click.FloatRange(min=0),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time for other members to take the shards over at the end.",
+    )
+    @click.option("--etcd-user", "user", envvar="ETCD_USER", default="", help="User of Etcd.")
+    @click.option(
+        "--etcd-password",
+        "password",
+        envvar="ETCD_PASSWORD",
+        default="",
+        help="The user's password. Set $ETCD_PASSWORD instead: others can see a command line.",
+    )
+    @click.option(
+        "--etcd-ca-file",
+        "ca_file",
+        envvar="ETCD_TRUSTED_CA_FILE",
+        type=_FILE,
+        help="PEM file of the authorities that sign Etcd's certificate.",
+    )
+    @click.option(
+        "--etcd-cert-file", "cert_file", envvar="ETCD_CERT_FILE", type=_FILE, help="PEM certificate for Etcd."
+    )
+    @click.option(
+        "--etcd-key-file", "key_file", envvar="ETCD_CERT_KEY_FILE", type=_FILE, help="PEM key of it."
+    )
+    @functools.wraps(command)
+    def with_cluster(
+        *,
+        endpoints: tuple[str, ...],
+        prefix: str | None,
+        zone: str,
+        suffix: str,
+        advertise: str,
+        limit: int,
+        lease_s: int,
+        hand_over_s: float,
+        user: str,
+        password: str,
+        ca_file: str | None,
+        cert_file: str | None,
+        key_file: str | None,
+        **others: Any,  # noqa: ANN401 - the command's own
+    ) -> None:
+        options = ClusterOptions(
+            endpoints,
+            user,
+            password,
+            ca_file,
+            cert_file,
+            key_file,
+            prefix or "",
+            zone,
+            suffix,
+            advertise,
+            limit,
+            lease_s,
+            hand_over_s,
+        )
+        command(cluster=options, **others)
+
+    return with_cluster

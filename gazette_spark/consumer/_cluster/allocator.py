@@ -1,0 +1,448 @@
+"""Decides which members of a cluster run which shards, and which step comes next on the way there. Pure.
+
+The data and the rules are those of Gazette's allocator, because its members take turns with ours:
+
+- A member has at most one assignment of a shard. Slot 0 is the primary's.
+- A member has no more assignments than its limit. A member that exits sheds its assignments as far as others
+  have room for them.
+- Replicas of a shard are in at least two zones, if the members allow for that.
+- An assignment is removed only if as many *consistent* replicas remain as the shard is to have.
+
+Only the leader writes: the member that came first. It solves for the assignment it wants
+(:func:`solve`) when members or shards change, and then makes whatever steps the rules allow now
+(:func:`next_steps`), until nothing is left to be done. Replicas catch up between two steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import TypeAlias
+
+from gazette_spark.protocol import consumer_pb2 as pc
+
+MemberId: TypeAlias = tuple[str, str]
+"""Zone and suffix of a member."""
+
+Placement: TypeAlias = dict[str, frozenset[MemberId]]
+"""By shard, the members that are to run it."""
+
+_Code = pc.ReplicaStatus.Code
+
+
+@dataclass(frozen=True, slots=True)
+class ShardItem:
+    """A shard to be assigned. Revisions are Etcd's, of its key."""
+
+    id: str
+    replicas: int
+    """Members that are to run it; 0 of a disabled one."""
+    mod_revision: int = 0
+    create_revision: int = 0
+    spec: pc.ShardSpec = field(default_factory=pc.ShardSpec, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMember:
+    """A process that runs shards."""
+
+    zone: str
+    suffix: str
+    limit: int
+    """Most assignments that it takes."""
+    exiting: bool = False
+    mod_revision: int = 0
+    create_revision: int = 0
+    lease: int = 0
+    endpoint: str = ""
+
+    @property
+    def id(self) -> MemberId:
+        """Zone and suffix."""
+        return self.zone, self.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAssignment:
+    """An assignment of a shard to a member."""
+
+    shard: str
+    zone: str
+    suffix: str
+    slot: int
+    code: int = _Code.IDLE
+    mod_revision: int = 0
+    create_revision: int = 0
+    lease: int = 0
+    value: bytes = b""
+    """The status as it is stored."""
+
+    @property
+    def member(self) -> MemberId:
+        """Zone and suffix of the member."""
+        return self.zone, self.suffix
+
+
+@dataclass(slots=True)
+class ItemSteps:
+    """Changes of one shard's assignments that belong into one transaction."""
+
+    shard: str
+    item: ShardItem | None
+    """None if the shard was deleted."""
+    add: list[ShardAssignment] = field(default_factory=list)
+    remove: list[ShardAssignment] = field(default_factory=list)
+    move: list[tuple[ShardAssignment, int]] = field(default_factory=list)
+    """Assignments, and the slots that they get."""
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.remove or self.move)
+
+
+def leader(members: Iterable[ClusterMember]) -> MemberId | None:
+    """Return the member that writes: the one that came first; None if there is none."""
+    first = min(members, key=lambda member: (member.create_revision, member.id), default=None)
+    return first.id if first is not None else None
+
+
+def is_consistent(assignment: ShardAssignment, of_shard: Iterable[ShardAssignment]) -> bool:
+    """Return whether a replica could take over, among all assignments of its shard.
+
+    If the primary has failed, one failed replica is as good as another: the shard may be moved.
+    """
+    if assignment.code == _Code.FAILED:
+        return any(other.slot == 0 and other.code == _Code.FAILED for other in of_shard)
+    return assignment.code in (_Code.STANDBY, _Code.PRIMARY)
+
+
+def effective_limits(items: Iterable[ShardItem], members: Sequence[ClusterMember]) -> dict[MemberId, int]:
+    """Return how many assignments each member may have, less what members that exit are to shed.
+
+    The oldest of these sheds first, no more than the others have room for, and as many members stay whole as
+    the largest number of replicas.
+    """
+    limits = {member.id: member.limit for member in members}
+    replicas = [item.replicas for item in items]
+    room = max(0, sum(limits.values()) - sum(replicas))
+    may_shed = max(0, len(members) - max(replicas, default=0))
+    exiting = sorted(
+        (member for member in members if member.exiting),
+        key=lambda member: (member.create_revision, member.id),
+    )
+    for member in exiting[:may_shed]:
+        shed = min(member.limit, room)
+        limits[member.id] -= shed
+        room -= shed
+    return limits
+
+
+def solve(
+    items: Sequence[ShardItem], limits: Mapping[MemberId, int], current: Iterable[ShardAssignment]
+) -> Placement:
+    """Return the members that are to run each shard.
+
+    As many replicas as possible are placed. Where no rule is in the way, the load of each member is less than
+    one away from its share, which is in proportion to its limit. Current assignments stay where they can.
+
+    Args:
+        items: All shards.
+        limits: Of all members, see :func:`effective_limits`.
+        current: Assignments as they are.
+    """
+    network = _Network(items, {member: limit for member, limit in limits.items() if limit > 0})
+
+    # Begin with the current assignments, as far as they follow the rules: the rest of the work changes only
+    # what has to change. Lower slots go first, because to move a primary interrupts its shard.
+    ordered = sorted(current, key=lambda assignment: (assignment.slot, assignment.shard, assignment.member))
+    left_out = [placed for placed in ordered if not network.place(placed.shard, placed.member)]
+
+    # Place what is missing, where necessary by moving other shards out of the way. Two zones first.
+    network.fill()
+
+    # What is missing still has room in one zone only: all replicas in one zone are better than too few.
+    if network.is_short():
+        network.allow_one_zone()
+        for placed in left_out:
+            network.place(placed.shard, placed.member)
+        network.fill()
+        network.ask_for_two_zones()
+
+    # Places that become free in another zone are for shards that are in one zone only.
+    network.even_out()
+    while network.spread():
+        network.even_out()
+    return {shard: frozenset(members) for shard, members in network.held.items()}
+
+
+_Node: TypeAlias = tuple[str, ...]
+"""Of the flow network: a shard, a shard within a zone, or a member."""
+
+
+class _Network:
+    """The flow from shards, by way of their zones, to members; every unit of it is a replica.
+
+    The arcs: a shard to each of its zones, as many units as replicas may be in one zone; a zone of a shard to
+    each member there, one unit; a member to the sink, up to its limit. A path along which one more unit can
+    flow is a way to place one more replica. It may lead back over arcs that have flow: there a replica of
+    another shard moves.
+    """
+
+    def __init__(self, items: Sequence[ShardItem], limits: Mapping[MemberId, int]) -> None:
+        self._limits = limits
+        self._zones: dict[str, list[MemberId]] = {}
+        for member in sorted(limits):
+            self._zones.setdefault(member[0], []).append(member)
+        self._replicas = {item.id: item.replicas for item in items}
+        spread = len(self._zones) > 1
+        self._spread_limit = {
+            item.id: item.replicas - 1 if spread and item.replicas > 1 else item.replicas for item in items
+        }
+        """Most replicas of each shard in one zone."""
+        self._zone_limit = dict(self._spread_limit)
+        self.held: dict[str, set[MemberId]] = {item.id: set() for item in items}
+        self._in_zone: Counter[tuple[str, str]] = Counter()
+        self._shards: dict[MemberId, set[str]] = {member: set() for member in limits}
+        self._placed, self._places = 0, sum(limits.values())
+
+    def place(self, shard: str, member: MemberId) -> bool:
+        """Place a replica, if no rule is against it; return whether it is placed."""
+        held = self.held.get(shard)
+        if held is None or member not in self._limits:
+            return False
+        if member not in held:
+            if (
+                len(held) >= self._replicas[shard]
+                or len(self._shards[member]) >= self._limits[member]
+                or self._in_zone[shard, member[0]] >= self._zone_limit[shard]
+            ):
+                return False
+            self._change(shard, member, 1)
+        return True
+
+    def fill(self) -> None:
+        """Place all missing replicas for which there is a way."""
+        # Nodes from which no way leads to a free place never have one again: later paths do not touch them.
+        dead: set[_Node] = set()
+        for shard, held in self.held.items():
+            while len(held) < self._replicas[shard]:
+                if not (path := self._path((shard,), dead, None)):
+                    break
+                self._follow(path)
+
+    def is_short(self) -> bool:
+        """Return whether replicas are missing."""
+        return any(len(held) < self._replicas[shard] for shard, held in self.held.items())
+
+    def allow_one_zone(self) -> None:
+        """Let all replicas of a shard be in one zone."""
+        self._zone_limit = dict(self._replicas)
+
+    def ask_for_two_zones(self) -> None:
+        """Let shards that are in two zones stay so."""
+        for shard, limit in self._spread_limit.items():
+            if all(self._in_zone[shard, zone] <= limit for zone in self._zones):
+                self._zone_limit[shard] = limit
+
+    def spread(self) -> bool:
+        """Bring a shard that is in one zone into two; return whether there was one that could be."""
+        for shard, limit in self._spread_limit.items():
+            if self._zone_limit[shard] == limit:
+                continue
+            self._zone_limit[shard] = limit
+            for member in sorted(self.held[shard]):
+                self._change(shard, member, -1)
+                if path := self._path((shard,), set(), None):
+                    self._follow(path)
+                    return True
+                self._change(shard, member, 1)
+            self._zone_limit[shard] = self._replicas[shard]
+        return False
+
+    def even_out(self) -> None:
+        """Move replicas from members with much load to those with little, until loads are even."""
+        stuck: set[MemberId] = set()
+        while True:
+            busy = [member for member in self._limits if self._shards[member] and member not in stuck]
+            if not busy:
+                return
+            fullest = max(busy, key=lambda member: (len(self._shards[member]) / self._limits[member], member))
+            # Most often there is no member to take a replica, and nothing to look for.
+            can_give = any(self._takes(member, fullest) for member in self._limits)
+            if can_give and (path := self._path(("", *fullest), set(), fullest)):
+                self._follow(path)
+                stuck.clear()
+            else:
+                stuck.add(fullest)
+
+    def _path(self, start: _Node, dead: set[_Node], giver: MemberId | None) -> list[_Node]:
+        """Return the shortest path to a member with a free place, the least loaded of those equally near.
+
+        Args:
+            start: Node of a shard that lacks a replica, or of the giver.
+            dead: Nodes not to visit. If there is no path, all that were visited are added.
+            giver: A member that is to lose a replica, to one with less load.
+        """
+        came_from: dict[_Node, _Node] = {start: start}
+        queue, distance = deque([(start, 0)]), {start: 0}
+        best: tuple[float, _Node] | None = None
+        best_distance = 0
+        while queue:
+            node, far = queue.popleft()
+            if best is not None and far > best_distance:
+                break
+            if len(node) == 3 and node != start and self._takes(node[1:], giver):
+                load = len(self._shards[node[1], node[2]]) / self._limits[node[1], node[2]]
+                if best is None or (load, node) < best:
+                    best, best_distance = (load, node), far
+                continue
+            for other in self._arcs(node):
+                if other not in came_from and other not in dead:
+                    came_from[other] = node
+                    distance[other] = far + 1
+                    queue.append((other, far + 1))
+        if best is None:
+            dead.update(came_from)
+            return []
+        path = [best[1]]
+        while path[-1] != start:
+            path.append(came_from[path[-1]])
+        return path[::-1]
+
+    def _takes(self, member: tuple[str, ...], giver: MemberId | None) -> bool:
+        """Return whether a member has a free place that is to be used."""
+        zone, suffix = member
+        load, limit = len(self._shards[zone, suffix]), self._limits[zone, suffix]
+        if giver is None or load >= limit:
+            return load < limit
+        # A move is for members that are one replica or more away from their share. It has to make the sum of
+        # load² / limit smaller, which cannot go on for ever.
+        giving, of = len(self._shards[giver]), self._limits[giver]
+        placed, places = self._placed, self._places
+        is_off = giving * places - placed * of >= places or placed * limit - load * places >= places
+        return is_off and (2 * load + 1) * of < (2 * giving - 1) * limit
+
+    def _arcs(self, node: _Node) -> Iterable[_Node]:
+        """Yield the nodes to which another unit can flow."""
+        match node:
+            case (shard,):
+                for zone in self._zones:
+                    if self._in_zone[shard, zone] < self._zone_limit[shard]:
+                        yield shard, zone
+            case (shard, zone):
+                yield from (("", *member) for member in self._zones[zone] if member not in self.held[shard])
+                # Back to the shard, which may have this replica in another zone instead.
+                if self._in_zone[shard, zone]:
+                    yield (shard,)
+            case (_, zone, suffix):
+                # Back to the shards of a member: one of them may leave it.
+                yield from ((shard, zone) for shard in sorted(self._shards[zone, suffix]))
+
+    def _follow(self, path: list[_Node]) -> None:
+        """Let one unit flow along a path."""
+        for one, other in pairwise(path):
+            if len(one) == 2 and len(other) == 3:
+                self._change(one[0], (other[1], other[2]), 1)
+            elif len(one) == 3:
+                self._change(other[0], (one[1], one[2]), -1)
+
+    def _change(self, shard: str, member: MemberId, by: int) -> None:
+        self._in_zone[shard, member[0]] += by
+        self._placed += by
+        if by > 0:
+            self.held[shard].add(member)
+            self._shards[member].add(shard)
+        else:
+            self.held[shard].remove(member)
+            self._shards[member].remove(shard)
+
+
+def next_steps(
+    items: Sequence[ShardItem],
+    members: Iterable[ClusterMember],
+    assignments: Sequence[ShardAssignment],
+    desired: Placement,
+    limits: Mapping[MemberId, int],
+) -> list[ItemSteps]:
+    """Return the changes that lead towards a placement and that no rule forbids now.
+
+    Nothing is returned if there is nothing to do before a replica has caught up, or at all.
+
+    Args:
+        items: All shards, ascending by id.
+        members: All members.
+        assignments: All assignments, ascending by shard.
+        desired: The placement.
+        limits: Of all members, see :func:`effective_limits`.
+    """
+    leases = {member.id: member for member in members}
+    total = Counter(assignment.member for assignment in assignments)
+    primaries = Counter(assignment.member for assignment in assignments if assignment.slot == 0)
+    by_shard = {
+        shard: list(group) for shard, group in groupby(assignments, key=lambda assignment: assignment.shard)
+    }
+
+    def load(assignment: ShardAssignment, counts: Counter[MemberId]) -> float:
+        # A member whose key is gone, or that sheds all, is the first to lose and the last to get.
+        limit = limits.get(assignment.member, 0)
+        return counts[assignment.member] / limit if limit > 0 else float("inf")
+
+    steps: list[ItemSteps] = []
+    for item in items:
+        current = by_shard.pop(item.id, [])
+        change = ItemSteps(item.id, item)
+        targets = desired.get(item.id, frozenset())
+
+        # Add replicas where the shard is to be, if the member has room. They get the next free slots: an
+        # added replica becomes primary only when it is promoted.
+        slot = max((assignment.slot + 1 for assignment in current), default=0)
+        for member in sorted(targets.difference(assignment.member for assignment in current)):
+            if member in leases and total[member] < limits.get(member, 0):
+                change.add.append(ShardAssignment(item.id, *member, slot, lease=leases[member].lease))
+                total[member] += 1
+                primaries[member] += slot == 0
+                slot += 1
+
+        # Remove replicas from where the shard is not to be, from members with much load first. Stop where
+        # one removal more would leave fewer replicas that can take over than the shard is to have.
+        remaining = [assignment for assignment in current if assignment.member in targets]
+        surplus = [assignment for assignment in current if assignment.member not in targets]
+        surplus.sort(key=lambda assignment: load(assignment, total), reverse=True)
+        consistent = sum(is_consistent(assignment, current) for assignment in current)
+        while surplus and consistent >= item.replicas:
+            counts = is_consistent(surplus[0], current)
+            if counts and consistent == item.replicas:
+                break
+            consistent -= counts
+            removed = surplus.pop(0)
+            change.remove.append(removed)
+            total[removed.member] -= 1
+            primaries[removed.member] -= removed.slot == 0
+        remaining = sorted([*remaining, *surplus], key=lambda assignment: assignment.slot)
+
+        # Promote a replica if no primary remains: one that can take over, of the member with the least load
+        # of primaries.
+        if remaining and remaining[0].slot != 0:
+            promoted = min(
+                remaining,
+                key=lambda assignment: (not is_consistent(assignment, current), load(assignment, primaries)),
+            )
+            change.move.append((promoted, 0))
+            primaries[promoted.member] += 1
+            remaining.remove(promoted)
+            remaining.insert(0, promoted)
+
+        # Close gaps between slots, one at a time, when nothing else is to be done: a slot that is still taken
+        # must not be given away.
+        if not (change.add or change.remove):
+            for slot, assignment in enumerate(remaining):
+                if slot > 0 and assignment.slot != slot:
+                    change.move.append((assignment, slot))
+                    break
+        if change:
+            steps.append(change)
+
+    # Shards that were deleted leave assignments behind.
+    steps.extend(ItemSteps(shard, None, remove=dead) for shard, dead in sorted(by_shard.items()))
+    return steps

@@ -1,0 +1,331 @@
+"""A client of Etcd, of the calls that members of a cluster make: ranges, transactions, watches and leases.
+
+Calls go to one endpoint of several, and to the next one after a failure. A call that may be repeated is, at
+all endpoints within its time. A transaction is not: if its answer is lost, nobody knows whether it was made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from gazette_spark.client._transport.channel import Connection
+from gazette_spark.client._transport.credentials import TlsOptions
+from gazette_spark.closing import Closing
+from gazette_spark.errors import AuthError, BrokerError, GazetteError, OptionError, UnavailableError
+from gazette_spark.protocol import etcd_pb2 as pe
+
+CALL_S = 5.0
+"""Seconds that a call may take."""
+
+PING_S = 5.0
+"""Seconds after which a watch asks whether Etcd still serves it; it gives up after twice as long."""
+
+RANGE_KEYS = 2000
+"""Keys of one answer: the largest values together stay below the limit of a message."""
+
+_STALE_TOKEN = "invalid auth token"  # noqa: S105 - Etcd's text
+
+T = TypeVar("T")
+
+
+class CompactedError(GazetteError):
+    """The revision that a watch was to continue from is compacted: read the keys again."""
+
+    def _text(self) -> str:
+        return "the events since the last one read are compacted. The keys have to be read again"
+
+
+class Lease(NamedTuple):
+    """A lease as Etcd granted it."""
+
+    id: int
+    ttl_s: float
+
+
+class _EtcdStub:
+    """Etcd's calls on a channel, as a generated stub has them."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        def method(make: Callable[..., Any], path: str, request: Any, response: Any) -> Any:  # noqa: ANN401
+            return make(
+                f"/etcdserverpb.{path}",
+                request_serializer=request.SerializeToString,
+                response_deserializer=response.FromString,
+            )
+
+        unary, both = channel.unary_unary, channel.stream_stream
+        self.authenticate = method(
+            unary, "Auth/Authenticate", pe.AuthenticateRequest, pe.AuthenticateResponse
+        )
+        self.range = method(unary, "KV/Range", pe.RangeRequest, pe.RangeResponse)
+        self.txn = method(unary, "KV/Txn", pe.TxnRequest, pe.TxnResponse)
+        self.grant = method(unary, "Lease/LeaseGrant", pe.LeaseGrantRequest, pe.LeaseGrantResponse)
+        self.revoke = method(unary, "Lease/LeaseRevoke", pe.LeaseRevokeRequest, pe.LeaseRevokeResponse)
+        self.keep_alive = method(
+            both, "Lease/LeaseKeepAlive", pe.LeaseKeepAliveRequest, pe.LeaseKeepAliveResponse
+        )
+        self.watch = method(both, "Watch/Watch", pe.WatchRequest, pe.WatchResponse)
+
+
+class EtcdClient(Closing):
+    """Calls Etcd. Thread-safe."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        user: str = "",
+        password: str = "",
+        tls: TlsOptions | None = None,
+        call_s: float = CALL_S,
+    ) -> None:
+        """Make a client; no connection is made yet.
+
+        Args:
+            endpoints: URLs of Etcd's members, such as ``http://127.0.0.1:2379``.
+            user: Name to authenticate by, if Etcd asks for it.
+            password: Of the user.
+            tls: Certificates of ``https`` endpoints.
+            call_s: Seconds that a call may take.
+
+        Raises:
+            OptionError: there is no endpoint, or one is no URL.
+        """
+        if not endpoints:
+            raise OptionError("--etcd", "no address", "a URL such as http://localhost:2379")
+        try:
+            self._connections = [
+                Connection(endpoint, connect_timeout_s=call_s, tls=tls, service="etcd")
+                for endpoint in endpoints
+            ]
+        except OptionError as error:
+            raise OptionError("--etcd", error.got, "a URL such as http://localhost:2379") from None
+        self._user, self._password = user, password
+        self._call_s = call_s
+        self._lock = threading.Lock()
+        self._at = 0
+        """Index of the endpoint that is called."""
+        self._token = ""
+
+    def __repr__(self) -> str:
+        return f"EtcdClient({[connection.endpoint.text for connection in self._connections]})"
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        for connection in self._connections:
+            connection.close()
+
+    def range(self, prefix: str) -> tuple[pe.ResponseHeader, list[pe.KeyValue]]:
+        """Return all keys with a prefix, ascending, as they are at the revision of the header."""
+        key, end = prefix.encode(), _end_of(prefix)
+        header: pe.ResponseHeader | None = None
+        kvs: list[pe.KeyValue] = []
+        while True:
+            revision = 0 if header is None else header.revision
+            request = pe.RangeRequest(key=key, range_end=end, limit=RANGE_KEYS, revision=revision)
+            response = self._call(lambda stub: stub.range, request)
+            header = header or response.header
+            kvs += response.kvs
+            if not response.more:
+                return header, kvs
+            key = kvs[-1].key + b"\0"
+
+    def get(self, *keys: str) -> list[pe.KeyValue | None]:
+        """Return keys as they are at one revision; None for those that are not there."""
+        operations = [pe.RequestOp(request_range=pe.RangeRequest(key=key.encode())) for key in keys]
+        response = self._call(lambda stub: stub.txn, pe.TxnRequest(success=operations))
+        ranges = [answer.response_range.kvs for answer in response.responses]
+        return [kvs[0] if kvs else None for kvs in ranges]
+
+    def txn(
+        self,
+        compare: Iterable[pe.Compare],
+        success: Iterable[pe.RequestOp],
+        failure: Iterable[pe.RequestOp] = (),
+    ) -> pe.TxnResponse:
+        """Make a transaction: ``success`` if all comparisons hold, else ``failure``.
+
+        Raises:
+            UnavailableError: there is no answer. The transaction may have been made.
+        """
+        request = pe.TxnRequest(compare=compare, success=success, failure=failure)
+        response: pe.TxnResponse = self._call(lambda stub: stub.txn, request, repeats=False)
+        return response
+
+    def grant(self, ttl_s: int) -> Lease:
+        """Return a new lease."""
+        response = self._call(lambda stub: stub.grant, pe.LeaseGrantRequest(TTL=ttl_s))
+        return Lease(response.ID, float(response.TTL))
+
+    def keep_alive(self, lease: int) -> float:
+        """Renew a lease; return the seconds that it lasts from now on, 0 if it has expired."""
+
+        def call(stub: _EtcdStub) -> Callable[..., list[pe.LeaseKeepAliveResponse]]:
+            # A stream for each call ends by its deadline, even if the connection is half-open.
+            return lambda request, **options: list(stub.keep_alive(iter([request]), **options))
+
+        responses = self._call(call, pe.LeaseKeepAliveRequest(ID=lease))
+        if not responses:
+            raise UnavailableError(repr(self), "it ended the renewal of a lease without an answer")
+        return float(responses[0].TTL)
+
+    def revoke(self, lease: int) -> None:
+        """End a lease, and delete its keys."""
+        self._call(lambda stub: stub.revoke, pe.LeaseRevokeRequest(ID=lease))
+
+    def watch(self, prefix: str, revision: int, cancelled: threading.Event) -> Iterator[pe.WatchResponse]:
+        """Yield the changes of keys with a prefix, from a revision on, until ``cancelled`` is set.
+
+        Answers without events say how far the watch is.
+
+        Raises:
+            CompactedError: the revision is compacted.
+            UnavailableError: Etcd does not serve the watch any more. Watch again, after the last revision.
+        """
+        connection = self._connections[self._at]
+        requests: queue.SimpleQueue[pe.WatchRequest | None] = queue.SimpleQueue()
+        create = pe.WatchCreateRequest(
+            key=prefix.encode(), range_end=_end_of(prefix), start_revision=revision, progress_notify=True
+        )
+        requests.put(pe.WatchRequest(create_request=create))
+        heard_s, ended = [time.monotonic()], threading.Event()
+        metadata = self._metadata(connection)
+
+        def ping() -> None:
+            # A connection that is half-open brings no error. So ask, and end the watch without an answer.
+            while not (cancelled.wait(PING_S) or ended.is_set()):
+                if time.monotonic() - heard_s[0] > 2 * PING_S:
+                    break
+                requests.put(pe.WatchRequest(progress_request=pe.WatchProgressRequest()))
+            call.cancel()
+
+        try:
+            with connection.errors():
+                call = connection.stub(_EtcdStub).watch(iter(requests.get, None), metadata=metadata)
+                threading.Thread(target=ping, name="etcd watch", daemon=True).start()
+                for response in call:
+                    heard_s[0] = time.monotonic()
+                    if response.compact_revision:
+                        raise CompactedError
+                    if response.canceled:
+                        self._forget_token(response.cancel_reason)
+                        raise UnavailableError(connection.endpoint.text, response.cancel_reason)
+                    yield response
+        except BrokerError as error:
+            # Servers that stop, and a member without a leader, end watches in ways that have no code.
+            self._failed(connection)
+            raise UnavailableError(error.endpoint, error.problem) from error
+        except GazetteError:
+            self._failed(connection)
+            if not cancelled.is_set():
+                raise
+        finally:
+            ended.set()
+            requests.put(None)
+
+    def _call(
+        self, method: Callable[[_EtcdStub], Callable[..., T]], request: object, *, repeats: bool = True
+    ) -> Any:  # noqa: ANN401 - the response of the method
+        """Make a call, if it ``repeats`` at one endpoint after the other within its time."""
+        until_s = time.monotonic() + self._call_s
+        for attempt in itertools.count(1):
+            connection = self._connections[self._at]
+            # One endpoint that hangs must leave time for the others.
+            share_s = (until_s - time.monotonic()) / max(1, len(self._connections) + 1 - attempt)
+            try:
+                metadata = self._metadata(connection)
+                with connection.errors():
+                    return method(connection.stub(_EtcdStub))(
+                        request, timeout=max(0.1, share_s), metadata=metadata
+                    )
+            except UnavailableError:
+                self._failed(connection)
+                if not repeats or attempt >= len(self._connections) or time.monotonic() >= until_s:
+                    raise
+            except (AuthError, BrokerError) as error:
+                # Etcd refuses a call with a stale token before it does anything.
+                if self._forget_token(error.problem) and attempt == 1:
+                    continue
+                if isinstance(error, AuthError):
+                    # Tokens are for brokers: here the user lacks a role.
+                    problem = f"{error.problem}. Grant the user {self._user!r} these keys"
+                    raise _refusal(error.endpoint, problem) from None
+                raise
+        raise AssertionError("unreachable")
+
+    def _metadata(self, connection: Connection) -> tuple[tuple[str, str], ...]:
+        # A member that has lost the others refuses calls that need a leader, instead of keeping them waiting.
+        base = (("hasleader", "true"),)
+        if not self._user:
+            return base
+        with self._lock:
+            if not self._token:
+                request = pe.AuthenticateRequest(name=self._user, password=self._password)
+                try:
+                    with connection.errors():
+                        stub = connection.stub(_EtcdStub)
+                        self._token = stub.authenticate(request, timeout=self._call_s, metadata=base).token
+                except (AuthError, BrokerError) as error:
+                    expected = f"a user and a password that Etcd accepts: {error.problem}"
+                    raise OptionError("--etcd-user", repr(self._user), expected) from None
+            return *base, ("token", self._token)
+
+    def _forget_token(self, problem: str) -> bool:
+        """Authenticate again with the next call, if that was the problem."""
+        if not self._user or _STALE_TOKEN not in problem:
+            return False
+        with self._lock:
+            self._token = ""
+        return True
+
+    def _failed(self, connection: Connection) -> None:
+        """Call another endpoint from now on."""
+        with self._lock:
+            if self._connections[self._at] is connection:
+                self._at = (self._at + 1) % len(self._connections)
+                # Tokens of a simple kind are a member's own.
+                self._token = ""
+
+
+def _refusal(endpoint: str, problem: str) -> BrokerError:
+    error = BrokerError(endpoint, "PERMISSION_DENIED", problem)
+    error.service = "etcd"
+    return error
+
+
+def _end_of(prefix: str) -> bytes:
+    """Return the end of the range of all keys with a prefix, which does not end in the byte 255."""
+    key = prefix.encode()
+    return key[:-1] + bytes([key[-1] + 1])
+
+
+def unchanged(key: str, mod_revision: int) -> pe.Compare:
+    """Return the condition that a key was last changed at a revision; 0: it is not there."""
+    return pe.Compare(target=pe.Compare.MOD, key=key.encode(), mod_revision=mod_revision)
+
+
+def created_at(key: str, create_revision: int) -> pe.Compare:
+    """Return the condition that a key has been there since a revision; 0: it is not there."""
+    return pe.Compare(target=pe.Compare.CREATE, key=key.encode(), create_revision=create_revision)
+
+
+def put(key: str, value: bytes, lease: int = 0) -> pe.RequestOp:
+    """Return the operation that writes a key, which goes with the lease, if one is named."""
+    return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, lease=lease))
+
+
+def put_under_its_lease(key: str, value: bytes) -> pe.RequestOp:
+    """Return the operation that writes a key that is there, and leaves its lease as it is."""
+    return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, ignore_lease=True))
+
+
+def delete(key: str) -> pe.RequestOp:
+    """Return the operation that deletes a key."""
+    return pe.RequestOp(request_delete_range=pe.DeleteRangeRequest(key=key.encode()))

@@ -1,0 +1,616 @@
+"""A member of a cluster: runs the shards that are assigned to this process, and answers for all of them.
+
+:meth:`ClusterHost._be_member` tells the story of a membership. Besides its thread there are those of the
+mirror, of the lease, of the running shards, and of callers.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gazette_spark._server.topology import NO_PRIMARY, Member
+from gazette_spark.client.client import Client
+from gazette_spark.closing import Closing
+from gazette_spark.consumer._cluster import etcd as calls
+from gazette_spark.consumer._cluster.allocator import (
+    ClusterMember,
+    ItemSteps,
+    Placement,
+    ShardAssignment,
+    effective_limits,
+    leader,
+    next_steps,
+    solve,
+)
+from gazette_spark.consumer._cluster.etcd import EtcdClient
+from gazette_spark.consumer._cluster.member import Membership
+from gazette_spark.consumer._cluster.mirror import ClusterMirror, ClusterState
+from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing
+from gazette_spark.consumer.assignments import RestartPolicy
+from gazette_spark.consumer.local import RESTART, LocalShard
+from gazette_spark.consumer.recoverylog.hints import hints_from_bytes, hints_to_json
+from gazette_spark.consumer.resolver import (
+    RunningShard,
+    RunningShards,
+    hints_of,
+    hold_store,
+    resolve_status,
+)
+from gazette_spark.consumer.specs import hint_primary_key, validate_shard_spec
+from gazette_spark.errors import ClosedError, GazetteError, ProtocolError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import etcd_pb2 as pe
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as pr
+
+log = logging.getLogger(__name__)
+
+LIMIT = 32
+"""Most shards of a member, by default; Gazette's."""
+
+LEASE_S = 20
+"""Seconds after which the shards of a member that is gone are given to others, by default; Gazette's."""
+
+MAX_OPERATIONS = 128
+"""Comparisons, and operations, that Etcd takes in a transaction by default."""
+
+BACKFILL_S = 0.2
+"""Seconds between two looks at shards that play their logs: nothing tells when they are through."""
+
+IDLE_S = 2.0
+"""Seconds between two looks without a reason. Calls of Etcd that failed are made again then."""
+
+REJOIN_S = 1.0
+"""Seconds until a process that lost its membership tries to become a member again."""
+
+STOP_S = 30.0
+"""Seconds that shards have to end before the membership does: a call of the application may block."""
+
+READ_S = 30.0
+"""Seconds that a change which was made may take to arrive here."""
+
+
+class EtcdHints:
+    """Hints in Etcd, where Gazette keeps them."""
+
+    def __init__(self, etcd: EtcdClient, guard: Callable[[], pe.Compare]) -> None:
+        """Keep hints, each time under the condition that ``guard`` returns."""
+        self._etcd = etcd
+        self._guard = guard
+
+    def get(self, key: str, /) -> pr.FSMHints | None:
+        """Return the hints of a key; None if there are none.
+
+        Raises:
+            StoreFormatError: the value is something else.
+        """
+        (kv,) = self._etcd.get(key)
+        return None if kv is None else hints_from_bytes(kv.value, f"key {key!r} of Etcd")
+
+    def __setitem__(self, key: str, hints: pr.FSMHints, /) -> None:
+        # Of two processes that take themselves for the primary, only the one that is it may keep hints.
+        if not self._etcd.txn([self._guard()], [calls.put(key, hints_to_json(hints))]).succeeded:
+            raise ClosedError(f"hints {key!r}", "the shard is not assigned to this process any more")
+
+
+class ClusterHost(Closing):
+    """Runs shards, and implements :class:`~gazette_spark.consumer.application.ShardHost`. Thread-safe."""
+
+    def __init__(
+        self,
+        app: Application[Any],
+        client: Client,
+        etcd: EtcdClient,
+        prefix: str,
+        member: Member,
+        *,
+        limit: int = LIMIT,
+        lease_s: int = LEASE_S,
+        work_dir: str | Path | None = None,
+        restart: RestartPolicy | None = RESTART,
+    ) -> None:
+        """Make a host; it joins when it is started.
+
+        Args:
+            app: The application. All members of the cluster have to run the same one.
+            client: Of the brokers. It is used, and not closed.
+            etcd: Of Etcd. It is used, and not closed.
+            prefix: Of the application's keys.
+            member: This process, with the address of its service.
+            limit: Most shards that it runs.
+            lease_s: Seconds after which others take over if this process does not renew its lease.
+            work_dir: Folder for the files of stores while they run, by default a temporary one.
+            restart: When a shard that FAILED is started again; None: never by itself.
+        """
+        self._app = app
+        self._client = client
+        self._etcd = etcd
+        self._member = member
+        self._id = member.zone, member.suffix
+        self._limit = limit
+        self._lease_s = lease_s
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if work_dir is None:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="gazette-spark-shards-", ignore_cleanup_errors=True
+            )
+        self._work_dir = Path(self._temporary.name if self._temporary is not None else str(work_dir))
+        self._mirror = ClusterMirror(etcd, prefix.rstrip("/"))
+        self._lock = threading.RLock()
+        self._shards = RunningShards(self._start_shard, self._lock, restart)
+        self._assigned: dict[str, ShardAssignment] = {}
+        """By shard, the assignments that the running shards follow."""
+        self._membership: Membership | None = None
+        self._followed = threading.Condition(self._lock)
+        self._followed_revision = 0
+        self._drain_s = 0.0
+        self._leaving = threading.Event()
+        self._closing = threading.Event()
+        self._joined = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cluster member", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"ClusterHost({self._mirror!r}, {self._id}, {len(self._shards)} running)"
+
+    def start(self) -> None:
+        """Begin to join."""
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._mirror.start()
+        self._thread.start()
+
+    def wait_joined(self, timeout_s: float | None = None) -> bool:
+        """Wait until the process is a member; False: it is not in time, or the host was closed before."""
+        return self._joined.wait(timeout_s) and not self._closing.is_set()
+
+    def create_missing(self, specs: Iterable[pc.ShardSpec]) -> None:
+        """Create the shards that are not there, and leave those alone that are."""
+        for spec in specs:
+            validate_shard_spec(spec)
+            key = self._mirror.item_key(spec.id)
+            self._etcd.txn([calls.unchanged(key, 0)], [calls.put(key, spec.SerializeToString())])
+
+    def leave(self, *, drain_s: float = 0.0) -> None:
+        """Begin to hand all shards over to other members. This process stops being a member after that.
+
+        Args:
+            drain_s: Seconds to wait for open transactions of shards that nobody takes, so that what they have
+                consumed is committed.
+        """
+        self._drain_s = drain_s
+        self._leaving.set()
+        self._mirror.wake()
+
+    def wait_left(self, timeout_s: float) -> bool:
+        """Wait until the process is not a member any more; False: it still is when the time is over."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Stop all shards, end the membership, and wait for that; closing again does nothing.
+
+        Args:
+            drain_s: As of :meth:`leave`.
+        """
+        self._closing.set()
+        self._joined.set()
+        self.leave(drain_s=drain_s)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._mirror.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    # The thread of the membership.
+
+    def _run(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                self._be_member()
+            except Exception:
+                # A process that is no member does nothing, so it tries to become one again, whatever it is.
+                log.exception("cluster.membership_failed member=%s", self._id)
+            self._leaving.wait(REJOIN_S)
+
+    def _be_member(self) -> None:  # noqa: C901, PLR0912 - told in order
+        """Join, do what the keys say, and return when the process is not a member any more."""
+        process = pb.ProcessSpec(id=self._member.process_id, endpoint=self._member.endpoint)
+        spec = pc.ConsumerSpec(process_spec=process, shard_limit=self._limit)
+        key = self._mirror.member_key(self._id)
+        with Membership(self._etcd, key, spec, self._lease_s, self._stop_at_once) as membership:
+            if membership.announce(self._leaving) is None:
+                return
+            log.info("cluster.joined key=%s lease=%x", key, membership.lease)
+            self._membership = membership
+            leading = _Leading(self._etcd, self._mirror)
+            state, is_seen, pause_s = self._mirror.state, False, 0.0
+            try:
+                while not (membership.lost.is_set() or self._closing.is_set()):
+                    # Wait for a change of the keys, or of a shard.
+                    state = self._mirror.wait_for_change(state.revision, pause_s)
+                    pause_s = IDLE_S
+
+                    # Etcd may know of this member before its own mirror does. If the key is gone after that,
+                    # somebody deleted it: join again.
+                    me = state.members.get(self._id)
+                    if me is None or me.lease != membership.lease:
+                        if is_seen:
+                            log.error("cluster.member_key_is_gone key=%s", key)
+                            break
+                        continue
+                    is_seen = True
+                    self._joined.set()
+
+                    # Run what is assigned here, and nothing else.
+                    with self._lock:
+                        if not membership.is_live:
+                            continue
+                        self._follow(state)
+
+                    try:
+                        # Say how far each shard is. The leader waits for that before it removes a replica.
+                        for shard_id, assignment in self._assigned.items():
+                            status = self._status_of(shard_id)
+                            if status is not None:
+                                self._publish(assignment, status)
+                                if status.code == pc.ReplicaStatus.BACKFILL:
+                                    pause_s = BACKFILL_S
+
+                        # The member that came first decides for all.
+                        if leader(state.members.values()) == self._id:
+                            leading.converge(state, me)
+
+                        # A process that is to end leaves when it has no shard any more, or if nobody is there
+                        # to take its shards.
+                        if self._leaving.is_set():
+                            staying = {member.id for member in state.members.values() if not member.exiting}
+                            if not self._assigned or staying <= {self._id}:
+                                break
+                            if not me.exiting:
+                                membership.set_exiting(me.mod_revision)
+                    except (GazetteError, TimeoutError) as error:
+                        # Etcd is asked again after the pause. Shards run on until the lease ends.
+                        log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
+            finally:
+                # Shards end before the lease does, and others take over after that.
+                log.info("cluster.leaves key=%s", key)
+                self._end_shards()
+
+    def _end_shards(self) -> None:
+        """End all shards that run. Those of a lease that was lost have been stopped."""
+        if self._drain_s > 0:
+            until_s = time.monotonic() + self._drain_s
+            running = self._shards.by_id().values()
+            for shard in running:
+                shard.drain()
+            for shard in running:
+                shard.join(max(0.0, until_s - time.monotonic()))
+        until_s = time.monotonic() + STOP_S
+        with self._lock:
+            self._assigned = {}
+            stopped = self._shards.stop()
+        for shard in stopped:
+            shard.join(max(0.0, until_s - time.monotonic()))
+
+    def _stop_at_once(self) -> None:
+        """Stop all shards: the lease is lost, and others may have them soon. Called by the lease's thread."""
+        self._shards.stop()
+        self._mirror.wake()
+
+    def _status_of(self, shard_id: str) -> pc.ReplicaStatus | None:
+        with self._lock:
+            return self._shards.status(shard_id) if self._shards.get(shard_id) is not None else None
+
+    def _follow(self, state: ClusterState) -> None:
+        """Start, promote and end shards after the assignments. Called with the lock."""
+        assigned = state.of_member(self._id)
+        for shard_id in self._assigned.keys() - assigned.keys():
+            self._shards.follow(shard_id, None)
+        for shard_id, assignment in assigned.items():
+            before = self._assigned.get(shard_id)
+            # A move to a lower slot makes a new key, too. Otherwise the assignment was ended, and made again.
+            again = before is not None and before.create_revision != assignment.create_revision
+            if before is not None and again and assignment.slot >= before.slot:
+                self._shards.follow(shard_id, None)
+        self._assigned = assigned
+        for shard_id, assignment in assigned.items():
+            self._shards.follow(shard_id, state.items[shard_id].spec)
+            shard = self._shards.get(shard_id)
+            if assignment.slot == 0 and isinstance(shard, LocalShard):
+                shard.promote()
+        self._followed_revision = state.revision
+        self._followed.notify_all()
+
+    def _publish(self, assignment: ShardAssignment, status: pc.ReplicaStatus) -> None:
+        value = status.SerializeToString(deterministic=True)
+        if value == assignment.value:
+            return
+        key = self._mirror.assignment_key(assignment)
+        # If the assignment has changed meanwhile, that change comes, and with it the next look at the status.
+        response = self._etcd.txn(
+            [calls.unchanged(key, assignment.mod_revision)], [calls.put_under_its_lease(key, value)]
+        )
+        if response.succeeded:
+            self._mirror.wait_for(response.header.revision, READ_S)
+
+    def _start_shard(self, spec: pc.ShardSpec, after: RunningShard | None) -> LocalShard:
+        shard_id = spec.id
+
+        def guard() -> pe.Compare:
+            with self._lock:
+                assignment = self._assigned.get(shard_id)
+            if assignment is None:
+                raise ClosedError(f"shard {shard_id!r}", "it is not assigned to this process any more")
+            return calls.created_at(self._mirror.assignment_key(assignment), assignment.create_revision)
+
+        shard = LocalShard(
+            self._app,
+            self._client,
+            spec,
+            self._mirror.item_key(shard_id),
+            hints=EtcdHints(self._etcd, guard),
+            directory=Path(
+                tempfile.mkdtemp(prefix=shard_id.replace("/", "_") + "-", dir=self._work_dir),
+            ),
+            after=after,
+            is_standby=self._assigned[shard_id].slot > 0,
+            on_status=self._mirror.wake,
+        )
+        shard.start()
+        return shard
+
+    # ShardHost. The service checks requests before it calls these.
+
+    def metrics(self) -> str:
+        """Return status and restarts of each shard that runs here, in Prometheus' text format."""
+        return self._shards.metrics()
+
+    def list_shards(self) -> ShardListing:
+        """Return all shards of the cluster, see ``ShardHost``."""
+        state = self._mirror.wait_for(1, READ_S)
+        return ShardListing(
+            self._header(state),
+            [
+                pc.ListResponse.Shard(
+                    spec=item.spec,
+                    mod_revision=item.mod_revision,
+                    create_revision=item.create_revision,
+                    route=_route(state, item.id),
+                    status=[
+                        pc.ReplicaStatus.FromString(assignment.value)
+                        for assignment in state.by_shard.get(item.id, ())
+                    ],
+                )
+                for item in state.items.values()
+            ],
+        )
+
+    def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
+        """Make valid changes, all or none, see ``ShardHost``."""
+        compare, operations = [], []
+        for change in changes:
+            key = self._mirror.item_key(change.upsert.id or change.delete)
+            if change.HasField("upsert"):
+                operations.append(calls.put(key, change.upsert.SerializeToString()))
+                if change.HasField("primary_hints"):
+                    hints = hints_to_json(change.primary_hints)
+                    operations.append(calls.put(hint_primary_key(change.upsert), hints))
+            else:
+                operations.append(calls.delete(key))
+            if change.expect_mod_revision != -1:
+                compare.append(calls.unchanged(key, change.expect_mod_revision))
+        made = self._etcd.txn(compare, operations)
+        response = pc.ApplyResponse(header=self._header(self._read_through(made)))
+        response.header.etcd.revision = made.header.revision
+        if not made.succeeded:
+            response.status = pc.ETCD_TRANSACTION_FAILED
+        return response
+
+    def resolve(self, args: ResolveArgs) -> Resolution:
+        """Return where a shard is served, see ``ShardHost``."""
+        deadline_s = None if args.timeout_s is None else time.monotonic() + args.timeout_s
+        state = self._mirror.wait_for(1, READ_S)
+        if args.proxy_header is not None:
+            self._check_proxied(args.proxy_header, state)
+            patience_s = READ_S if args.timeout_s is None else args.timeout_s
+            state = self._mirror.wait_for(args.proxy_header.etcd.revision, patience_s)
+        item = state.items.get(args.shard_id)
+        spec = item.spec if item is not None and args.may_see(item.spec) else None
+        route = _route(state, args.shard_id if spec is not None else "")
+        local = self._member.process_id
+        primary = route.members[route.primary] if route.primary != NO_PRIMARY else None
+        # A process that may have lost its lease answers for no shard: another one may be its primary. When it
+        # has joined again, the mirror may still show assignments of the lease before.
+        if primary == local:
+            membership, me = self._membership, state.members.get(self._id)
+            lease = membership.lease if membership is not None and membership.is_live else None
+            if me is None or me.lease != lease:
+                primary = None
+        status = resolve_status(spec, primary, local, may_proxy=args.may_proxy)
+        header = self._header(state, route)
+        resolution = Resolution(status, header, spec)
+        if status != pc.OK or primary is None or spec is None:
+            return resolution
+        header.process_id.CopyFrom(primary)
+        if primary == local:
+            with self._lock:
+                # The thread of the membership starts the shard just now.
+                self._followed.wait_for(lambda: self._followed_revision >= state.revision, READ_S)
+                shard = self._shards.get(args.shard_id)
+            if shard is None:
+                resolution.status = pc.SHARD_STOPPED
+            else:
+                hold_store(resolution, shard, args, spec, deadline_s)
+        return resolution
+
+    def hints(self, shard_id: str) -> pc.GetHintsResponse:
+        """Return the hints of a shard's recovery log, see ``ShardHost``."""
+        state = self._mirror.wait_for(1, READ_S)
+        item = state.items.get(shard_id)
+        if item is None:
+            return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=self._header(state))
+        response = hints_of(item.spec, EtcdHints(self._etcd, pe.Compare))
+        response.header.CopyFrom(self._header(state))
+        return response
+
+    def unassign(
+        self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
+    ) -> pc.UnassignResponse:
+        """End assignments of primaries, and of all replicas that failed, see ``ShardHost``."""
+        state = self._mirror.wait_for(1, READ_S)
+        ended = [
+            assignment
+            for shard_id in dict.fromkeys(shard_ids)
+            for assignment in state.by_shard.get(shard_id, ())
+            if assignment.code == pc.ReplicaStatus.FAILED or (assignment.slot == 0 and not only_failed)
+        ]
+        response = pc.UnassignResponse(shards=dict.fromkeys(assignment.shard for assignment in ended))
+        if ended and not dry_run:
+            keys = {self._mirror.assignment_key(assignment): assignment for assignment in ended}
+            made = self._etcd.txn(
+                [calls.unchanged(key, assignment.mod_revision) for key, assignment in keys.items()],
+                [calls.delete(key) for key in keys],
+            )
+            self._read_through(made)
+            if not made.succeeded:
+                response.status = pc.ETCD_TRANSACTION_FAILED
+        return response
+
+    def _read_through(self, made: pe.TxnResponse) -> ClusterState:
+        """Wait until the mirror has what a transaction changed."""
+        changed = any(
+            response.HasField("response_put") or response.response_delete_range.deleted
+            for response in made.responses
+        )
+        return self._mirror.wait_for(made.header.revision if made.succeeded and changed else 1, READ_S)
+
+    def _header(self, state: ClusterState, route: pb.Route | None = None) -> pb.Header:
+        return pb.Header(
+            process_id=self._member.process_id,
+            route=pb.Route(primary=NO_PRIMARY) if route is None else route,
+            etcd=pb.Header.Etcd(
+                cluster_id=state.etcd.cluster_id,
+                member_id=state.etcd.member_id,
+                revision=state.revision,
+                raft_term=state.etcd.raft_term,
+            ),
+        )
+
+    def _check_proxied(self, header: pb.Header, state: ClusterState) -> None:
+        """Refuse a request that another process routed here by mistake, in Gazette's words."""
+        if header.etcd.cluster_id != state.etcd.cluster_id:
+            ids = f"{header.etcd.cluster_id} vs {state.etcd.cluster_id}"
+            raise ProtocolError("Header.Etcd", f"request Etcd ClusterId doesn't match our own ({ids})")
+        named = header.process_id
+        if (named.zone or named.suffix) and named != self._member.process_id:
+            problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
+            raise ProtocolError("Header.ProcessId", problem)
+
+
+class _Leading:
+    """What a leader does, and what it has to remember for that."""
+
+    def __init__(self, etcd: EtcdClient, mirror: ClusterMirror) -> None:
+        self._etcd = etcd
+        self._mirror = mirror
+        self._solved: object = None
+        """What the placement was solved for."""
+        self._desired: Placement = {}
+        self._done_at = 0
+        """Revision at which nothing was to be done."""
+
+    def converge(self, state: ClusterState, me: ClusterMember) -> None:
+        """Make the changes that are allowed now."""
+        if state.revision == self._done_at:
+            return
+        items, members = list(state.items.values()), list(state.members.values())
+        limits = effective_limits(items, members)
+        # Solve again only for other shards or members. On the way to a placement, the assignments are those
+        # of neither the old nor the new one, and a placement made of them would turn around.
+        problem = [(item.id, item.replicas) for item in items], limits
+        if problem != self._solved:
+            self._desired = solve(items, limits, state.assignments)
+            self._solved = problem
+            placed, wanted = sum(map(len, self._desired.values())), sum(item.replicas for item in items)
+            log.info(
+                "cluster.solved shards=%d members=%d replicas=%d missing=%d",
+                len(items),
+                len(members),
+                placed,
+                wanted - placed,
+            )
+        pending = next_steps(items, members, state.assignments, self._desired, limits)
+        if not pending:
+            self._done_at = state.revision
+            return
+        # Whoever has lost this key leads no more.
+        own = calls.unchanged(self._mirror.member_key(me.id), me.mod_revision)
+        member_revisions = {member.id: member.mod_revision for member in members}
+        compare, operations = [own], list[pe.RequestOp]()
+        for steps in pending:
+            conditions, changes = self._transaction(steps, member_revisions)
+            if (
+                len(compare) + len(conditions) > MAX_OPERATIONS
+                or len(operations) + len(changes) > MAX_OPERATIONS
+            ):
+                if not self._write(compare, operations):
+                    return
+                compare, operations = [own], []
+            compare += conditions
+            operations += changes
+        self._write(compare, operations)
+
+    def _write(self, compare: list[pe.Compare], operations: list[pe.RequestOp]) -> bool:
+        response = self._etcd.txn(compare, operations)
+        if not response.succeeded:
+            # A key has changed: the change comes, or this member leads no more.
+            log.warning("cluster.changed_meanwhile revision=%d", response.header.revision)
+            return False
+        self._mirror.wait_for(response.header.revision, READ_S)
+        return True
+
+    def _transaction(
+        self, steps: ItemSteps, member_revisions: dict[tuple[str, str], int]
+    ) -> tuple[list[pe.Compare], list[pe.RequestOp]]:
+        """Return conditions and operations of the steps of one shard."""
+        key_of = self._mirror.assignment_key
+        conditions: list[pe.Compare] = []
+        operations: list[pe.RequestOp] = []
+        if steps.item is None:
+            conditions.append(calls.created_at(self._mirror.item_key(steps.shard), 0))
+        elif steps.remove:
+            # The number of replicas may be another one by now.
+            conditions.append(calls.unchanged(self._mirror.item_key(steps.shard), steps.item.mod_revision))
+        for added in steps.add:
+            # The limit of the member may be another one by now.
+            key = self._mirror.member_key(added.member)
+            conditions.append(calls.unchanged(key, member_revisions[added.member]))
+            operations.append(calls.put(key_of(added), b"", added.lease))
+        for removed in steps.remove:
+            conditions.append(calls.unchanged(key_of(removed), removed.mod_revision))
+            operations.append(calls.delete(key_of(removed)))
+        for moved, slot in steps.move:
+            conditions.append(calls.unchanged(key_of(moved), moved.mod_revision))
+            operations.append(calls.delete(key_of(moved)))
+            operations.append(calls.put(key_of(moved, slot), moved.value, moved.lease))
+        return conditions, operations
+
+
+def _route(state: ClusterState, shard_id: str) -> pb.Route:
+    """Return who runs a shard; nobody, of a shard that is not there."""
+    assignments = state.by_shard.get(shard_id, [])
+    slots = [assignment.slot for assignment in assignments]
+    return pb.Route(
+        members=[
+            pb.ProcessSpec.ID(zone=zone, suffix=suffix) for zone, suffix in (a.member for a in assignments)
+        ],
+        primary=slots.index(0) if 0 in slots else NO_PRIMARY,
+        endpoints=[
+            state.members[a.member].endpoint if a.member in state.members else "" for a in assignments
+        ],
+    )

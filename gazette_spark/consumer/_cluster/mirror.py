@@ -1,0 +1,262 @@
+"""The keys of a consumer application in Etcd, as they were at one revision: Gazette's key space, mirrored.
+
+===================================  ==================  =====================================================
+key below the prefix                 value               meaning
+===================================  ==================  =====================================================
+``items/SHARD``                      ``ShardSpec``       a shard
+``members/ZONE#SUFFIX``              ``ConsumerSpec``    a process, under its lease
+``assign/SHARD#ZONE#SUFFIX#SLOT``    ``ReplicaStatus``   a shard runs there, under the lease of the member
+===================================  ==================  =====================================================
+
+``#`` sorts below all characters that names may have, so keys sort as the tuples that they hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from gazette_spark.closing import Closing
+from gazette_spark.consumer._cluster.allocator import ClusterMember, MemberId, ShardAssignment, ShardItem
+from gazette_spark.consumer._cluster.etcd import CompactedError, EtcdClient
+from gazette_spark.consumer.specs import replicas_wanted, validate_shard_spec
+from gazette_spark.errors import ClosedError, GazetteError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import etcd_pb2 as pe
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Seconds until a watch that ended with an error begins again."""
+
+SEPARATOR = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All keys at one revision. Never changed."""
+
+    revision: int = 0
+    """Of the last change of a key; 0 before the keys are read."""
+    etcd: pe.ResponseHeader = field(default_factory=pe.ResponseHeader)
+    """Names the Etcd cluster."""
+    items: dict[str, ShardItem] = field(default_factory=dict)
+    """By id, ascending."""
+    members: dict[MemberId, ClusterMember] = field(default_factory=dict)
+    """By zone and suffix, ascending."""
+    assignments: list[ShardAssignment] = field(default_factory=list)
+    """Ascending by shard, zone and suffix."""
+    by_shard: dict[str, list[ShardAssignment]] = field(default_factory=dict)
+
+    def of_member(self, member: MemberId) -> dict[str, ShardAssignment]:
+        """Return the assignments of a member to shards that there are, by shard."""
+        return {
+            assignment.shard: assignment
+            for assignment in self.assignments
+            if assignment.member == member and assignment.shard in self.items
+        }
+
+
+class ClusterMirror(Closing):
+    """Follows the keys in a thread, until it is closed. Any thread may look."""
+
+    def __init__(self, etcd: EtcdClient, prefix: str) -> None:
+        """Follow the keys below a prefix without a slash at its end; :meth:`start` begins."""
+        self.prefix = prefix
+        self._etcd = etcd
+        self._kvs: dict[bytes, pe.KeyValue] = {}
+        self._decoded: dict[bytes, tuple[int, object]] = {}
+        self._state = ClusterState()
+        self._resume = 0
+        """Revision from which changes are watched; 0: read all keys first."""
+        self._is_woken = False
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cluster mirror", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"ClusterMirror({self.prefix!r}, revision={self._state.revision})"
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def state(self) -> ClusterState:
+        """The keys as of the newest change that has arrived."""
+        return self._state
+
+    def wake(self) -> None:
+        """End the next wait of :meth:`wait_for_change`, or the one that is under way."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def wait_for_change(self, revision: int, timeout_s: float) -> ClusterState:
+        """Return the state once it is newer than a revision, after :meth:`wake`, or when the time is over.
+
+        For one thread.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._state.revision > revision or self._is_woken or self._closed.is_set(), timeout_s
+            )
+            self._is_woken = False
+            return self._state
+
+    def wait_for(self, revision: int, timeout_s: float) -> ClusterState:
+        """Return a state that has all changes up to a revision at which one of the keys was changed.
+
+        Raises:
+            TimeoutError: it did not arrive in time.
+            ClosedError: the mirror is closed.
+        """
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: self._state.revision >= revision or self._closed.is_set(), timeout_s
+            )
+            if self._closed.is_set():
+                raise ClosedError(repr(self), "it is closed")
+            if not done:
+                raise TimeoutError(f"{self!r}: revision {revision} of Etcd did not arrive in {timeout_s:g} s")
+            return self._state
+
+    # Keys.
+
+    def item_key(self, shard: str) -> str:
+        """Return the key of a shard's spec."""
+        return f"{self.prefix}/items/{shard}"
+
+    def member_key(self, member: MemberId) -> str:
+        """Return the key of a member."""
+        return f"{self.prefix}/members/{SEPARATOR.join(member)}"
+
+    def assignment_key(self, assignment: ShardAssignment, slot: int | None = None) -> str:
+        """Return the key of an assignment, or of the same one at another slot."""
+        parts = (assignment.shard, *assignment.member, str(assignment.slot if slot is None else slot))
+        return f"{self.prefix}/assign/{SEPARATOR.join(parts)}"
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if self._resume == 0:
+                    header, kvs = self._etcd.range(f"{self.prefix}/")
+                    self._kvs = {kv.key: kv for kv in kvs}
+                    self._apply(header, header.revision)
+                for response in self._etcd.watch(f"{self.prefix}/", self._resume, self._closed):
+                    for event in response.events:
+                        if event.type == pe.Event.DELETE:
+                            self._kvs.pop(event.kv.key, None)
+                        else:
+                            self._kvs[event.kv.key] = event.kv
+                    if response.events:
+                        self._apply(response.header, response.events[-1].kv.mod_revision)
+            except CompactedError:
+                log.warning("cluster.keys_compacted prefix=%s revision=%d", self.prefix, self._resume)
+                self._resume = 0
+            except GazetteError as error:
+                log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
+                self._closed.wait(RETRY_S)
+
+    def _apply(self, header: pe.ResponseHeader, revision: int) -> None:
+        """Make a state of the keys, and show it."""
+        items: dict[str, ShardItem] = {}
+        members: dict[MemberId, ClusterMember] = {}
+        assignments: list[ShardAssignment] = []
+        decoded: dict[bytes, tuple[int, object]] = {}
+        for key, kv in sorted(self._kvs.items()):
+            entry = self._decoded.get(key)
+            if entry is None or entry[0] != kv.mod_revision:
+                entry = kv.mod_revision, self._decode(kv)
+            decoded[key] = entry
+            match entry[1]:
+                case ShardItem() as item:
+                    items[item.id] = item
+                case ClusterMember() as member:
+                    members[member.id] = member
+                case ShardAssignment() as assignment:
+                    assignments.append(assignment)
+        by_shard: dict[str, list[ShardAssignment]] = {}
+        for assignment in assignments:
+            by_shard.setdefault(assignment.shard, []).append(assignment)
+        self._decoded = decoded
+        etcd = pe.ResponseHeader()
+        etcd.CopyFrom(header)
+        with self._changed:
+            self._resume = revision + 1
+            self._state = ClusterState(revision, etcd, items, members, assignments, by_shard)
+            self._changed.notify_all()
+
+    def _decode(self, kv: pe.KeyValue) -> object:
+        """Return what a key and its value say; None, with a log, if that makes no sense."""
+        name = kv.key.decode("utf-8", "replace")
+        try:
+            kind, _, rest = name.removeprefix(f"{self.prefix}/").partition("/")
+            return _DECODERS[kind](rest.split(SEPARATOR), kv)
+        except (GazetteError, DecodeError, KeyError, ValueError, TypeError) as error:
+            log.warning("cluster.key_not_understood key=%s cause=%s", name, error)
+            return None
+
+
+def _decode_item(parts: list[str], kv: pe.KeyValue) -> ShardItem:
+    (shard,) = parts
+    spec = pc.ShardSpec.FromString(kv.value)
+    validate_shard_spec(spec)
+    if spec.id != shard:
+        raise ValueError(f"the spec is of shard {spec.id!r}")
+    return ShardItem(shard, replicas_wanted(spec), kv.mod_revision, kv.create_revision, spec)
+
+
+def _decode_member(parts: list[str], kv: pe.KeyValue) -> ClusterMember:
+    zone, suffix = parts
+    spec = pc.ConsumerSpec.FromString(kv.value)
+    process = spec.process_spec
+    if (process.id.zone, process.id.suffix) != (zone, suffix):
+        raise ValueError(f"the spec is of member {process.id.zone}{SEPARATOR}{process.id.suffix}")
+    return ClusterMember(
+        zone,
+        suffix,
+        spec.shard_limit,
+        spec.exiting,
+        kv.mod_revision,
+        kv.create_revision,
+        kv.lease,
+        process.endpoint,
+    )
+
+
+def _decode_assignment(parts: list[str], kv: pe.KeyValue) -> ShardAssignment:
+    shard, zone, suffix, slot = parts
+    status = pc.ReplicaStatus.FromString(kv.value)
+    return ShardAssignment(
+        shard,
+        zone,
+        suffix,
+        int(slot),
+        status.code,
+        kv.mod_revision,
+        kv.create_revision,
+        kv.lease,
+        kv.value,
+    )
+
+
+_DECODERS: dict[str, Callable[[list[str], pe.KeyValue], object]] = {
+    "items": _decode_item,
+    "members": _decode_member,
+    "assign": _decode_assignment,
+}

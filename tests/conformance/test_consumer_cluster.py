@@ -1,0 +1,331 @@
+"""Processes that share the shards of an application, by the keys in Etcd that Gazette's own consumers use."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gazette_spark import Client
+from gazette_spark._server.topology import Member
+from gazette_spark.client import AppendService
+from gazette_spark.consumer import ShardServer, shard_spec
+from gazette_spark.consumer._cluster.etcd import EtcdClient
+from gazette_spark.consumer._cluster.host import ClusterHost
+from gazette_spark.consumer._cluster.mirror import ClusterMirror
+from gazette_spark.consumer.client import ShardClient
+from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
+from gazette_spark.errors import ShardNotFoundError, ShardTransactionFailedError
+from gazette_spark.message import Publisher
+from gazette_spark.protocol import consumer_pb2 as pc
+from tests.conformance.test_consumer_examples import specs_file
+from tests.rig.brokers import DeployedBroker
+from tests.rig.consumer_cluster import (
+    LEASE_S,
+    MemberProcess,
+    Observer,
+    fail,
+    go_member,
+    our_member,
+    running,
+)
+from tests.rig.consumers import NDJSON, Database, Totals, create_journals, number
+from tests.rig.stream_sum import sums_since, verifying
+from tests.rig.tcp_proxy import TcpProxy, Toxics
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.deployed_broker
+
+log = logging.getLogger(__name__)
+
+Change = pc.ApplyRequest.Change
+
+
+class Peer:
+    """A member in this process, with its service."""
+
+    def __init__(self, etcd_url: str, client: Client, prefix: str, name: str, app: Totals) -> None:
+        self.etcd = EtcdClient([etcd_url], call_s=LEASE_S / 4)
+        self.server = ShardServer()
+        member = Member("local", name, self.server.endpoint)
+        self.host = ClusterHost(app, client, self.etcd, prefix, member, lease_s=LEASE_S)
+        self.host.start()
+        self.server.start(self.host)
+        assert self.host.wait_joined(30)
+        self.shards = ShardClient(self.server.endpoint, timeout_s=60)
+
+    def runs(self) -> dict[str, int]:
+        """Return the status of each shard that runs here."""
+        return {shard: running.status.code for shard, running in self.host._shards.by_id().items()}
+
+    def primaries(self) -> list[str]:
+        """Return the shards that this member is the primary of."""
+        return sorted(shard for shard, code in self.runs().items() if code == pc.ReplicaStatus.PRIMARY)
+
+    def close(self) -> None:
+        """End it without a hand-over."""
+        self.shards.close()
+        self.host.close()
+        self.server.stop()
+        self.etcd.close()
+
+
+class Rig:
+    """Members of one application, whose state is in a database."""
+
+    def __init__(self, broker: DeployedBroker, client: Client, prefix: str) -> None:
+        self.broker, self.client = broker, client
+        self.prefix = f"/tests/{prefix.strip('/')}"
+        self.journal = f"{prefix}numbers"
+        self.database = Database()
+        create_journals(client, self.journal)
+        self.peers: list[Peer] = []
+
+    def add(self, etcd_url: str = "") -> Peer:
+        """Have another member join, by way of a proxy of Etcd if there is one."""
+        app, name = Totals(self.database, refuses="boom"), f"member-{len(self.peers)}"
+        self.peers.append(Peer(etcd_url or self.broker.etcd_url, self.client, self.prefix, name, app))
+        return self.peers[-1]
+
+    def specs(self, count: int) -> list[pc.ShardSpec]:
+        """Return the specs of shards that all read one journal."""
+        return [shard_spec(f"shard-{n}", [self.journal], max_txn_s=0.1) for n in range(count)]
+
+    def publish(self, key: str) -> int:
+        """Publish a committed message, and return its end."""
+        with AppendService(self.client, timeout_s=60) as service:
+            publisher = Publisher(service)
+            publisher.publish_committed(lambda _: (self.journal, NDJSON["content-type"]), number(key))
+            service.flush()
+        return self.client.write_head(self.journal)
+
+
+@pytest.fixture
+def rig(deployed_broker: DeployedBroker, fresh_prefix: str) -> Iterator[Rig]:
+    """A cluster without members."""
+    with Client(deployed_broker.endpoint) as client:
+        made = Rig(deployed_broker, client, fresh_prefix)
+        yield made
+        for peer in made.peers:
+            peer.close()
+
+
+def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
+    """Each member runs its share; any one answers Stat of any shard, and takes changes, which last."""
+    first, second = rig.add(), rig.add()
+    revision = first.shards.apply([Change(upsert=spec) for spec in rig.specs(4)])
+    wait_until("all run", lambda: len(first.primaries()) == len(second.primaries()) == 2)
+    end = rig.publish("a")
+    for peer in (first, second):
+        for shard in range(4):
+            assert peer.shards.stat(f"shard-{shard}", {rig.journal: end}).read_through == {rig.journal: end}
+    with pytest.raises(ShardTransactionFailedError):
+        second.shards.apply([Change(delete="shard-0", expect_mod_revision=revision + 1)])
+    second.shards.apply([Change(delete="shard-0", expect_mod_revision=revision)])
+    assert [shard.spec.id for shard in first.shards.list_shards()] == ["shard-1", "shard-2", "shard-3"]
+    with pytest.raises(ShardNotFoundError):
+        first.shards.stat("shard-0")
+    # Nobody was there for a while: the specs are in Etcd.
+    for peer in rig.peers:
+        peer.close()
+    third = rig.add()
+    rig.peers = [third]
+    wait_until("it runs all", lambda: len(third.primaries()) == 3)
+
+
+def test_a_member_that_leaves_hands_its_shards_over(rig: Rig) -> None:
+    """The others have caught up before it stops, and its last transaction counts once."""
+    first = rig.add()
+    first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
+    wait_until("it runs both", lambda: len(first.primaries()) == 2)
+    second = rig.add()
+    rig.publish("a")
+    first.host.leave()
+    assert first.host.wait_left(30)
+    wait_until("the other one runs both", lambda: len(second.primaries()) == 2)
+    end = rig.publish("a")
+    second.shards.stat("shard-0", {rig.journal: end})
+    second.shards.stat("shard-1", {rig.journal: end})
+    states = rig.database.state()
+    assert states == {"shard-0": {"a": 2}, "shard-1": {"a": 2}}
+    assert [list(shard.route.members) for shard in second.shards.list_shards()] == [
+        [Member("local", "member-1").process_id]
+    ] * 2
+
+
+def test_a_lease_that_is_lost(rig: Rig) -> None:
+    """Its shards stop here before they run elsewhere; the process becomes a member again by itself."""
+    first = rig.add()
+    first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
+    wait_until("it runs", lambda: first.primaries() == ["shard-0"])
+    second = rig.add()
+    membership = first.host._membership
+    assert membership is not None
+    first.etcd.revoke(membership.lease)
+    wait_until("the other one runs it", lambda: second.primaries() == ["shard-0"])
+    assert first.primaries() == []
+    end = rig.publish("a")
+    wait_until("it is back", lambda: len(second.host._mirror.state.members) == 2)
+    assert first.shards.stat("shard-0", {rig.journal: end}).read_through == {rig.journal: end}
+
+
+def test_a_shard_that_fails_says_so_everywhere(rig: Rig) -> None:
+    """Its status has the error and the restart; unassigned, it starts again, on whichever member."""
+    first, second = rig.add(), rig.add()
+    first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
+    wait_until("it runs", lambda: first.primaries() + second.primaries() == ["shard-0"])
+    rig.publish("boom")
+
+    def errors() -> str:
+        (shard,) = second.shards.list_shards("id=shard-0")
+        return " ".join(error for status in shard.status for error in status.errors)
+
+    wait_until("it failed", lambda: "boom" in errors() and "the host starts it again" in errors())
+    assert second.shards.unassign(["shard-0"], only_failed=True, dry_run=True) == ["shard-0"]
+    assert second.shards.unassign(["shard-0"]) == ["shard-0"]
+
+
+def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
+    """A mirror that could not see changes, which are compacted meanwhile, reads all keys again."""
+    peer = rig.add()
+    peer.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
+    with (
+        TcpProxy(rig.broker.etcd_url) as proxy,
+        EtcdClient([proxy.endpoint]) as etcd,
+        ClusterMirror(etcd, rig.prefix) as mirror,
+    ):
+        mirror.start()
+        wait_until("it sees both", lambda: len(mirror.state.items) == 2)
+        proxy.down()
+        peer.shards.apply([Change(delete="shard-0", expect_mod_revision=-1)])
+        revision = peer.shards.apply([Change(upsert=spec) for spec in rig.specs(3)[2:]])
+        compacted = {"revision": str(revision), "physical": True}
+        httpx.post(f"{rig.broker.etcd_url}/v3/kv/compaction", json=compacted).raise_for_status()
+        proxy.up()
+        wait_until("it sees the others", lambda: sorted(mirror.state.items) == ["shard-1", "shard-2"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+def test_a_member_that_cannot_reach_etcd(rig: Rig, fault: str) -> None:
+    """It stops being primary before its lease can be given to others, and is a member again afterwards."""
+    with TcpProxy(rig.broker.etcd_url) as proxy:
+        first = rig.add(proxy.endpoint)
+        first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
+        wait_until("it runs", lambda: first.primaries() == ["shard-0"])
+        second = rig.add()
+        if fault == "refused":
+            proxy.down()
+        else:
+            proxy.to_client = proxy.to_server = Toxics(silent=True)
+        began_s = time.monotonic()
+        wait_until("it stops", lambda: first.primaries() == [])
+        ended_s = time.monotonic()
+        assert second.primaries() == []
+        wait_until("the other one runs it", lambda: second.primaries() == ["shard-0"])
+        taken_s = time.monotonic()
+        log.info(
+            "%s: ended after %.1f s, taken over after %.1f s", fault, ended_s - began_s, taken_s - began_s
+        )
+        if fault == "refused":
+            proxy.up()
+        else:
+            proxy.to_client = proxy.to_server = Toxics()
+        wait_until("it is back", lambda: len(second.host._mirror.state.members) == 2)
+        end = rig.publish("a")
+        assert first.shards.stat("shard-0", {rig.journal: end}).read_through == {rig.journal: end}
+        first.close()
+        rig.peers.remove(first)
+
+
+@pytest.mark.slow
+def test_three_replicas_of_one_command(
+    deployed_broker: DeployedBroker, fresh_prefix: str, tmp_path: Path
+) -> None:
+    """Whichever of three equal processes is killed, or told to end, the others go on."""
+    with Client(deployed_broker.endpoint) as client:
+        path, specs = specs_file(client, fresh_prefix, tmp_path)
+    prefix = f"/tests/{fresh_prefix.strip('/')}"
+    etcd_url = deployed_broker.etcd_url
+    observer = Observer(etcd_url, prefix)
+    members = [
+        MemberProcess(
+            name, our_member(name, deployed_broker, etcd_url, prefix, path), tmp_path / f"{name}.log"
+        )
+        for name in ("py-1", "py-2", "py-3")
+    ]
+    with running(members):
+        # One that is starting does not know signals yet.
+        observer.wait_joined(members)
+        wait_until("they run", lambda: observer.serves(len(specs)))
+        lost = observer.leases("py-1")
+        members[0].send(signal.SIGTERM)
+        assert members[0].wait(30) == 0
+        observer.wait_served(members[1:], lost, LEASE_S + 5)
+        lost |= observer.leases("py-2")
+        members[1].send(signal.SIGKILL)
+        observer.wait_served(members[2:], lost, LEASE_S + 5)
+        members[0].supervise()
+        wait_until("it is back", lambda: bool(observer.leases("py-1")))
+    observer.close()
+
+
+FAULTS = ("SIGKILL", "SIGTERM", "SIGSTOP")
+
+
+@pytest.mark.slow
+def test_gazettes_members_and_ours_share_shards(
+    deployed_broker: DeployedBroker, fresh_prefix: str, stream_minutes: float, tmp_path: Path
+) -> None:
+    """Members of both kinds are failed at random. Sums are right, and shards soon have primaries again."""
+    prefix, etcd_url = f"/tests/{fresh_prefix.strip('/')}", deployed_broker.etcd_url
+    with Client(deployed_broker.endpoint) as client:
+        path, specs = specs_file(client, fresh_prefix, tmp_path)
+        begin = client.write_head(SUMS_JOURNAL)
+        observer = Observer(etcd_url, prefix)
+        commands: dict[str, Sequence[str | Path]] = {
+            "py-1": our_member("py-1", deployed_broker, etcd_url, prefix, path),
+            "go-2": go_member("go-2", deployed_broker, etcd_url, prefix),
+            "py-2": our_member("py-2", deployed_broker, etcd_url, prefix, path),
+            "go-1": go_member("go-1", deployed_broker, etcd_url, prefix),
+        }
+        members = [
+            MemberProcess(name, command, tmp_path / f"{name}.log") for name, command in commands.items()
+        ]
+        took: dict[str, list[float]] = {}
+        leaders = set()
+        with running(members), verifying(deployed_broker.endpoint, tmp_path, chunks=30) as chunker:
+            wait_until("they run", lambda: observer.serves(len(specs)))
+            until_s = time.monotonic() + max(20, 60 * stream_minutes)
+            while time.monotonic() < until_s:
+                leaders.add(observer.leader()[:2])
+                # At most one is away at a time.
+                observer.wait_joined(members)
+                member, fault = random.choice(members), random.choice(FAULTS)
+                lost = observer.leases(member.name)
+                thread = threading.Thread(target=fail, args=(member, fault))
+                thread.start()
+                # A member that was told to end runs its shards until others have taken them.
+                took.setdefault(fault, []).append(observer.wait_served(members, lost, LEASE_S + 5))
+                thread.join()
+                chunker.check()
+        summed = sums_since(client, begin)
+        observer.close()
+    log.info("leaders were %s, %d sums verified", leaders, summed)
+    for fault, seconds in took.items():
+        log.info(
+            "%s: %d times, p50 %.1f s, most %.1f s",
+            fault,
+            len(seconds),
+            statistics.median(seconds),
+            max(seconds),
+        )
+    assert summed > 0
