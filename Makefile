@@ -106,6 +106,14 @@ wheels: install ## Build into dist/ the wheel for any platform and, where Rust i
 	@rm -rf dist
 	@$(PYTHON) -m tests.rig.wheel dist
 
+.PHONY: sbom
+sbom: wheels ## Write dist/gazette_spark.cdx.json, the bill of materials of a release, beside the wheels
+	@sh tools/sbom.sh
+
+.PHONY: api-check
+api-check: install ## Compare the public interface with that of the newest release, or of REF; fail if a patch release breaks it
+	@$(PYTHON) -m tools.api_check $(REF)
+
 # Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
 check: style ## Lint, types, unit and property tests; no JVM, under two minutes

@@ -50,14 +50,19 @@ def _package() -> Any:  # noqa: ANN401 - griffe's own types say less than it doe
     return griffe.load("gazette_spark", search_paths=[ROOT])
 
 
-def public_names(module: str) -> dict[str, Any]:
+def public_names(module: str, package: Any = None) -> dict[str, Any]:  # noqa: ANN401
     """Return what users may import from a public module, by name.
 
     A package exports what it imports from within and what it defines. A module exports what it defines.
+
+    Args:
+        module: One of :data:`PUBLIC_MODULES`.
+        package: The package as griffe loaded it, by default from these files.
     """
+    package = package or _package()
     if module == "gazette_spark.protocol":  # Gazette's own messages, by the names of its .proto files.
-        return {name: _package()["protocol"][name] for name in ("consumer_pb2", "protocol_pb2")}
-    found = _package()[module.partition(".")[2]] if "." in module else _package()
+        return {name: package["protocol"][name] for name in ("consumer_pb2", "protocol_pb2")}
+    found = package[module.partition(".")[2]] if "." in module else package
     names: dict[str, Any] = {}
     for name, member in found.members.items():
         if name.startswith("_") or name in PLUMBING:
