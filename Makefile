@@ -110,6 +110,12 @@ wheels: install ## Build into dist/ the wheel for any platform and, where Rust i
 sbom: wheels ## Write dist/gazette_spark.cdx.json, the bill of materials of a release, beside the wheels
 	@sh tools/sbom.sh
 
+.PHONY: lock
+lock: install ## Write requirements-dev.txt: the newest allowed releases of all that `make install` brings, with hashes
+	@$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install --quiet uv==0.13.8
+	@.cache/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--custom-compile-command 'make lock' --extra spark --extra dev --output-file requirements-dev.txt pyproject.toml
+
 .PHONY: api-check
 api-check: install ## Compare the public interface with that of the newest release, or of REF; fail if a patch release breaks it
 	@$(PYTHON) -m tools.api_check $(REF)

@@ -1,14 +1,18 @@
-"""The workflow that makes a release."""
+"""What a release is made with: the workflow, the lock file."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
 
 
@@ -32,3 +36,37 @@ def test_files_and_modules_that_the_workflow_runs_exist() -> None:
     assert len(modules) >= 1
     paths = [*scripts, *(f"{module.replace('.', '/')}.py" for module in modules)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def requirements() -> list[str]:
+    """Return what an installation for development asks for, without the package's own extras."""
+    extras = PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["spark"], *extras["lag"], *extras["ingest"], *extras["docs"]]
+    texts += [
+        text for text in (*extras["applications"], *extras["dev"]) if not text.startswith("gazette-spark")
+    ]
+    return texts
+
+
+def locked() -> dict[str, list[str]]:
+    """Return the entries of the lock file by package: one, or one for each of several Pythons."""
+    entries: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=[a-z0-9])", (ROOT / "requirements-dev.txt").read_text()):
+        if not entry.startswith("#"):
+            entries.setdefault(canonicalize_name(entry.partition("==")[0]), []).append(entry)
+    return entries
+
+
+def test_the_lock_file_has_what_is_required() -> None:
+    """A requirement that was added or changed is locked: `make lock`. Each file has a hash."""
+    entries = locked()
+    missing = []
+    for requirement in map(Requirement, requirements()):
+        versions = [
+            re.split(r"[ ;]", entry.partition("==")[2])[0]
+            for entry in entries.get(canonicalize_name(requirement.name), ())
+        ]
+        if not versions or not all(requirement.specifier.contains(version) for version in versions):
+            missing.append(str(requirement))
+    assert missing == []
+    assert all("--hash=sha256:" in entry for of_package in entries.values() for entry in of_package)
