@@ -15,6 +15,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -191,22 +192,22 @@ class Bucket:
         Raises:
             FragmentStoreError: it does not, or cannot.
         """
-        from pyarrow.fs import FileSelector, FileType
+        from pyarrow.fs import FileSelector
 
-        bucket = self._base.partition("/")[0]
         try:
-            exists = self._system.get_file_info(bucket).type == FileType.Directory
+            exists = self._bucket_exists()
             # Of a missing bucket this would list nothing, as of a path without an object.
             self._system.get_file_info(FileSelector(self._base, allow_not_found=True))
         except (OSError, ValueError) as error:
             raise FragmentStoreError(self.url, f"it cannot be listed: {error}") from None
         if not exists:
-            raise FragmentStoreError(self.url, f"bucket {bucket!r} does not exist")
+            raise FragmentStoreError(self.url, f"bucket {self._bucket!r} does not exist")
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
         """List all objects below each directory at once; see :class:`StoreFiles`."""
         from pyarrow.fs import FileSelector
 
+        is_empty = True
         for directory in directories:
             selector = FileSelector(self._path(directory), allow_not_found=True, recursive=True)
             try:
@@ -215,9 +216,15 @@ class Bucket:
                 raise FragmentStoreError(f"{self.url}{directory}", str(error)) from None
             skip = len(self._base) + 1 if self._base else 0
             for info in infos:
+                is_empty = False
                 if info.is_file:
                     modified = 0 if info.mtime is None else max(1, int(info.mtime.timestamp()))
                     yield StoreFile(info.path.lstrip("/")[skip:], info.size or 0, modified)
+        # Of a bucket that does not exist, pyarrow lists nothing, as of one without such objects. Whoever may
+        # list objects need not be allowed to look at the bucket: then nothing is known about it.
+        with suppress(OSError):
+            if is_empty and not self._bucket_exists():
+                raise FragmentStoreError(self.url, f"bucket {self._bucket!r} does not exist")
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
@@ -244,6 +251,15 @@ class Bucket:
         except BaseException:
             stream.close()
             raise
+
+    @property
+    def _bucket(self) -> str:
+        return self._base.partition("/")[0]
+
+    def _bucket_exists(self) -> bool:
+        from pyarrow.fs import FileType
+
+        return bool(self._system.get_file_info(self._bucket).type == FileType.Directory)
 
     def _path(self, path: str) -> str:
         return f"{self._base}/{path.strip('/')}" if self._base else path.strip("/")
