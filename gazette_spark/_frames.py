@@ -1,4 +1,4 @@
-"""Hides the internal frames of errors that Spark shows.
+"""The errors that Spark shows: without our internal frames, and those of ``deltalake`` on one line.
 
 Spark prints the traceback of any error that a data source raises, and a long one hides the line that matters.
 The package's own errors say what happened and what to do, so they arrive without the frames below the method
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from gazette_spark.errors import GazetteError
 log = logging.getLogger("gazette_spark")
 
 T = TypeVar("T")
+
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def hide_internal_frames(cls: type[T]) -> type[T]:
@@ -57,3 +60,9 @@ def _generating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
             raise without_internal_frames(error) from None
 
     return generate
+
+
+def deltalake_text(error: Exception) -> str:
+    """Return the text of an error of ``deltalake`` on one line; it draws a tree of causes, in colors."""
+    lines = (line.strip(" \u21b3") for line in _TERMINAL_CODES.sub("", str(error)).splitlines())
+    return ": ".join(line for line in lines if line)

@@ -41,7 +41,7 @@ The tree, with the base classes that are never raised themselves in brackets::
             [BatchError]
                 TrimError, UpsertError, BadRowError, NoSpaceError
             DeadLetterError, FencedError, LedgerLostError, LedgerFormatError, RestoredError
-            QueryCheckpointError, TableRefusedError, SchemaMismatchError
+            QueryCheckpointError, TableRefusedError, SchemaMismatchError, DataFileError
         InvalidVersionError, LogFencedError, CheckpointStateError
         NoMoreMessageError, FetchTimeoutError, FetchCancelledError
         ShardFailedError, SourceLossError, TransactionOrderError
@@ -1090,6 +1090,20 @@ class TableRefusedError(SinkError):
 
     table: str
     problem: str
+
+
+class DataFileError(SinkError):
+    """A task of the direct lane cannot write a file of the table; nothing of the batch is committed."""
+
+    table: str
+    location: str
+    problem: str
+
+    def _text(self) -> str:
+        return (
+            f"a data file cannot be written at {self.location}: {self.problem}. Nothing of the batch was "
+            "committed. Give the tasks access and space, and start the query again with the same checkpoint"
+        )
 
 
 @dataclass(frozen=True, slots=True)

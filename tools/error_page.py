@@ -111,6 +111,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "LedgerFormatError": "Use the release that wrote the entry, or a later one.",
         "RestoredError": "Run the RESTORE that the text gives.",
         "QueryCheckpointError": "Give the sink its checkpoint, or start with a new one and `resume`.",
+        "DataFileError": "Give the tasks access to the table's directory or object store, and space in it.",
         "TableRefusedError": "Change the table property named, or use another table.",
         "SchemaMismatchError": "Cast the columns, change the table, or set "
         "`schema_evolution`: [Delta sink](../guides/delta-sink.md#when-columns-change).",

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
+from gazette_spark._frames import deltalake_text
 from gazette_spark.locations import deltalake_location
 
 WRITERS, ROUNDS = 2, 5
@@ -66,7 +67,7 @@ def lost_commits(store: str) -> int:
                 raise error
         rows: int = DeltaTable(table, storage_options=options).to_pyarrow_table().num_rows
     except DeltaError as error:
-        raise OSError(str(error)) from error
+        raise OSError(deltalake_text(error)) from error
     files, directory = fs.FileSystem.from_uri(urlunsplit(parts._replace(path=f"/{path}")))
     files.delete_dir(directory)
     return COMMITS - rows

@@ -10,7 +10,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from gazette_spark._data_files.statistics import Leaf, file_statistics, leaves
 from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark._formats.arrays import int64_array, text_array, text_scalar
-from gazette_spark.errors import MissingModuleError, TableRefusedError
+from gazette_spark._frames import deltalake_text
+from gazette_spark.errors import DataFileError, MissingModuleError, TableRefusedError
 from gazette_spark.spark_versions import arrow_schema
 
 ROW_GROUP_BYTES = 64 << 20
@@ -222,21 +223,33 @@ def write_files(
     Raises:
         TableRefusedError: a row has a null in a NOT NULL column, or a partition value that ``deltalake``
             cannot read.
+        DataFileError: the table's directory or object store does not take a file.
     """
     columns = arrow_schema(target.columns_written)
     batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
-    files = _TaskFiles(target)
+    with _named_errors(target):
+        files = _TaskFiles(target)
     try:
         # A piece may have a single record. Finding the partitions of so few rows, and keeping each as an
         # array until its row group is written, takes far more time and memory than the rows themselves.
         for rows in _gathered(batches):
-            files.add(rows)
-        files.finish()
+            with _named_errors(target):  # Not around the loop: reading the rows has errors of its own.
+                files.add(rows)
+        with _named_errors(target):
+            files.finish()
     except BaseException:
         files.abort()
         raise
     if files.written_files:
         yield file_batch(files.written_files)
+
+
+@contextmanager
+def _named_errors(target: FileTarget) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataFileError(target.table, target.location, deltalake_text(error)) from error
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, Row
 from gazette_spark._data_files.target import checked_storage_options
 from gazette_spark._delta.delta_table import APP_ID_PREFIX
 from gazette_spark._delta.features import refused_by_direct_lane, writer_features
+from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.locations import deltalake_location, is_same, misread_by_deltalake
@@ -149,7 +150,7 @@ class FileCommits:
             self._newest_commit = self._snapshot.history(1)
         except (DeltaError, OSError) as error:
             self._snapshot = None
-            problem = f"deltalake cannot open it at {self.location}: {error}. {OTHER_WAY}"
+            problem = f"deltalake cannot open it at {self.location}: {deltalake_text(error)}. {OTHER_WAY}"
             raise TableRefusedError(self.table, problem) from error
         snapshot = self._snapshot
         metadata, columns = snapshot.metadata(), snapshot.schema().to_json()

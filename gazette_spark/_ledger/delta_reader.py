@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.history import HistoryRow, history_row
 from gazette_spark.errors import InputError
 from gazette_spark.locations import deltalake_location, local_path, masked_url, misread_by_deltalake
@@ -88,7 +89,7 @@ class DeltaLog:
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
             except (OSError, ValueError) as error:
-                raise InputError(f"table {self._location} cannot be read: {error}") from error
+                raise InputError(f"table {self._location} cannot be read: {deltalake_text(error)}") from error
             if not rows:
                 problem = "there is no commit in its _delta_log"
                 raise InputError(f"{self._location} is not a Delta table: {problem}")
@@ -171,4 +172,4 @@ def named_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise InputError(f"table {location} cannot be read: {error}") from error
+        raise InputError(f"table {location} cannot be read: {deltalake_text(error)}") from error
