@@ -98,8 +98,8 @@ def write_section(path: Path, title: str, text: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Parse ``200m`` or ``1g``: decimal megabytes and gigabytes."""
-    found = re.fullmatch(r"(\d+)([mg])", text.lower())
+    """Parse ``500k``, ``200m`` or ``1g``: decimal kilobytes, megabytes and gigabytes."""
+    found = re.fullmatch(r"(\d+)([kmg])", text.lower())
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 200m or 1g")
-    return int(found[1]) * {"m": MEGABYTE, "g": 1000 * MEGABYTE}[found[2]]
+    return int(found[1]) * {"k": 1000, "m": MEGABYTE, "g": 1000 * MEGABYTE}[found[2]]

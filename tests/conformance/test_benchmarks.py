@@ -46,6 +46,14 @@ def test_the_client_beside_gos() -> None:
         assert output.count(f"| {codec} |") == 1, output
 
 
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.deployed_broker
+def test_constant_load() -> None:
+    """Both lanes keep up with an appender, and their tables have each record once."""
+    assert run_benchmark("steady_load.py", timeout_s=240) == "each record is in both tables once\n"
+
+
 def test_the_lag_monitor() -> None:
     """Verdicts by columns agree with the rules one by one."""
     output = run_benchmark("lag_bench.py", "--partitions=500", timeout_s=120)
