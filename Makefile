@@ -77,6 +77,10 @@ spark-env: install ## Make an environment with each supported release of Spark, 
 oldest-spark-env: install ## Make an environment with the oldest supported release of Spark: 0.9 GB
 	@SPARK_RELEASES=4.0.5 sh tests/spark_env.sh
 
+.PHONY: s3-server
+s3-server: install jvm ## Fetch S3Proxy, on which object stores are tested: 40 MB
+	@$(WITH_JAVA) sh tests/deployed/s3proxy.sh
+
 # Never fails: without it JVMs start slower.
 .PHONY: class-archive
 class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
@@ -133,7 +137,7 @@ check: style ## Lint, types, unit and property tests; no JVM, under two minutes
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-rest
-test-rest: install jvm browser broker-binaries wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
+test-rest: install jvm browser broker-binaries s3-server wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
 	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks tests/docs
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
@@ -156,12 +160,12 @@ test-sink: install jvm broker-binaries class-archive ## The tests of the sink: l
 		tests/spark/test_ledger_reading.py tests/spark/test_verify.py tests/spark/test_kill.py tests/spark/test_crashes.py
 
 .PHONY: test-broker
-test-broker: install broker-binaries ## The tests of the embedded broker and the client, on the real broker too
-	@$(PYTEST) $(TOGETHER) tests/unit/broker tests/unit/client tests/property/test_broker*.py \
+test-broker: install jvm broker-binaries s3-server ## The tests of the embedded broker and the client, on the real broker too
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/broker tests/unit/client tests/property/test_broker*.py \
 		tests/property/test_client*.py tests/property/test_append_queue.py tests/conformance -m "not spark"
 
 .PHONY: soak
-soak: install jvm browser wheel-env spark-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
+soak: install jvm browser s3-server wheel-env spark-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
 	@sh tests/deployed/build.sh --soak
 	@$(WITH_JAVA) SOAK_PARTS="$(SOAK_PARTS)" sh .ci/soak.sh
 
@@ -205,6 +209,10 @@ bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; wr
 .PHONY: bench-small-batches
 bench-small-batches: install jvm broker-binaries ## Measure a stream of small batches by the sink's settings; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/small_batches.py --timed $(BENCH_FLAGS)
+
+.PHONY: bench-steady
+bench-steady: install jvm broker-binaries ## Stream for an hour at constant load and see what grows; write docs/evidence/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/steady_load.py --timed $(BENCH_FLAGS)
 
 .PHONY: bench-log
 bench-log: install jvm broker-binaries ## Print a replicated log's commit times beside kafka-go's on a Kafka broker

@@ -7,12 +7,16 @@ logs=$(mktemp -d)
 
 $make broker-binaries >"$logs/broker" 2>&1 &
 broker=$!
+store=
 environments=
 # A shell that is told to stop must not leave the others behind.
-trap 'kill $broker $environments 2>/dev/null; rm -rf "$logs"' EXIT
+trap 'kill $broker $store $environments 2>/dev/null; rm -rf "$logs"' EXIT
 trap 'exit 130' INT TERM
 
 $make install && $make jvm && $make browser || exit 1
+# It asks for a hundred small files, one after the other.
+$make s3-server >"$logs/store" 2>&1 &
+store=$!
 { $make native && $make wheel-env && $make oldest-spark-env && $make class-archive; } >"$logs/environments" 2>&1 &
 environments=$!
 
@@ -20,7 +24,9 @@ $make check
 checked=$?
 wait "$broker"
 built=$?
+wait "$store"
+fetched=$?
 wait "$environments"
 made=$?
-grep -hv '^go: downloading' "$logs/broker" "$logs/environments"
-[ "$checked" -eq 0 ] && [ "$built" -eq 0 ] && [ "$made" -eq 0 ]
+grep -hv '^go: downloading' "$logs/broker" "$logs/store" "$logs/environments"
+[ "$checked" -eq 0 ] && [ "$built" -eq 0 ] && [ "$fetched" -eq 0 ] && [ "$made" -eq 0 ]

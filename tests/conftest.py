@@ -18,6 +18,7 @@ from tests.rig import examples
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.class_archive import find_archive
 from tests.rig.native import require_library, without_library
+from tests.rig.object_store import ObjectStore, running_object_store
 from tests.rig.worker_python import write_worker_python
 
 if TYPE_CHECKING:
@@ -100,6 +101,20 @@ def deployed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy
 def embedded_broker(gazette_broker: EmbeddedBroker) -> BrokerHandle:
     """The embedded broker, started once, with what tests of all brokers use."""
     return BrokerHandle(gazette_broker.endpoint, gazette_broker.root)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A real S3 server, started once; fails with the command to fetch it where it is missing."""
+    with running_object_store(tmp_path_factory.mktemp("s3")) as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(s3_server: ObjectStore) -> ObjectStore:
+    """A bucket without objects on the real S3 server."""
+    s3_server.empty()
+    return s3_server
 
 
 @pytest.fixture(scope="module", params=["native", "python"])

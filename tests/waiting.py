@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 
@@ -14,3 +16,10 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) 
     while not condition():
         assert monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
         pause.wait(0.05)
+
+
+def accepts_connections(port: int) -> bool:
+    """Return whether a server of this machine listens on a port."""
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyarrow import fs
@@ -15,7 +15,7 @@ from pyarrow import fs
 from gazette_spark.session import CLASS_PATH_VARIABLE
 from tests.rig.brokers import free_ports
 from tests.rig.gazctl import find_binary
-from tests.waiting import wait_until
+from tests.waiting import accepts_connections, wait_until
 
 KEY_ID, SECRET = "test", "testsecret"
 
@@ -93,14 +93,8 @@ def running_versitygw(directory: Path) -> Iterator[str]:
     with (directory.parent / "versitygw.log").open("wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        wait_until("the S3 server to take connections", lambda: _accepts(port))
+        wait_until("the S3 server to take connections", partial(accepts_connections, port))
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()
         server.wait()
-
-
-def _accepts(port: int) -> bool:
-    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False

@@ -20,7 +20,7 @@ from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedE
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.locations import local_path
 from tests.rig.brokers import BrokerHandle
-from tests.rig.object_store import running_store
+from tests.rig.object_store import ObjectStore
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
@@ -345,47 +345,48 @@ def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
 
 
 @pytest.mark.soak
-def test_a_table_in_an_object_store(lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_in_an_object_store(
+    journals: Journals, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tasks put files, the driver commits, crashed batches included; the other lane leaves the same rows.
 
-    Spark has the table's objects as files.
+    Spark reads the table's objects as files.
     """
-    with running_store(Path("/"), tmp_path / "scratch") as store:
-        monkeypatch.setattr(
-            file_commits, "deltalake_location", lambda location: f"s3://lake{local_path(location)}"
+
+    def object_location(location: str) -> str:
+        return f"s3://lake/{Path(local_path(location) or '').relative_to(object_store.root)}"
+
+    monkeypatch.setattr(file_commits, "deltalake_location", object_location)
+    lanes = Lanes(journals, object_store.root)
+    sink = lanes.sink("direct", new_table=NewTable(partition_by=["day"]))
+
+    def run() -> None:
+        query = ingest(
+            lanes.reader(maxBytesPerTrigger=16000),
+            sink,
+            checkpoint=str(tmp_path / "checkpoint"),
+            storage_options=object_store.options(),
+            availableNow=True,
         )
-        sink = lanes.sink("direct", new_table=NewTable(partition_by=["day"]))
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
 
-        def run() -> None:
-            query = ingest(
-                lanes.reader(maxBytesPerTrigger=16000),
-                sink,
-                checkpoint=str(tmp_path / "checkpoint"),
-                storage_options=store.options(),
-                availableNow=True,
-            )
-            assert query.awaitTermination(QUERY_TIMEOUT_S)
-
-        run()
-        for number, point in enumerate(("sink.before_write", "sink.after_write")):
-            append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
-            with calling(point, partial(die, point)), pytest.raises(StreamingQueryException, match=point):
-                run()
+    run()
+    for number, point in enumerate(("sink.before_write", "sink.after_write")):
+        append(journals, 40 + 4 * number, 44 + 4 * number)
+        with calling(point, partial(die, point)), pytest.raises(StreamingQueryException, match=point):
             run()
-        options = {
-            "brokerAddress": lanes.journals.broker.endpoint,
-            "path": lanes.journals.prefix,
-            "format": "json",
-        }
-        append(lanes.journals, 48, 52)
-        done = ingest_batch(sink, options, schema=EVENT, storage_options=store.options(), spark=lanes.spark)
-        assert done.written
-        url = f"s3://lake{tmp_path}/direct"
-        read = Snapshot(url, storage_options=store.options()).to_pyarrow_table(columns=["id"])
-        assert sorted(read.column("id").to_pylist()) == list(range(52))
-        assert any(key.endswith(".parquet") for key in store.noted("put"))
-        assert store.noted("absent")
-        assert not store.noted("denied")
+        run()
+    options = {"brokerAddress": journals.broker.endpoint, "path": journals.prefix, "format": "json"}
+    append(journals, 48, 52)
+    done = ingest_batch(
+        sink, options, schema=EVENT, storage_options=object_store.options(), spark=journals.spark
+    )
+    assert done.written
+    read = Snapshot("s3://lake/direct", storage_options=object_store.options())
+    assert sorted(read.to_pyarrow_table(columns=["id"]).column("id").to_pylist()) == list(range(52))
+    assert any(key.endswith(".parquet") for key in object_store.requests("put"))
+    assert object_store.requests("put if absent")
+    assert not object_store.requests("denied")
     lanes.run("spark", "spark", new_table=NewTable(partition_by=["day"]))
     lanes.assert_equal("spark", "direct")
 

@@ -13,7 +13,6 @@ import pytest
 from gazette_spark.cli.doctor import (
     Finding,
     check_clock,
-    check_commits,
     check_java,
     check_native,
     check_python,
@@ -25,7 +24,6 @@ from gazette_spark.client._list.listing import ListedFragment
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.rig.native import require_library, without_library
-from tests.rig.object_store import KEY_ID, SECRET, running_store
 
 NOW_S = 1_800_000_000
 KEY = "k" * 32
@@ -177,31 +175,3 @@ def test_lines_show_the_mend_below() -> None:
     """People read the state first."""
     shown = list(lines([Finding("java", "problem", "none", "install it"), Finding("python", "ok", "3.12")]))
     assert shown == ["PROBLEM  java    none", "                 -> install it", "OK       python  3.12"]
-
-
-@pytest.mark.parametrize("careless", [False, True])
-def test_two_writers_commit_to_a_store_at_once(tmp_path: Path, careless: bool) -> None:
-    """A store that ignores ``If-None-Match`` loses commits. Nothing stays behind, and no secret is shown."""
-    with running_store(tmp_path / "store", tmp_path / "scratch") as store:
-        if careless:
-            store.ignore_conditions()
-        finding = check_commits(store.url("tables/"))
-    assert finding.check == "commits"
-    assert SECRET not in finding.text
-    if careless:
-        assert finding.state == "problem"
-        assert "of 10 commits by two writers at once" in finding.text
-        assert "If-None-Match" in finding.mend
-    else:
-        assert (finding.state, finding.mend) == ("ok", "")
-        assert finding.text.endswith(": of 10 commits by two writers at once none was lost")
-    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
-
-
-def test_a_store_that_cannot_be_entered(tmp_path: Path) -> None:
-    """The reason is one line."""
-    with running_store(tmp_path / "store", tmp_path / "scratch") as store:
-        finding = check_commits(store.url("tables/").replace(KEY_ID, "AKIASTRANGER"))
-    assert finding.state == "problem"
-    assert "two writers could not commit" in finding.text
-    assert "\n" not in finding.text

@@ -11,7 +11,6 @@ from gazette_spark._planning.states import KEPT_FILES, RangeStates, StateFiles
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import calling
 from gazette_spark.message.bulk_sequencer import LOST, NO_TRANSACTION, ProducerStates
-from tests.rig.object_store import running_store
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "producer_states"
 JOURNAL = "log/a"
@@ -39,6 +38,11 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_states_are_read_back(location: str) -> None:
     """A file holds the states and where the query started; one of another start does not count."""
+    check_states_are_read_back(location)
+
+
+def check_states_are_read_back(location: str) -> None:
+    """Save states at a place, and ask for them and for others."""
     StateFiles(location).save(JOURNAL, 2000, 100, STATES)
     files = StateFiles(location)
     assert files.older(JOURNAL, 3000, 0) == [2000]
@@ -49,13 +53,6 @@ def test_states_are_read_back(location: str) -> None:
     assert files.load(JOURNAL, 2000, 0) is None
     assert files.load(JOURNAL, 1999, 100) is None
     assert files.load("log/b", 2000, 100) is None
-
-
-def test_states_are_in_a_bucket(tmp_path: Path) -> None:
-    """Object stores get the files and are asked for no directory, which takes rights on the bucket."""
-    with running_store(tmp_path / "bucket", tmp_path / "scratch") as store:
-        test_states_are_read_back(store.url("states"))
-        assert store.keys("") == [f"states/{JOURNAL}/2000"]
 
 
 def test_the_stored_form_is_read_as_it_was() -> None:

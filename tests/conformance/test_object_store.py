@@ -1,11 +1,11 @@
-"""The direct lane on an imitation of S3: files and commits are put over HTTP, and read back."""
+"""Tables and states in a bucket of a real S3 server, S3Proxy; a proxy before it makes requests fail."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,11 +20,25 @@ from gazette_spark._data_files.writer import write_files
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry
+from gazette_spark._options.source import SourceOptions
+from gazette_spark._planning.pieces import Piece
+from gazette_spark._planning.stores import StoreFiles, open_store
 from gazette_spark._verify.driver_engine import DriverEngine
-from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.cli.doctor import check_commits
+from gazette_spark.errors import (
+    DataFileError,
+    DataLossError,
+    DirectReadError,
+    FragmentStoreError,
+    OptionError,
+    TableRefusedError,
+)
 from gazette_spark.locations import deltalake_location
 from gazette_spark.offsets import JournalOffsets
-from tests.rig.object_store import SECRET, ObjectStore, running_store
+from gazette_spark.protocol import protocol_pb2 as pb
+from tests.oracles.stores import encoded, fragment_of, plan, read, store_options
+from tests.rig.object_store import KEY_ID, SECRET, ObjectStore
+from tests.unit.planning.test_producer_states import JOURNAL, check_states_are_read_back
 
 URL = "s3://lake/tables/orders"
 SCHEMA = StructType(
@@ -34,12 +48,11 @@ ARROW = pa.schema([("p", pa.string()), ("n", pa.int64()), ("value", pa.binary())
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    """A store with an empty table, partitioned by ``p``."""
-    with running_store(tmp_path / "bucket", tmp_path / "scratch") as running:
-        DeltaTable.create(URL, ARROW, partition_by=["p"], storage_options=running.options())
-        running.forget()
-        yield running
+def store(object_store: ObjectStore) -> ObjectStore:
+    """A bucket with an empty table, partitioned by ``p``."""
+    DeltaTable.create(URL, ARROW, partition_by=["p"], storage_options=object_store.options())
+    object_store.forget_requests()
+    return object_store
 
 
 class Files(DataFrame):
@@ -102,8 +115,8 @@ def test_files_and_commits_are_read_back(store: ObjectStore) -> None:
     rows = table(store).to_pyarrow_table().sort_by("n").to_pylist()
     assert rows == [{"p": "a b%/é", "n": 1, "value": b""}, {"p": "a b%/é", "n": 2, "value": large}]
     log = [f"tables/orders/_delta_log/{version:020}.json" for version in (1, 2, 3)]
-    assert store.noted("absent") == log
-    assert len([key for key in store.noted("put") if key.endswith(".parquet")]) == 2
+    assert store.requests("put if absent") == log
+    assert len([key for key in store.requests("put") if key.endswith(".parquet")]) == 2
     assert table(store).history(1)[0]["userMetadata"] == entry(3).to_json()
 
 
@@ -190,7 +203,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(store: ObjectStore) -> None:
     ours.commit(Files(store, 1), entry(1))
     assert numbers(store) == [1]
     assert [each.get("userMetadata") for each in table(store).history()] == [entry(1).to_json(), None]
-    assert not store.loses_answers()
+    assert not store.loses_answer()
 
 
 def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) -> None:
@@ -200,7 +213,7 @@ def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) ->
     store.lose_answer(".parquet")
     assert ours.commit(Files(store, 1), entry(1)) is None
     assert numbers(store) == [1]
-    assert not store.loses_answers()
+    assert not store.loses_answer()
 
 
 def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectStore) -> None:
@@ -213,7 +226,7 @@ def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectSt
     assert SECRET not in str(seen.value)
     target = FileTarget("t", URL, "{}", "{}", storage_options=denied.storage_options)
     assert SECRET not in repr(target) + repr(denied)
-    assert store.noted("denied")
+    assert store.requests("denied")
 
 
 @pytest.mark.parametrize("name", ["AWS_S3_ALLOW_UNSAFE_RENAME", "aws_s3_locking_provider"])
@@ -231,3 +244,135 @@ def test_an_option_that_is_no_text_is_refused() -> None:
     """Deltalake would not say which one it is."""
     with pytest.raises(OptionError, match=r"AWS_ALLOW_HTTP.*got a bool"):
         checked_storage_options({"AWS_ALLOW_HTTP": True}, URL, {})  # type: ignore[dict-item]
+
+
+def test_producer_states_are_in_a_bucket(object_store: ObjectStore) -> None:
+    """Object stores get the files and are asked for no directory, which takes rights on the bucket."""
+    check_states_are_read_back(object_store.url("states"))
+    assert object_store.keys("") == [f"states/{JOURNAL}/2000"]
+
+
+@pytest.mark.parametrize("careless", [False, True])
+def test_two_writers_commit_to_a_store_at_once(object_store: ObjectStore, careless: bool) -> None:
+    """A store that ignores ``If-None-Match`` loses commits. Nothing stays behind, and no secret is shown."""
+    if careless:
+        object_store.ignore_conditions()
+    finding = check_commits(object_store.url("tables/"))
+    assert finding.check == "commits"
+    assert SECRET not in finding.text
+    if careless:
+        assert finding.state == "problem"
+        assert "of 10 commits by two writers at once" in finding.text
+        assert "If-None-Match" in finding.mend
+    else:
+        assert (finding.state, finding.mend) == ("ok", "")
+        assert finding.text.endswith(": of 10 commits by two writers at once none was lost")
+    assert object_store.keys("") == []
+
+
+def test_a_store_that_cannot_be_entered(object_store: ObjectStore) -> None:
+    """The reason is one line."""
+    finding = check_commits(object_store.url("tables/").replace(KEY_ID, "AKIASTRANGER"))
+    assert finding.state == "problem"
+    assert "two writers could not commit" in finding.text
+    assert "\n" not in finding.text
+
+
+@dataclass
+class FragmentQuery:
+    """A query that reads one journal of two fragments from the bucket, without brokers."""
+
+    store: ObjectStore
+
+    def __post_init__(self) -> None:
+        for begin, content in ((0, b"one\ntwo\n"), (8, b"three\n")):
+            fragment = fragment_of("log/a", begin, content, pb.GZIP)
+            path = self.store.root / "fragments" / fragment.content_path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encoded(content, pb.GZIP))
+
+    def plan(self, bucket: str = "lake") -> tuple[StoreFiles, SourceOptions, list[Piece]]:
+        """List the fragments, as the driver does."""
+        host = self.store.endpoint.removeprefix("http://")
+        url = f"s3://{bucket}/fragments/?scheme=http&region=us-east-1&endpoint_override={host}"
+        options = store_options(fragmentStore=url)
+        files = open_store(url)
+        return files, options, plan(files, options)
+
+
+@pytest.fixture
+def fragments(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> FragmentQuery:
+    """A query whose credentials come from the environment."""
+    for name, value in object_store.options().items():
+        monkeypatch.setenv(name, value)
+    return FragmentQuery(object_store)
+
+
+REFUSE = {"slowed down": ObjectStore.slow_down, "broken off": ObjectStore.break_connections}
+
+
+@pytest.mark.parametrize("how", REFUSE)
+def test_a_store_that_fails_for_a_moment_is_asked_again(
+    fragments: FragmentQuery, store: ObjectStore, how: str
+) -> None:
+    """Three refusals in a row change nothing: neither rows, nor the number of commits, nor states."""
+    refuse = REFUSE[how]
+    refuse(store, 3)
+    planned = fragments.plan()
+    refuse(store, 3)
+    assert [row[2] for row in read(*planned)] == [b"one", b"two", b"three"]
+    ours = commits(store)
+    refuse(store, 3)
+    ours.open()
+    refuse(store, 3)
+    ours.commit(Files(store, 1), entry(1))
+    assert numbers(store) == [1]
+    refuse(store, 3)
+    check_states_are_read_back(store.url("states"))
+
+
+@pytest.mark.parametrize("how", ["slowed down", pytest.param("broken off", marks=pytest.mark.soak)])
+def test_a_store_that_fails_for_good_is_named(fragments: FragmentQuery, store: ObjectStore, how: str) -> None:
+    """Each step ends after the client's own tries, with one line that says what was asked of which store."""
+    planned, unopened = fragments.plan(), commits(store)
+    REFUSE[how](store, 1000)
+    with pytest.raises(FragmentStoreError, match="fragment store s3://lake/fragments/") as listing:
+        fragments.plan()
+    with pytest.raises(DirectReadError, match="fragment s3://lake/fragments/log/a/0000") as reading:
+        read(*planned)
+    with pytest.raises(
+        DataFileError, match="written at s3://lake/tables/orders: Generic S3 error"
+    ) as writing:
+        Files(store, 1).collect()
+    with pytest.raises(TableRefusedError, match="cannot open it at s3://lake/tables/orders: ") as opening:
+        unopened.open()
+    for seen in (listing, reading, writing, opening):
+        text = str(seen.value)
+        assert text.isprintable(), text
+        assert SECRET not in text
+    store.recover()
+    assert numbers(store) == []
+
+
+def test_a_bucket_that_does_not_exist_is_named(fragments: FragmentQuery) -> None:
+    """It is no store without journals."""
+    with pytest.raises(FragmentStoreError, match="s3://typo/fragments/: bucket 'typo' does not exist"):
+        fragments.plan("typo")
+
+
+def test_credentials_that_are_no_longer_valid_are_named(
+    fragments: FragmentQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says that the store knows the key no more, and not what the key is."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXPIRED")
+    with pytest.raises(FragmentStoreError, match=r"INVALID_ACCESS_KEY_ID|ACCESS_DENIED") as seen:
+        fragments.plan()
+    assert SECRET not in str(seen.value)
+
+
+def test_a_fragment_that_the_listing_still_has_is_data_loss(fragments: FragmentQuery) -> None:
+    """It was deleted after the query was planned, as by the journal's retention."""
+    planned = fragments.plan()
+    fragments.store.empty()
+    with pytest.raises(DataLossError, match="cannot read offset 0, the next byte left is at 14"):
+        read(*planned)
