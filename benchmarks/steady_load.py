@@ -188,7 +188,7 @@ def run(folder: Path, endpoint: str, *, seconds: float, sample_s: float, rate: i
         client.create_journals(*(journal_spec(name) for name in JOURNALS))
     spark = local_spark(folder / "session", conf={"spark.sql.streaming.numRecentProgressUpdates": "20"})
     register(spark)
-    queries = {}
+    queries: dict[str, StreamingQuery] = {}
     for lane in LANES:
         reader = spark.readStream.format("gazette").options(
             brokerAddress=endpoint, startingOffsets="earliest"
