@@ -38,6 +38,7 @@ from tests.rig.consumer_cluster import (
     running,
 )
 from tests.rig.consumers import NDJSON, Database, Totals, create_journals, number
+from tests.rig.etcd import EtcdProcess
 from tests.rig.stream_sum import sums_since, verifying
 from tests.rig.tcp_proxy import TcpProxy, Toxics
 from tests.waiting import wait_until
@@ -211,6 +212,30 @@ def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
         httpx.post(f"{rig.broker.etcd_url}/v3/kv/compaction", json=compacted).raise_for_status()
         proxy.up()
         wait_until("it sees the others", lambda: sorted(mirror.state.items) == ["shard-1", "shard-2"])
+
+
+def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:
+    """Shards run on meanwhile, and members stay members: leases last longer than that takes."""
+    etcd = EtcdProcess(tmp_path)
+    try:
+        first, second = rig.add(etcd.url), rig.add(etcd.url)
+        first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
+        wait_until("both run", lambda: len(first.primaries()) == len(second.primaries()) == 1)
+        leases = {member.lease for member in first.host._mirror.state.members.values()}
+        etcd.kill()
+        end = rig.publish("a")
+        for peer in (first, second):
+            (shard,) = peer.primaries()
+            assert peer.shards.stat(shard, {rig.journal: end}).read_through == {rig.journal: end}
+        etcd.start()
+        second.shards.apply([Change(upsert=spec) for spec in rig.specs(3)[2:]])
+        wait_until("the new one runs", lambda: len(first.primaries() + second.primaries()) == 3)
+        assert {member.lease for member in second.host._mirror.state.members.values()} == leases
+        for peer in rig.peers:
+            peer.close()
+        rig.peers.clear()
+    finally:
+        etcd.kill()
 
 
 @pytest.mark.slow
