@@ -46,7 +46,7 @@ from gazette_spark.consumer.resolver import RunningShard, ShardTable, hints_of
 from gazette_spark.consumer.sources import Sources
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, validate_shard_spec
 from gazette_spark.consumer.stores.json_file import JsonFileStore
-from gazette_spark.consumer.transaction import TransactionLoop, failed
+from gazette_spark.consumer.transaction import TransactionCounts, TransactionLoop, failed
 from gazette_spark.errors import ClosedError, GazetteError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import write_ack_intents
@@ -114,6 +114,7 @@ class LocalShard:
         self._on_status = on_status
         self._moved = threading.Event()
         """Set when a standby is promoted or stopped."""
+        self.counts = TransactionCounts()
         self.recorder: Recorder | None = None
         self.recovered_hints: pc.GetHintsResponse | None = None
         self._hints_due_s = 0.0
@@ -481,7 +482,7 @@ class LocalHost(Closing):
         self._table.serve_at(endpoint)
 
     def metrics(self) -> str:
-        """Return status and restarts of each shard, in Prometheus' text format."""
+        """Return status, restarts and transactions of each shard, in Prometheus' text format."""
         return self._table.metrics()
 
     def list_shards(self) -> ShardListing:

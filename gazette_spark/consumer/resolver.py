@@ -34,13 +34,30 @@ from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, S
 from gazette_spark.consumer.assignments import RestartPolicy, Restarts
 from gazette_spark.consumer.recoverylog.hints import Hints
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
+from gazette_spark.consumer.transaction import ACKNOWLEDGING, COMMITTING, TransactionCounts
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 SHARD_UP, SHARD_RESTARTS = "gazette_shard_up", "gazette_spark_shard_restarts_total"
-"""Names of metrics; the first one is Gazette's."""
+SHARD_TRANSACTIONS, SHARD_MESSAGES = "gazette_shard_transactions_total", "gazette_shard_read_messages_total"
+SHARD_BYTES, SHARD_HEAD = "gazette_shard_read_bytes_total", "gazette_shard_read_head"
+SHARD_PHASE = "gazette_shard_phase_seconds_total"
+
+METRICS = (
+    (SHARD_UP, "gauge", "Status of each shard that this process runs."),
+    (SHARD_RESTARTS, "counter", "Restarts of a shard after it had failed."),
+    (SHARD_TRANSACTIONS, "counter", "Transactions that are committed and acknowledged."),
+    (SHARD_MESSAGES, "counter", "Messages that these transactions consumed."),
+    (SHARD_BYTES, "counter", "Bytes of these messages."),
+    (SHARD_HEAD, "gauge", "Offset up to which the committed state has read a journal."),
+    (SHARD_PHASE, "counter", "Seconds that these transactions took, by phase; phases overlap."),
+)
+"""Names, types and texts of metrics. The names are Gazette's, but for that of restarts, which it has not."""
+
+BACKGROUND = (COMMITTING, ACKNOWLEDGING)
+"""Phases that go on while the next transaction consumes."""
 
 SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
     plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id
@@ -72,6 +89,10 @@ class RunningShard(Shard, Protocol):
     @property
     def progress_changed(self) -> Future[None]:
         """Ends at the next change of its progress; take it before you look at the progress."""
+
+    @property
+    def counts(self) -> TransactionCounts:
+        """What its transactions have done."""
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
         """Use another spec."""
@@ -220,25 +241,35 @@ class RunningShards:
             return self.stop()
 
     def metrics(self) -> str:
-        """Return status and restarts of each shard, in Prometheus' text format."""
+        """Return status, restarts and transactions of each shard, in Prometheus' text format.
+
+        As in Gazette, the status names the shard by its id, and what its transactions did by its full name.
+        """
         with self._lock:
-            codes = {shard_id: shard.status.code for shard_id, shard in sorted(self._running.items())}
+            running = sorted(self._running.items())
             totals = {shard_id: self._restarts[shard_id].total for shard_id in sorted(self._restarts)}
-        # No id of a shard has characters to escape.
-        up = [
-            f'{SHARD_UP}{{shard="{shard_id}",status="{pc.ReplicaStatus.Code.Name(code)}"}} 1\n'
-            for shard_id, code in codes.items()
-        ]
-        restarts = [f'{SHARD_RESTARTS}{{shard="{shard_id}"}} {total}\n' for shard_id, total in totals.items()]
-        return "".join(
-            [
-                f"# HELP {SHARD_UP} Status of each shard that this process runs.\n# TYPE {SHARD_UP} gauge\n",
-                *up,
-                f"# HELP {SHARD_RESTARTS} Restarts of a shard after it had failed.\n",
-                f"# TYPE {SHARD_RESTARTS} counter\n",
-                *restarts,
+        samples: dict[str, list[str]] = {name: [] for name, _, _ in METRICS}
+        for shard_id, shard in running:
+            counts, label = shard.counts, f'shard="{shard.fqn}"'
+            code = pc.ReplicaStatus.Code.Name(shard.status.code)
+            # Neither ids of shards nor names of journals have characters to escape.
+            samples[SHARD_UP].append(f'{{shard="{shard_id}",status="{code}"}} 1')
+            samples[SHARD_TRANSACTIONS].append(f"{{{label}}} {counts.transactions}")
+            samples[SHARD_MESSAGES].append(f"{{{label}}} {counts.messages}")
+            samples[SHARD_BYTES].append(f"{{{label}}} {counts.read_bytes}")
+            samples[SHARD_HEAD] += [
+                f'{{{label},journal="{journal}"}} {offset}'
+                for journal, offset in sorted(shard.progress().read_through.items())
             ]
-        )
+            for phase, seconds in counts.phase_s.items():
+                kind = "async" if phase in BACKGROUND else "sync"
+                samples[SHARD_PHASE].append(f'{{{label},phase="{phase}",type="{kind}"}} {seconds:.6f}')
+        samples[SHARD_RESTARTS] = [f'{{shard="{shard_id}"}} {total}' for shard_id, total in totals.items()]
+        lines = []
+        for name, kind, text in METRICS:
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{sample}" for sample in samples[name]]
+        return "\n".join(lines) + "\n"
 
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
         self._running[spec.id] = shard = self._start(spec, after)
@@ -345,7 +376,7 @@ class ShardTable:
             )
 
     def metrics(self) -> str:
-        """Return status and restarts of each shard, in Prometheus' text format."""
+        """Return status, restarts and transactions of each shard, in Prometheus' text format."""
         return self._shards.metrics()
 
     def _route(self, shard_id: str) -> pb.Route:

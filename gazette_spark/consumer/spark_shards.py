@@ -23,6 +23,7 @@ from gazette_spark.consumer.assignments import Lifecycle
 from gazette_spark.consumer.checkpoints import read_through
 from gazette_spark.consumer.resolver import RunningShard, ShardTable
 from gazette_spark.consumer.specs import validate_shard_spec
+from gazette_spark.consumer.transaction import TransactionCounts
 from gazette_spark.errors import ClosedError, OptionError, ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
 
@@ -45,6 +46,8 @@ class SparkShard:
         self.progress_changed: Future[None] = Future()
         self._lifecycle = Lifecycle()
         self._progress = Progress({source.journal: 0 for source in spec.sources}, {})
+        self.counts = TransactionCounts()
+        """Nothing is counted: this host serves no metrics."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

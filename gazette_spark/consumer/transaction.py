@@ -54,7 +54,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -76,6 +76,14 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 5.0
 """Seconds that a shard which is told to stop waits for a commit and acknowledgements under way."""
+
+CONSUMING, PREPARING, COMMITTING, ACKNOWLEDGING = PHASES = (
+    "20-consuming",
+    "40-preparing",
+    "50-committing",
+    "60-acknowledging",
+)
+"""Phases of a transaction, by the names that Gazette's metrics have for them."""
 
 FIRST_DEFERRED = "the application deferred the first message of a transaction, which would be empty"
 
@@ -330,8 +338,22 @@ class ApplicationCalls:
             raise failed(self._shard.spec.id, step, error) from error
 
 
+@dataclass(slots=True)
+class TransactionCounts:
+    """What the transactions of one assignment have done, for metrics. Changed by the shard's thread only."""
+
+    transactions: int = 0
+    """Those that are committed and acknowledged; all numbers are theirs."""
+    messages: int = 0
+    read_bytes: int = 0
+    phase_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """Seconds by phase; of two that overlap, both count."""
+
+
 class LoopShard(Shard, Protocol):
     """What the loop needs of its shard besides what applications use."""
+
+    counts: TransactionCounts
 
     def report(self, read: dict[str, int], published: dict[str, int]) -> None:
         """Add offsets to the progress, and wake those who wait for it."""
@@ -348,6 +370,16 @@ class _PriorTransaction:
     acknowledgements: dict[str, AsyncAppend]
     read: dict[str, int]
     """Progress to report when it is done."""
+    messages: int
+    read_bytes: int
+    phase_s: dict[str, float]
+    since_s: float
+    """When the phase that goes on began."""
+
+    def end_phase(self, phase: str) -> None:
+        """Note that a phase has ended, and another one begins."""
+        now_s = time.monotonic()
+        self.phase_s[phase], self.since_s = now_s - self.since_s, now_s
 
 
 class TransactionLoop:
@@ -383,6 +415,9 @@ class TransactionLoop:
         self._delivered: Envelope | None = None
         """The committed message that the application consumes next."""
         self._prior: _PriorTransaction | None = None
+        self._began_s = 0.0
+        self._read_bytes = 0
+        """Of the present transaction."""
 
     def __repr__(self) -> str:
         return f"TransactionLoop({self._shard.spec.id!r}, {self._machine!r})"
@@ -477,13 +512,15 @@ class TransactionLoop:
             self._shard.transaction_began()
             self._calls.begin()
             # begin_txn may block for long, and the transaction's shortest duration is one of reading.
-            self._machine.begin(time.monotonic(), TransactionLimits.of(self._shard.spec))
+            self._began_s, self._read_bytes = time.monotonic(), 0
+            self._machine.begin(self._began_s, TransactionLimits.of(self._shard.spec))
             self._clock.update(time.time_ns())
         if not self._calls.consume(envelope):
             # The sequencer has not moved on, so the message is in no checkpoint before it is consumed.
             self._machine.deferred()
             return
         self._machine.consumed()
+        self._read_bytes += envelope.end - envelope.begin
         # With this step the sequencer counts the message as processed.
         self._delivered = self._next_delivered()
 
@@ -493,6 +530,8 @@ class TransactionLoop:
         The steps are in an order in which a crash between any two of them leaves each message counted once.
         All after the first go on in the background, while the next transaction consumes.
         """
+        began_s, messages = time.monotonic(), self._machine.consumed_messages
+
         # 1. The application brings everything into the store, and publishes what it has not published yet.
         # Still only in memory, or published and not acknowledged: a crash drops it.
         self._calls.finalize()
@@ -523,7 +562,11 @@ class TransactionLoop:
 
         # 4. The acknowledgements are appended, each only if the commit succeeds. A crash between two of them
         # leaves the rest to the next assignment.
-        self._prior = _PriorTransaction(commit, {}, progress)
+        phase_s = {CONSUMING: began_s - self._began_s}
+        self._prior = _PriorTransaction(
+            commit, {}, progress, messages, self._read_bytes, phase_s, since_s=began_s
+        )
+        self._prior.end_phase(PREPARING)
         for intent in intents:
             with self._service.start_append(intent.journal, dependencies=[commit]) as append:
                 append.write(intent.intent)
@@ -543,6 +586,7 @@ class TransactionLoop:
             if (problem := failure_of(prior.commit)) is not None:
                 raise self._failed("the store's commit", problem) from problem
             self._machine.committed()
+            prior.end_phase(COMMITTING)
             failpoint("consumer.committed")
         for journal, append in prior.acknowledgements.items():
             if not append.done():
@@ -550,8 +594,15 @@ class TransactionLoop:
             if (problem := append.exception()) is not None:
                 raise self._failed(f"acknowledging messages in journal {journal!r}", problem) from problem
         self._machine.acknowledged()
+        prior.end_phase(ACKNOWLEDGING)
         failpoint("consumer.acknowledged")
         self._prior = None
+        counts = self._shard.counts
+        counts.transactions += 1
+        counts.messages += prior.messages
+        counts.read_bytes += prior.read_bytes
+        for phase, phase_s in prior.phase_s.items():
+            counts.phase_s[phase] += phase_s
         ends = {journal: append.response.end for journal, append in prior.acknowledgements.items()}
         self._shard.report(prior.read, ends)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -154,6 +155,18 @@ def test_an_application_is_served(consumer: Process) -> None:
     ]
     assert consumer.status() == pc.ReplicaStatus(code=pc.ReplicaStatus.PRIMARY)
     assert f"{consumer.journal}:0" in consumer.gazctl("list", "--lag")
+    metrics, shard = httpx.get(consumer.metrics).text, "/gazette-spark/consumers/Counting/items/shard-000"
+    assert f'gazette_shard_transactions_total{{shard="{shard}"}} 1' in metrics
+    assert f'gazette_shard_read_messages_total{{shard="{shard}"}} 1' in metrics
+    assert f'gazette_shard_read_bytes_total{{shard="{shard}"}} {end}' in metrics
+    assert f'gazette_shard_read_head{{shard="{shard}",journal="{consumer.journal}"}} {end}' in metrics
+    phases = re.findall(r'gazette_shard_phase_seconds_total.*phase="(.*?)",type="(a?sync)"} 0\.\d+', metrics)
+    assert phases == [
+        ("20-consuming", "sync"),
+        ("40-preparing", "sync"),
+        ("50-committing", "async"),
+        ("60-acknowledging", "async"),
+    ]
     consumer.publish("boom")
     wait_until("it fails", lambda: consumer.status().code == pc.ReplicaStatus.FAILED)
     assert "boom is no number" in consumer.status().errors[0]

@@ -294,7 +294,11 @@ def test_a_failed_shard_is_started_again(rig: Rig) -> None:
     with rig.host(restart=RestartPolicy(0.1, 0.2)) as host:
 
         def restarts() -> int:
-            return int(host.metrics().splitlines()[-1].partition(f'{{shard="{SHARD}"}} ')[2])
+            prefix = f'gazette_spark_shard_restarts_total{{shard="{SHARD}"}} '
+            (count,) = (
+                line.removeprefix(prefix) for line in host.metrics().splitlines() if line.startswith(prefix)
+            )
+            return int(count)
 
         def errors() -> list[str]:
             return list(host.list_shards().shards[0].status[0].errors)

@@ -12,6 +12,7 @@ from gazette_spark._server.topology import Member
 from gazette_spark.consumer import Progress
 from gazette_spark.consumer.assignments import Lifecycle
 from gazette_spark.consumer.resolver import RunningShard, ShardTable
+from gazette_spark.consumer.transaction import TransactionCounts
 from gazette_spark.protocol import consumer_pb2 as pc
 
 
@@ -24,6 +25,8 @@ class StillShard:
         self.store_ready.set_result(None)
         self.primary_loop: Future[None] = Future()
         self.progress_changed: Future[None] = Future()
+        self.counts = TransactionCounts()
+        self.fqn = f"/still/{spec.id}"
         self._lifecycle = Lifecycle()
         for code in (pc.ReplicaStatus.STANDBY, pc.ReplicaStatus.PRIMARY):
             self._lifecycle.become(code)

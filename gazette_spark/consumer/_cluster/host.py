@@ -367,7 +367,7 @@ class ClusterHost(Closing):
     # ShardHost. The service checks requests before it calls these.
 
     def metrics(self) -> str:
-        """Return status and restarts of each shard that runs here, in Prometheus' text format."""
+        """Return status, restarts and transactions of shards that run here, in Prometheus' text format."""
         return self._shards.metrics()
 
     def list_shards(self) -> ShardListing:
