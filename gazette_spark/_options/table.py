@@ -18,8 +18,11 @@ from gazette_spark.errors import OptionError
 
 Use = Literal["stream", "batch"]
 
-SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
-"""Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
+SPARK_OWN = frozenset(
+    {"checkpointlocation", "comment", "external", "location", "owner", "provider", "queryname"}
+)
+"""Names Spark adds or users set for Spark on the same reader or writer, a catalog's table properties among
+them."""
 
 TARGET_OPTION = "dataFilesSecret"
 """Where tasks write data files. Not for users: :func:`gazette_spark.ingest` sets it on a reader."""

@@ -110,6 +110,11 @@ def test_the_broker_may_come_from_the_environment() -> None:
         parse_write_options({}, environ={})
 
 
+def test_names_that_spark_adds_are_no_options() -> None:
+    """Spark passes the name of a query to its sink."""
+    parse_write_options(ADDRESS | {"queryName": "orders", "checkpointLocation": "/checkpoint"}, environ={})
+
+
 def test_names_are_unique_whatever_their_case() -> None:
     """Spark hands them over in lower case."""
     names = [option.name.lower() for option in WRITE_OPTIONS]
