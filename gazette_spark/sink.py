@@ -62,7 +62,7 @@ from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
-from gazette_spark._delta.files import clear_unfinished, has_files, is_classic, without_space
+from gazette_spark._delta.files import SparkFiles, clear_unfinished, has_files, is_classic, without_space
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._delta.java_errors import short_java_error
 from gazette_spark._delta.new_table import NewTable
@@ -88,9 +88,10 @@ from gazette_spark._ledger.entry import (
     Batch,
     LedgerEntry,
     Mode,
-    SkippedGap,
+    check_app_id,
     entry_without_rows,
     least_offsets,
+    parse_gaps,
     ranges_text,
     unknown_journals,
 )
@@ -106,12 +107,10 @@ from gazette_spark.errors import (
     TableRefusedError,
 )
 from gazette_spark.failpoints import failpoint
-from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
+from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.spark_versions import ADMISSION_CONTROL
 
 log = logging.getLogger(__name__)
-
-MAX_APP_ID_LENGTH = 512
 
 VISIBLE = (
     "a query started with DeltaSink.start(df, output_mode=…) in place of foreachBatch(sink), or on classic "
@@ -189,12 +188,7 @@ class DeltaSink:
                 the same version. Then nothing else may ever write the table: not a second query, nor an
                 OPTIMIZE elsewhere. :func:`~gazette_spark.s3_log_store` makes this unnecessary.
         """
-        expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
-        if not isinstance(app_id, str):
-            raise OptionError("app_id", type(app_id).__name__, expected)
-        is_short = 0 < len(app_id) <= MAX_APP_ID_LENGTH
-        if not is_short or app_id != app_id.strip() or not app_id.isprintable():
-            raise OptionError("app_id", repr(app_id[:80]), expected)
+        check_app_id("app_id", app_id)
         if (path is None) == (table is None):
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
         if on_overlap not in ("fail", "trim"):
@@ -208,7 +202,7 @@ class DeltaSink:
         self._layout = TableLayout(new_table, schema_evolution, target_file_bytes, compact_every)
         self._allowed = Allowed(
             on_overlap == "trim",
-            _accepted_gaps(accept_gaps or {}),
+            parse_gaps("accept_gaps", accept_gaps or {}),
             restart=on_new_checkpoint == "restart",
         )
         self._upsert = upsert
@@ -502,7 +496,7 @@ class DeltaSink:
         if mode:
             check_output_mode(mode, self._upsert)
         exists = self._checked or self._check_table(df, root) is not None
-        batch = self._batches.read(spark, root, batch_id)
+        batch = self._batches.read(SparkFiles(spark), root, batch_id)
         if not mode and batch.stateful:
             # Without state, update gives the rows of append, and Spark refuses complete.
             raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
@@ -730,21 +724,6 @@ class DeltaSink:
         if self._letters is not None:
             self._letters.check(spark, checkpoint, df.schema)
         return detail
-
-
-def _accepted_gaps(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> frozenset[SkippedGap]:
-    expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
-    if not isinstance(gaps, Mapping):
-        raise OptionError("accept_gaps", repr(gaps)[:80], expected)
-    accepted = set()
-    for journal, ranges in gaps.items():
-        for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
-            match journal, span:
-                case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
-                    accepted.add(SkippedGap(journal, begin, end))
-                case _:
-                    raise OptionError("accept_gaps", f"{journal!r}: {repr(span)[:80]}", expected)
-    return frozenset(accepted)
 
 
 def check_output_mode(mode: str, upsert: Upsert | None) -> None:

@@ -211,7 +211,15 @@ class _TaskFiles:
 def write_files(
     pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task to data files; yield rows that describe them, by ``FILES_SCHEMA``.
+    """Write the rows of a task to data files; yield rows that describe them. See :func:`written_files`."""
+    if rows := written_files(pieces, target):
+        yield file_batch(rows)
+
+
+def written_files(
+    pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
+) -> list[dict[str, Any]]:
+    """Write the rows of a task to data files; return a row about each, with the columns of ``FILES_SCHEMA``.
 
     The task writes one file for each table partition among its rows, regardless of the number of pieces, and
     begins another file when one reaches the target's ``file_bytes``.
@@ -240,8 +248,7 @@ def write_files(
     except BaseException:
         files.abort()
         raise
-    if files.written_files:
-        yield file_batch(files.written_files)
+    return files.written_files
 
 
 @contextmanager
@@ -321,12 +328,20 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     """
     if target.is_local:
         return pa_fs.LocalFileSystem(), target.location
+    return object_store(target.location, target.storage_options), ""
+
+
+def object_store(url: str, storage_options: Mapping[str, str]) -> pa_fs.FileSystem:
+    """Return the objects below a URL, as ``deltalake`` enters them.
+
+    Raises:
+        MissingModuleError: this Python lacks ``deltalake``.
+    """
     try:
         from deltalake.fs import DeltaStorageHandler
     except ModuleNotFoundError:
         raise MissingModuleError("deltalake") from None
-    handler = DeltaStorageHandler(target.location, dict(target.storage_options))
-    return pa_fs.PyFileSystem(handler), ""
+    return pa_fs.PyFileSystem(DeltaStorageHandler(url, dict(storage_options)))
 
 
 def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin: str) -> pa.RecordBatch:

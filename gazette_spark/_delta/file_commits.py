@@ -11,7 +11,7 @@ refused: by its features (:mod:`gazette_spark._delta.features`), its properties 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Row
@@ -77,13 +77,16 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
 class FileCommits:
     """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
 
-    def __init__(self, table: str, location: str, table_id: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(
+        self, table: str, location: str, table_id: str | None, storage_options: Mapping[str, str]
+    ) -> None:
         """Name the table.
 
         Args:
             table: Its name in errors.
             location: Its directory or prefix, in Spark's spelling.
-            table_id: The id in its metadata, as Spark reads it.
+            table_id: The id in its metadata, as Spark reads it; None takes that of the table that is opened
+                first.
             storage_options: How ``deltalake`` enters its object store.
 
         Raises:
@@ -157,6 +160,7 @@ class FileCommits:
         # Spark decides on the table that it reads. Files committed to another one would be missing here and
         # too many there, so the ids have to be equal, whatever Spark and deltalake make of the location.
         opened_id = str(metadata.id)
+        self.table_id = self.table_id or opened_id
         if opened_id != self.table_id:
             self._snapshot = None
             problem = (
@@ -178,6 +182,11 @@ class FileCommits:
         self._columns = now
         return snapshot
 
+    @property
+    def shape(self) -> str:
+        """Id, columns and partitions of the opened table: files fit a table of the same shape only."""
+        return f"{self.table_id} {self._columns}"
+
     def commit(self, file_rows: DataFrame | None, entry: LedgerEntry) -> Exception | None:
         """Commit the files that tasks report, together with a ledger entry.
 
@@ -189,12 +198,22 @@ class FileCommits:
         Returns:
             The conflict, if there is one: the history tells whether the commit was made.
         """
+        if file_rows is None:
+            return self.commit_files([], entry)
+        if self._collected is None or self._collected[0] is not file_rows:
+            self._collected = file_rows, file_rows.collect()
+        return self.commit_files(self._collected[1], entry)
+
+    def commit_files(self, files: Sequence[Row], entry: LedgerEntry) -> Exception | None:
+        """Commit files with a ledger entry; see :meth:`commit`.
+
+        Args:
+            files: Rows by ``FILES_SCHEMA``.
+            entry: Ledger entry of the rows in the files.
+        """
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-        if file_rows is not None and (self._collected is None or self._collected[0] is not file_rows):
-            self._collected = file_rows, file_rows.collect()
-        files = [] if file_rows is None or self._collected is None else self._collected[1]
         snapshot = self._snapshot
         assert snapshot is not None
         actions: list[AddAction | RemoveAction] = [

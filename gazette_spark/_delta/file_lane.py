@@ -6,7 +6,8 @@ A table that needs more from its writers than files of plain rows is refused, wi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -39,6 +40,16 @@ PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, Short
 """Types of partition columns: each value has exactly one text, so equal values share a partition."""
 
 INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRows:
+    """Columns of rows as their table stores them."""
+
+    written: StructType
+    """The rows' columns in their order, with the table's names and types."""
+    not_null: tuple[str, ...]
+    """Columns of the table that take no nulls."""
 
 
 def file_stream(
@@ -92,10 +103,43 @@ def prepare_files(
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
     detail = table.check(spark, None) or layout.make(spark, table, schema)
-    table_schema = table.schema(spark)
-    fitted = fit(table.name, schema, table_schema, add=False)
+    fitted = fitted_rows(table.name, app_id, schema, table.schema(spark), detail.partition_by)
+    # Before the store is asked: without credentials deltalake looks for some, which takes its time.
+    if storage_options is None and local_path(detail.location) is None:
+        expected = "ingest() with storage_options, or a table in a directory"
+        raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
+    files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
+    files.open(table.current_location(spark))
+    target = file_target(
+        files,
+        schema,
+        fitted,
+        detail.partition_by,
+        properties=detail.properties,
+        file_bytes=layout.target_file_bytes,
+    )
+    return files, target
+
+
+def fitted_rows(
+    table: str, app_id: str, schema: StructType, table_schema: StructType, partition_by: Sequence[str]
+) -> FittedRows:
+    """Compare the columns of rows with those of a table into which tasks write them.
+
+    Args:
+        table: The table's name, for errors.
+        app_id: For errors.
+        schema: Columns of the rows.
+        table_schema: Columns of the table.
+        partition_by: Its partition columns.
+
+    Raises:
+        SchemaMismatchError: the columns are not the table's.
+        TableRefusedError: tasks would have to convert nested columns, or values of partitions.
+    """
+    fitted = fit(table, schema, table_schema, add=False)
     if isinstance(fitted, Unfit):
-        raise SchemaMismatchError(table.name, app_id, 0, fitted.problems)
+        raise SchemaMismatchError(table, app_id, None, fitted.problems)
     written = fitted.schema
     for source_field, table_field in zip(schema.fields, written.fields, strict=True):
         source_type, table_type = source_field.dataType, table_field.dataType
@@ -105,30 +149,44 @@ def prepare_files(
                 f"column {source_field.name} is {table_type.simpleString()} in the table and "
                 f"{source_type.simpleString()} in the query, and the direct lane converts no nested columns"
             )
-            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
+            raise TableRefusedError(table, f"{problem}. {OTHER_WAY}")
     kinds = {column.name: column.dataType for column in table_schema.fields}
-    for name in detail.partition_by:
+    for name in partition_by:
         if not isinstance(kinds[name], PARTITION_TYPES):
             problem = (
                 f"it is partitioned by {name} {kinds[name].simpleString()}, which the direct lane does not do"
             )
-            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
-    # Before the store is asked: without credentials deltalake looks for some, which takes its time.
-    if storage_options is None and local_path(detail.location) is None:
-        expected = "ingest() with storage_options, or a table in a directory"
-        raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
-    files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
-    files.open(table.current_location(spark))
-    indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
-    target = FileTarget(
-        table.name,
+            raise TableRefusedError(table, f"{problem}. {OTHER_WAY}")
+    return FittedRows(written, tuple(column.name for column in table_schema.fields if not column.nullable))
+
+
+def file_target(
+    files: FileCommits,
+    schema: StructType,
+    fitted: FittedRows,
+    partition_by: Sequence[str],
+    *,
+    properties: Mapping[str, str | None],
+    file_bytes: int | None,
+) -> FileTarget:
+    """Return where tasks write the rows of a schema, and how.
+
+    Args:
+        files: Commits the files.
+        schema: Columns of the rows.
+        fitted: The same columns as the table stores them.
+        partition_by: The table's partition columns.
+        properties: The table's properties.
+        file_bytes: Size at which a task begins another file, None for the default.
+    """
+    return FileTarget(
+        files.table,
         files.location,
         json.dumps(schema.jsonValue()),
-        json.dumps(written.jsonValue()),
-        partition_by=detail.partition_by,
-        not_null=tuple(column.name for column in table_schema.fields if not column.nullable),
-        file_bytes=layout.target_file_bytes or DEFAULT_FILE_BYTES,
-        indexed_leaves=int(indexed),
+        json.dumps(fitted.written.jsonValue()),
+        partition_by=tuple(partition_by),
+        not_null=fitted.not_null,
+        file_bytes=file_bytes or DEFAULT_FILE_BYTES,
+        indexed_leaves=int(properties.get(INDEXED_PROPERTY) or DEFAULT_INDEXED_LEAVES),
         storage_options=files.storage_options,
     )
-    return files, target

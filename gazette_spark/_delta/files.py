@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any, TypeVar
@@ -45,13 +46,40 @@ def read_text(spark: SparkSession, path: str) -> str:
     Raises:
         QueryCheckpointError: it is missing or empty.
     """
-    text = _whole_text(spark, path)
+    return checked_text(_whole_text(spark, path), path)
+
+
+def checked_text(text: str | None, path: str) -> str:
+    """Return the text of a file of a query checkpoint.
+
+    Args:
+        text: The text; None if the file does not exist.
+        path: The file.
+
+    Raises:
+        QueryCheckpointError: it is missing or empty.
+    """
     if text is None:
         problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
         raise QueryCheckpointError(path, problem)
     if not text:
         raise QueryCheckpointError(path, "the file is empty")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFiles:
+    """Files of a query checkpoint, read by a session."""
+
+    spark: SparkSession
+
+    def text(self, path: str) -> str:
+        """Return a small file's text; see :func:`read_text`."""
+        return read_text(self.spark, path)
+
+    def exists(self, path: str) -> bool:
+        """Say whether there is a file or directory."""
+        return path_exists(self.spark, path)
 
 
 def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:

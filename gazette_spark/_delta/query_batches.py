@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from gazette_spark._delta.files import path_exists, read_text
 from gazette_spark._ledger.entry import Batch, Positions
 from gazette_spark._ledger.query_checkpoint import (
     check_pinned,
@@ -17,6 +17,22 @@ from gazette_spark._ledger.query_checkpoint import (
     parse_query_id,
     state_path,
 )
+
+
+class CheckpointFiles(Protocol):
+    """Reads the files of a query checkpoint, through Spark or without it."""
+
+    def text(self, path: str) -> str:
+        """Return a small file's text.
+
+        Raises:
+            QueryCheckpointError: the file is missing or empty.
+        """
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Say whether there is a file or directory."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +55,7 @@ class QueryBatches:
         self._app_id = app_id
         self._last: _LastBatch | None = None
 
-    def read(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
+    def read(self, files: CheckpointFiles, root: str, batch_id: int) -> Batch:
         """Return a batch of the query with the checkpoint ``root``.
 
         Raises:
@@ -48,10 +64,10 @@ class QueryBatches:
         # Forgotten until this batch is read: after an error the files are read again.
         last, self._last = self._last, None
         path = offsets_path(root, batch_id)
-        text = read_text(spark, path)
+        text = files.text(path)
         end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
         if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
-            last = self._before(spark, root, batch_id)
+            last = self._before(files, root, batch_id)
         if batch_id == 0:
             check_pinned(end, path)
         self._last = replace(last, batch_id=batch_id, end=end, planned_ms=planned_ms)
@@ -67,18 +83,18 @@ class QueryBatches:
             stateful=last.stateful,
         )
 
-    def _before(self, spark: SparkSession, root: str, batch_id: int) -> _LastBatch:
+    def _before(self, files: CheckpointFiles, root: str, batch_id: int) -> _LastBatch:
         """Read the batch before another; empty for the first batch."""
         end: Positions = ()
         planned_ms: int | None = None
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
-            text = read_text(spark, path)
+            text = files.text(path)
             end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
         about = metadata_path(root)
-        query_id = parse_query_id(read_text(spark, about), about)
+        query_id = parse_query_id(files.text(about), about)
         # Spark makes the directory when it plans the first batch, before the sink gets that.
-        stateful = path_exists(spark, state_path(root))
+        stateful = files.exists(state_path(root))
         return _LastBatch(root, batch_id - 1, query_id, end, stateful, planned_ms)
 
 

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, Literal
 
 from gazette_spark._ledger.row_digest import AuditedRows
-from gazette_spark.errors import JsonError, LedgerFormatError, OffsetError, TableRefusedError
+from gazette_spark.errors import JsonError, LedgerFormatError, OffsetError, OptionError, TableRefusedError
 from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
 from gazette_spark.strict_json import parse_json
 
@@ -42,11 +42,31 @@ FENCE_MS = -1
 Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
 """By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
 
+MAX_APP_ID_LENGTH = 512
+
 Mode = Literal["append", "upsert"]
 """How a writer adds rows: as new rows, or in place of the row with the same key."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 """Which rows a batch of some offsets has: the records there, or the messages committed there."""
+
+
+def check_app_id(option: str, app_id: object) -> None:
+    """Check the name of a stream in its table.
+
+    Args:
+        option: Name of the option that gives it, for the error.
+        app_id: The name.
+
+    Raises:
+        OptionError: the name is empty, too long, or has characters that do not print.
+    """
+    expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
+    if not isinstance(app_id, str):
+        raise OptionError(option, type(app_id).__name__, expected)
+    is_short = 0 < len(app_id) <= MAX_APP_ID_LENGTH
+    if not is_short or app_id != app_id.strip() or not app_id.isprintable():
+        raise OptionError(option, repr(app_id[:80]), expected)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +76,30 @@ class SkippedGap:
     journal: str
     begin: int
     end: int
+
+
+def parse_gaps(option: str, gaps: object) -> frozenset[SkippedGap]:
+    """Return the gaps that an operator accepts.
+
+    Args:
+        option: Name of the option that gives them, for the error.
+        gaps: Byte ranges ``[begin, end)`` by journal.
+
+    Raises:
+        OptionError: they have another form.
+    """
+    expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
+    if not isinstance(gaps, Mapping):
+        raise OptionError(option, repr(gaps)[:80], expected)
+    accepted = set()
+    for journal, ranges in gaps.items():
+        for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
+            match journal, span:
+                case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
+                    accepted.add(SkippedGap(journal, begin, end))
+                case _:
+                    raise OptionError(option, f"{journal!r}: {repr(span)[:80]}", expected)
+    return frozenset(accepted)
 
 
 SHOWN_RANGES = 5
