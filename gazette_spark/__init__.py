@@ -88,15 +88,16 @@ def __dir__() -> list[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Tell ``spark`` about the format ``gazette``.
+    """Tell ``spark`` about the formats ``gazette`` and ``gazette_delta``.
 
-    Not needed where the package is installed in the Python of the driver: PySpark finds the format
+    Not needed where the package is installed in the Python of the driver: PySpark finds the formats
     itself. It is needed where Spark has looked for formats before the package was installed, as in a
     notebook that installs it.
     """
     from gazette_spark.errors import MissingPackageError
 
     try:
+        from gazette_spark._delta_format import DeltaFormat
         from gazette_spark.source import GazetteDataSource
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "pyspark":
@@ -104,6 +105,7 @@ def register(spark: SparkSession) -> None:
         raise MissingPackageError("Spark is not installed") from None
 
     spark.dataSource.register(GazetteDataSource)
+    spark.dataSource.register(DeltaFormat)
 
 
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:

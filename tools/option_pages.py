@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS
 from gazette_spark._options.source import OPTIONS
 from gazette_spark._options.table import Option
 from gazette_spark._options.write import WRITE_OPTIONS
@@ -20,6 +21,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 PAGES: dict[Path, Sequence[Option]] = {
     REFERENCE / "options.md": OPTIONS,
     REFERENCE / "write-options.md": WRITE_OPTIONS,
+    REFERENCE / "delta-options.md": DELTA_FORMAT_OPTIONS,
 }
 """Each page and the options of its tables."""
 

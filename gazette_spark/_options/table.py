@@ -124,14 +124,27 @@ def parse_texts(
     stored = "fragmentstore" in texts
     if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:
         texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
+    values = parse_values(texts, table, use)
+    if values["broker_address"] is None and not stored:
+        raise OptionError(
+            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
+        )
+    return values
+
+
+def parse_values(texts: Mapping[str, str], table: Sequence[Option], use: Use | None) -> dict[str, Any]:
+    """Parse the texts of a table's options.
+
+    Returns:
+        Each option's value by its key, None where it has neither text nor default.
+
+    Raises:
+        OptionError: a text is invalid for its option, or the option has no meaning in this use.
+    """
     values: dict[str, Any] = {}
     for option in table:
         text = texts.get(option.name.lower(), option.default)
         if option.use and use and option.use != use and option.name.lower() in texts:
             raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
         values[option.key] = None if text is None else option.parse(option.name, text)
-    if values["broker_address"] is None and not stored:
-        raise OptionError(
-            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
-        )
     return values

@@ -23,6 +23,7 @@ BUILT_FROM = (
     "jvm",
     "gazette_spark",
     "pyspark_gazette",
+    "pyspark_gazette_delta",
 )
 """Files of the repository that the wheel is built from."""
 

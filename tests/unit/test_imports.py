@@ -31,7 +31,7 @@ RANKS = (
     ("message",),
     ("replicated_log", "_planning", "_write", "_data_files", "broker"),
     ("source",),
-    ("listener", "_delta", "sink", "_backfill", "_ingest", "_verify"),
+    ("listener", "_delta", "_delta_format", "sink", "_backfill", "_ingest", "_verify"),
     ("consumer",),
     ("session", "testing"),
     ("demo",),
@@ -51,6 +51,7 @@ HEAVY = {
         "source",
         "listener",
         "_delta",
+        "_delta_format",
         "sink",
         "_backfill",
         "_ingest",
@@ -275,6 +276,9 @@ client.close()
 
 SINK = "import gazette_spark.sink"
 
+FORMATS = "import gazette_spark._delta_format"
+"""What PySpark imports in each session that uses a Python data source."""
+
 
 @pytest.mark.parametrize(
     ("code", "late"),
@@ -284,6 +288,9 @@ SINK = "import gazette_spark.sink"
         pytest.param(DIRECT_LANE_TASK, SELDOM | CLIENT - {"ssl"} | PLANNER | BLOCK_PARSER, id="direct lane"),
         pytest.param(COMMITTED_TASK, SELDOM, id="committed messages"),
         pytest.param(PLANNING, SELDOM | FILES | BLOCK_PARSER, id="planner"),
+        pytest.param(
+            FORMATS, SELDOM | CLIENT | PLANNER | FILES | BLOCK_PARSER | {"google.protobuf"}, id="format"
+        ),
         pytest.param(SINK, SELDOM | CLIENT | PLANNER | FILES | BLOCK_PARSER, id="sink"),
     ],
 )
@@ -331,6 +338,7 @@ for name in {NEWER_NAMES!r}:
 from gazette_spark import source, sink, backfill, ingest, listener
 from gazette_spark._verify import verify
 from gazette_spark.consumer import spark
+from gazette_spark._delta_format import DeltaFormat
 from gazette_spark._write import spark_writer
 from gazette_spark import spark_versions
 assert (spark_versions.ADMISSION_CONTROL, spark_versions.ARROW_STREAM_WRITES) == (False, False)

@@ -34,7 +34,9 @@ from pyspark.sql.types import (
 )
 
 import pyspark_gazette
+import pyspark_gazette_delta
 from gazette_spark import source
+from gazette_spark._delta_format import DeltaFormat
 from gazette_spark._formats import library
 from gazette_spark._formats.fixed import frame
 from gazette_spark._options.source import SourceOptions
@@ -681,7 +683,10 @@ def test_pyspark_finds_the_format_by_itself() -> None:
     """PySpark asks every module named pyspark_* for this name, and for none other."""
     assert pyspark_gazette.DefaultSource is GazetteDataSource
     assert GazetteDataSource.name() == "gazette"
+    assert pyspark_gazette_delta.DefaultSource is DeltaFormat
+    assert DeltaFormat.name() == "gazette_delta"
     assert not hasattr(pyspark_gazette, "OtherSource")
+    assert not hasattr(pyspark_gazette_delta, "OtherSource")
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")], ids=["default", "of_the_user"])

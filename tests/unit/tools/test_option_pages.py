@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS
 from gazette_spark._options.source import OPTIONS
 from gazette_spark._options.write import WRITE_OPTIONS
 from tools.error_page import END
@@ -36,7 +37,8 @@ def test_the_table_has_every_option(path: Path) -> None:
 def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
     """Every word in camel case in backquotes around the page's tables is an option."""
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
-    assert named <= {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} | SPARKS_OWN_NAMES
+    options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS)
+    assert named <= {option.name for option in options} | SPARKS_OWN_NAMES
 
 
 @pytest.mark.parametrize("page", ["", BEGIN, END])
