@@ -33,13 +33,13 @@ TITLES = {
 
 GOALS: Mapping[str, tuple[str, float]] = {
     "raw → noop": ("Kafka", 1.3),
-    "JSON → noop": ("Kafka", 2.0),
+    "JSON → noop": ("Kafka", 4.0),
     "raw → Delta": ("Kafka", 1.1),
-    "JSON → Delta": ("Kafka", 1.2),
-    "backfill JSON → noop": ("spark.read", 1.0),
+    "JSON → Delta": ("Kafka", 1.4),
+    "backfill JSON → noop": ("spark.read", 2.0),
     "backfill JSON → Delta": ("spark.read", 1.2),
 }
-"""By work, the rival and the target ratio of speeds."""
+"""By work, the rival and the target ratio of speeds, for tasks that read fragments themselves."""
 
 LIMITS_ABOUT = (
     "A job does at least these steps (`--only limits`); its limit is that of two cores doing nothing else. "
@@ -53,7 +53,7 @@ PROFILE_ABOUT = (
     "plans and commits."
 )
 
-LANE_GOALS = {"raw → Delta": 2.0, "JSON → Delta": 2.5, "backfill JSON → Delta": 1.8}
+LANE_GOALS = {"raw → Delta": 2.0, "JSON → Delta": 4.5, "backfill JSON → Delta": 3.0}
 """Target ratios of the direct lane."""
 
 
@@ -166,6 +166,8 @@ def missed(kept: Kept) -> str:
 def goal_of(work: str, who: str) -> tuple[str, float]:
     """Return the peer of a job, and the goal's ratio, 0 without one."""
     peer, goal = GOALS.get(work, ("spark.read" if work.startswith("backfill") else "Kafka", 0.0))
+    if who.endswith("through the broker"):
+        return peer, 0.0
     return peer, LANE_GOALS.get(work, goal) if who.endswith("direct lane") else goal
 
 
