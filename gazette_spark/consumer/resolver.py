@@ -46,15 +46,20 @@ SHARD_BYTES, SHARD_HEAD = "gazette_shard_read_bytes_total", "gazette_shard_read_
 SHARD_PHASE = "gazette_shard_phase_seconds_total"
 
 METRICS = (
-    (SHARD_UP, "gauge", "Status of each shard that this process runs."),
-    (SHARD_RESTARTS, "counter", "Restarts of a shard after it had failed."),
-    (SHARD_TRANSACTIONS, "counter", "Transactions that are committed and acknowledged."),
-    (SHARD_MESSAGES, "counter", "Messages that these transactions consumed."),
-    (SHARD_BYTES, "counter", "Bytes of these messages."),
-    (SHARD_HEAD, "gauge", "Offset up to which the committed state has read a journal."),
-    (SHARD_PHASE, "counter", "Seconds that these transactions took, by phase; phases overlap."),
+    (SHARD_UP, "gauge", ("shard", "status"), "Status of each shard that this process runs."),
+    (SHARD_RESTARTS, "counter", ("shard",), "Restarts of a shard after it had failed."),
+    (SHARD_TRANSACTIONS, "counter", ("shard",), "Transactions that are committed and acknowledged."),
+    (SHARD_MESSAGES, "counter", ("shard",), "Messages that these transactions consumed."),
+    (SHARD_BYTES, "counter", ("shard",), "Bytes of these messages."),
+    (SHARD_HEAD, "gauge", ("shard", "journal"), "Offset up to which the committed state has read a journal."),
+    (
+        SHARD_PHASE,
+        "counter",
+        ("shard", "phase", "type"),
+        "Seconds that these transactions took, by phase; phases overlap.",
+    ),
 )
-"""Names, types and texts of metrics. The names are Gazette's, but for that of restarts, which it has not."""
+"""Names, types, labels and texts of metrics. All names but that of restarts are Gazette's."""
 
 BACKGROUND = (COMMITTING, ACKNOWLEDGING)
 """Phases that go on while the next transaction consumes."""
@@ -248,27 +253,27 @@ class RunningShards:
         with self._lock:
             running = sorted(self._running.items())
             totals = {shard_id: self._restarts[shard_id].total for shard_id in sorted(self._restarts)}
-        samples: dict[str, list[str]] = {name: [] for name, _, _ in METRICS}
+        # Values of the labels, and the sample's.
+        samples: dict[str, list[tuple[tuple[str, ...], object]]] = {name: [] for name, _, _, _ in METRICS}
+        samples[SHARD_RESTARTS] = [((shard_id,), total) for shard_id, total in totals.items()]
         for shard_id, shard in running:
-            counts, label = shard.counts, f'shard="{shard.fqn}"'
-            code = pc.ReplicaStatus.Code.Name(shard.status.code)
-            # Neither ids of shards nor names of journals have characters to escape.
-            samples[SHARD_UP].append(f'{{shard="{shard_id}",status="{code}"}} 1')
-            samples[SHARD_TRANSACTIONS].append(f"{{{label}}} {counts.transactions}")
-            samples[SHARD_MESSAGES].append(f"{{{label}}} {counts.messages}")
-            samples[SHARD_BYTES].append(f"{{{label}}} {counts.read_bytes}")
-            samples[SHARD_HEAD] += [
-                f'{{{label},journal="{journal}"}} {offset}'
-                for journal, offset in sorted(shard.progress().read_through.items())
-            ]
+            counts, fqn = shard.counts, shard.fqn
+            samples[SHARD_UP].append(((shard_id, pc.ReplicaStatus.Code.Name(shard.status.code)), 1))
+            samples[SHARD_TRANSACTIONS].append(((fqn,), counts.transactions))
+            samples[SHARD_MESSAGES].append(((fqn,), counts.messages))
+            samples[SHARD_BYTES].append(((fqn,), counts.read_bytes))
+            for journal, offset in sorted(shard.progress().read_through.items()):
+                samples[SHARD_HEAD].append(((fqn, journal), offset))
             for phase, seconds in counts.phase_s.items():
                 kind = "async" if phase in BACKGROUND else "sync"
-                samples[SHARD_PHASE].append(f'{{{label},phase="{phase}",type="{kind}"}} {seconds:.6f}')
-        samples[SHARD_RESTARTS] = [f'{{shard="{shard_id}"}} {total}' for shard_id, total in totals.items()]
+                samples[SHARD_PHASE].append(((fqn, phase, kind), f"{seconds:.6f}"))
         lines = []
-        for name, kind, text in METRICS:
+        for name, kind, labels, text in METRICS:
             lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{sample}" for sample in samples[name]]
+            for values, value in samples[name]:
+                # Neither ids of shards nor names of journals have characters to escape.
+                pairs = ",".join(f'{label}="{text}"' for label, text in zip(labels, values, strict=True))
+                lines.append(f"{name}{{{pairs}}} {value}")
         return "\n".join(lines) + "\n"
 
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name metrics and labels that the monitor exports."""
+"""The dashboard and the alert rules name metrics and labels that the monitor and consumers export."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gazette_spark.consumer import resolver
 from gazette_spark.lag.metrics import METRICS
 from tests.rig.gazctl import find_binary
 
@@ -21,6 +22,7 @@ MONITORING = ROOT / "deploy" / "monitoring"
 RUNBOOK = ROOT / "docs" / "guides" / "alerts.md"
 
 LABELS = {metric.name: metric.labels for metric in METRICS if metric.name}
+LABELS |= {name: labels for name, _, labels, _ in resolver.METRICS}
 
 METRIC = re.compile(r"\b((?:gazette|burrow)_[a-z_]+)(?:\{([^}]*)\})?")
 
@@ -141,6 +143,23 @@ CASES: dict[str, Case] = {
         "8m",
         "4m",
     ),
+    "ShardWithoutPrimary": Case(
+        {
+            'gazette_shard_up{shard="one",status="FAILED"}': "1x30",
+            'gazette_shard_up{shard="two",status="STANDBY"}': "1x30",
+            'gazette_shard_up{shard="two",status="PRIMARY"}': "1x30",
+        },
+        "6m",
+        "4m",
+    ),
+    "ShardRestartsOften": Case(
+        {
+            'gazette_spark_shard_restarts_total{shard="one"}': "0x5 1 2 3 4 5x30",
+            'gazette_spark_shard_restarts_total{shard="two"}': "7x40",
+        },
+        "10m",
+        "6m",
+    ),
 }
 
 
@@ -153,6 +172,8 @@ def promtool_case(rule: dict[str, Any], case: Case) -> dict[str, Any]:
     }
     group = {} if rule["alert"].startswith("LagMonitor") else {"consumer_group": "orders"}
     labels = {} if rule["alert"] == "LagMonitorMissing" else {"cluster": "c", **group}
+    if rule["alert"].startswith("Shard"):
+        labels = {"shard": "one"}
     if rule["alert"] == "TableOutOfDate":
         labels["bound"] = "least"
     annotations = dict(rule["annotations"])
