@@ -1,10 +1,10 @@
 """All errors that the package raises on purpose.
 
 An error keeps its values as attributes and survives pickling, because Spark carries errors from executors
-to the driver. Its text says what happened, shows the values, and says what to do. Texts never hold a token,
-a key or a signed URL: Spark shows them in full.
+to the driver. Its text says what happened, shows the values, and says what to do. Texts never contain a
+token, a key or a signed URL, because Spark shows them in full.
 
-The tree, with the base classes that are never raised themselves in brackets::
+The tree, with abstract base classes in brackets::
 
     [GazetteError]
         OptionError, InputError, JsonError, DamagedFileError, ClosedError
@@ -47,7 +47,7 @@ The tree, with the base classes that are never raised themselves in brackets::
         ShardFailedError, SourceLossError, TransactionOrderError
         RecoveryLogLossError, RecorderFencedError, StoreFencedError, StoreFormatError
 
-To add an error, write its class here, draw it in the tree, and give its way out in ``tools/error_page.py``.
+To add an error, write its class here, draw it in the tree, and write its remedy in ``tools/error_page.py``.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from typing import Any, ClassVar, dataclass_transform
 _BROKER = "broker"
 
 _SHOWN_ITEMS = 10
-"""Items of a long list that an error's text shows; its attribute has all of them."""
+"""Number of items that an error's text shows of a long list. The attribute has all of them."""
 
 _SHOWN_JOURNALS = 3
-"""Journals of each side that :class:`OtherJournalsError` shows."""
+"""Number of journals that :class:`OtherJournalsError` shows of each side."""
 
 _SUBJECTS = {
     "table": "table {}",
@@ -72,7 +72,7 @@ _SUBJECTS = {
     "journal": "journal {!r}",
     "shard": "shard {!r}",
 }
-"""Fields that say what an error is about, from the largest thing to the smallest, as its text shows them."""
+"""Fields that an error's text names first, in this order, each with its format."""
 
 
 def _rebuild(cls: type[GazetteError], fields: dict[str, Any]) -> GazetteError:
@@ -83,17 +83,17 @@ def _rebuild(cls: type[GazetteError], fields: dict[str, Any]) -> GazetteError:
 
 @dataclass_transform(eq_default=False)
 class GazetteError(Exception):
-    """Base of all errors raised on purpose. All subclasses are dataclasses, without a decorator.
+    """Base of all errors raised on purpose. All subclasses become dataclasses without a decorator.
 
-    The text begins with what the error is about, taken from the error's fields, so subclasses state only what
-    happened and what to do. ``retryable`` says whether the same call may succeed later with no change by the
-    caller; only ``client._transport.retry`` reads it.
+    The text begins with the table, journal or other subject that the error's fields name, so subclasses state
+    only what happened and what to do. ``retryable`` says whether the same call may succeed later with no
+    change by the caller; only ``client._transport.retry`` reads it.
     """
 
     retryable: ClassVar[bool] = False
 
     problem: str
-    """What happened, in the classes whose text needs no more than that."""
+    """What happened, in classes with a constant text."""
 
     def __init_subclass__(cls) -> None:
         dataclass(eq=False)(cls)
@@ -108,11 +108,11 @@ class GazetteError(Exception):
                 yield form.format(value)
 
     def _text(self) -> str:
-        # Errors that stay inside the package may have no text.
+        # Internal errors may have no text.
         return str(getattr(self, "problem", type(self).__name__))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own would call the class with `args`, which a dataclass leaves empty.
+        # The inherited method would call the class with `args`, which a dataclass leaves empty.
         return _rebuild, (type(self), dict(self.__dict__))
 
 
@@ -137,7 +137,7 @@ class OptionError(GazetteError, ValueError):
 
 
 class InputError(GazetteError, ValueError):
-    """Input of a command does not have the form that was named for it."""
+    """The input of a command does not have the specified form."""
 
     problem: str
 
@@ -162,7 +162,7 @@ class DamagedFileError(GazetteError):
 
 
 class ClosedError(GazetteError, ValueError):
-    """A client, reader or append is used after its end, or in a process that did not make it."""
+    """A client, reader or append was used after its end, or in a process that did not create it."""
 
     what: str
     problem: str
@@ -196,7 +196,7 @@ class MissingPackageError(GazetteError, ImportError):
 
 
 class MissingZonesError(GazetteError):
-    """A named time zone cannot be looked up: rows would differ from one machine to the next."""
+    """A named time zone cannot be looked up, so rows would differ between machines."""
 
     zone: str
 
@@ -211,7 +211,7 @@ class MissingZonesError(GazetteError):
 
 
 class ProtocolError(GazetteError, ValueError):
-    """A message breaks a rule of the Gazette protocol; it is either from the broker or about to be sent."""
+    """A message from a broker, or one about to be sent, breaks a rule of the Gazette protocol."""
 
     where: str
     """Dotted path of the field, e.g. ``JournalSpec.fragment.length``, or the rpc."""
@@ -222,17 +222,17 @@ class ProtocolError(GazetteError, ValueError):
 
 
 class WatchUnsupportedError(ProtocolError):
-    """A broker ended a listing that it should have continued as a watch: it is older than Gazette 0.100."""
+    """A broker ended a listing instead of continuing it as a watch: it is older than Gazette 0.100."""
 
 
 class TokenError(GazetteError):
-    """A bearer token does not verify. Its text never holds the token or a key."""
+    """A bearer token is invalid. The text never contains the token or a key."""
 
     problem: str
 
 
 class BrokerRootError(GazetteError):
-    """The embedded broker cannot use its root directory: in use, unreadable, or of another version."""
+    """The embedded broker cannot use its root directory: it is in use, unreadable, or of another version."""
 
     root: str
     problem: str
@@ -242,18 +242,18 @@ class BrokerRootError(GazetteError):
 
 
 class PartialApplyError(GazetteError):
-    """A series of transactions failed after some of them were done; these stay done."""
+    """A series of transactions failed after some of them were applied; these remain applied."""
 
     batch: int
-    """Index of the transaction that failed, from 0. Those before it were done, those after it not begun."""
+    """Index of the failed transaction, from 0. Those before it were applied, those after it were not."""
     applied: int
-    """Number of changes that were done: the first ones."""
+    """Number of changes that were applied: the first ones."""
     changes: int
     """Number of all changes."""
     revision: int
     """Etcd revision of the last transaction that was applied."""
     cause: GazetteError
-    """Error of the next transaction. After an UnavailableError it may have been done, too."""
+    """Error of the failed transaction. After an UnavailableError it may have been applied, too."""
 
     def _text(self) -> str:
         return (
@@ -263,13 +263,13 @@ class PartialApplyError(GazetteError):
 
 
 class BacklogError(GazetteError):
-    """An append service had no room for more bytes, and got none in time."""
+    """An append service had no room for more bytes within the timeout."""
 
     journal: str
     size: int
-    """Bytes there was no room for."""
+    """Number of bytes for which there was no room."""
     pending_bytes: int
-    """Bytes that wait to be appended, of all journals."""
+    """Number of bytes of all journals that wait to be appended."""
     limit_bytes: int
 
     def _text(self) -> str:
@@ -283,13 +283,13 @@ class AppendWaitError(GazetteError):
     """An append did not get what it waited for: its turn, a dependency, or the broker's answer."""
 
     journal: str
-    """Name of the journal; empty where it is more than one."""
+    """Name of the journal; empty for several journals."""
     waited_s: float
     problem: str
 
     def _text(self) -> str:
         service = "" if self.journal else "append service: "
-        return f"{service}waited {self.waited_s:g} s in vain: {self.problem}"
+        return f"{service}waited {self.waited_s:g} s without success: {self.problem}"
 
 
 class DependencyError(GazetteError):
@@ -297,10 +297,10 @@ class DependencyError(GazetteError):
 
     journal: str
     problem: str
-    """Text of the operation's own error, which is the cause of this one."""
+    """Text of the operation's error, which is the cause of this one."""
 
     def _text(self) -> str:
-        return f"an operation the append depends on failed: {self.problem}"
+        return f"an operation that the append depends on failed: {self.problem}"
 
 
 class CallError(GazetteError):
@@ -309,13 +309,13 @@ class CallError(GazetteError):
     endpoint: str
 
     service = _BROKER
-    """Whom the client called."""
+    """The service that the client called."""
 
     def _subject(self) -> Iterator[str]:
         yield f"{self.service} {self.endpoint}"
 
     def _settings(self, options: str, *variables: str) -> str:
-        """Return where a caller sets something: options of a query, which has brokers only, and variables."""
+        """Return where to change a setting: options of a query, which calls only brokers, and variables."""
         query = f"options {options} of a query; for a command " if self.service == _BROKER else ""
         *first, last = (f"{self.service.upper()}_{name}" for name in variables)
         return f"{query}{', '.join(first)} and {last}"
@@ -348,7 +348,7 @@ class AuthError(CallError):
 
 
 class TlsError(CallError):
-    """No secure connection can be made: one side does not trust the other, or does not use TLS."""
+    """A secure connection failed: one side does not trust the other, or does not use TLS."""
 
     problem: str
 
@@ -362,7 +362,7 @@ class TlsError(CallError):
 
 
 class BrokerError(CallError):
-    """The broker failed the call with a text and no status (gRPC UNKNOWN and the like)."""
+    """The broker failed the call with a text instead of a status, such as gRPC's UNKNOWN."""
 
     code: str
     """Name of the gRPC code."""
@@ -377,16 +377,16 @@ class BrokerError(CallError):
 
 
 class FlowControlError(BrokerError):
-    """An append sent its bytes too slowly and was rolled back: others wait for the journal meanwhile."""
+    """An append sent its bytes too slowly and was rolled back, because it blocked other appends."""
 
     def _text(self) -> str:
         return (
-            f"{super()._text()}. Nothing was appended. Have all bytes at hand before the first is written, "
+            f"{super()._text()}. Nothing was appended. Prepare all bytes before you write the first, "
             "or use an AppendService, which collects them first"
         )
 
 
-# Statuses that brokers answer with: one class each, named as on the wire
+# Statuses of brokers: one class each, named as on the wire
 
 
 class StatusError(GazetteError):
@@ -407,14 +407,14 @@ class StatusError(GazetteError):
 
 
 class JournalNotFoundError(StatusError):
-    """No such journal, or the caller's token does not cover it."""
+    """The journal does not exist, or the caller's token does not cover it."""
 
     status = "JOURNAL_NOT_FOUND"
     advice = "Check the name; a token that does not cover the journal gets the same answer"
 
 
 class NoJournalPrimaryBrokerError(StatusError):
-    """The journal has no primary at the moment."""
+    """The journal has no primary at present."""
 
     status = "NO_JOURNAL_PRIMARY_BROKER"
     retryable = True
@@ -456,7 +456,7 @@ class ProposalMismatchError(StatusError):
 
 
 class OffsetNotYetAvailableError(StatusError):
-    """Nothing can be read at the offset yet."""
+    """No bytes are available at the offset yet."""
 
     status = "OFFSET_NOT_YET_AVAILABLE"
 
@@ -471,7 +471,7 @@ class EtcdTransactionFailedError(StatusError):
     """A spec changed since it was read; nothing was applied."""
 
     status = "ETCD_TRANSACTION_FAILED"
-    advice = "List the journals again and repeat with their present revisions"
+    advice = "List the journals again and retry with their current revisions"
 
 
 class NotAllowedError(StatusError):
@@ -481,7 +481,7 @@ class NotAllowedError(StatusError):
 
 
 class WrongAppendOffsetError(StatusError):
-    """The append named an offset that is not the write head."""
+    """The append requires an offset that is not the write head."""
 
     status = "WRONG_APPEND_OFFSET"
 
@@ -516,7 +516,7 @@ def status_errors() -> dict[str, type[StatusError]]:
     return {cls.status: cls for cls in StatusError.__subclasses__()}
 
 
-# Statuses that consumers answer with
+# Statuses of consumers
 
 
 class ShardStatusError(GazetteError):
@@ -534,14 +534,14 @@ class ShardStatusError(GazetteError):
 
 
 class ShardNotFoundError(ShardStatusError):
-    """No such shard, or the caller's token does not cover it."""
+    """The shard does not exist, or the caller's token does not cover it."""
 
     status = "SHARD_NOT_FOUND"
     advice = "Check the id; a token that does not cover the shard gets the same answer"
 
 
 class NoShardPrimaryError(ShardStatusError):
-    """The shard has no primary at the moment, or is disabled."""
+    """The shard has no primary at present, or is disabled."""
 
     status = "NO_SHARD_PRIMARY"
     retryable = True
@@ -558,11 +558,11 @@ class ShardTransactionFailedError(ShardStatusError):
     """A spec, or an assignment, changed since it was read; nothing was applied."""
 
     status = "ETCD_TRANSACTION_FAILED"
-    advice = "List the shards again and repeat with their present revisions"
+    advice = "List the shards again and retry with their current revisions"
 
 
 class ShardStoppedError(ShardStatusError):
-    """The shard failed, or its assignment ended, before the call was answered."""
+    """The shard failed, or its assignment ended, before it answered the call."""
 
     status = "SHARD_STOPPED"
     advice = "`gazette-spark shards list` shows why; after `unassign` it starts again"
@@ -573,7 +573,7 @@ def shard_status_errors() -> dict[str, type[ShardStatusError]]:
     return {cls.status: cls for cls in ShardStatusError.__subclasses__()}
 
 
-# Journals: positions, and bytes that are deleted, reset, corrupt, or missing from the requested place
+# Journals: positions, and bytes that are deleted, reset, corrupt or missing
 
 
 class OffsetError(GazetteError, ValueError):
@@ -588,26 +588,26 @@ class OffsetError(GazetteError, ValueError):
 
 
 class DataLossError(GazetteError):
-    """The journal now begins past an offset that has to be read, or has a hole there."""
+    """An offset that must be read is no longer available: the journal begins after it or has a hole there."""
 
     journal: str
     requested: int
-    """Offset that has to be read next."""
+    """Offset that must be read next."""
     available: int
-    """Smallest offset at or past ``requested`` the journal can still serve."""
+    """Smallest available offset at or after ``requested``."""
 
     def _text(self) -> str:
         return (
-            f"cannot read offset {self.requested}, the next byte left is at {self.available}; "
+            f"cannot read offset {self.requested}: the next available byte is at {self.available}; "
             f"{self.available - self.requested} bytes are gone. Restore the fragments, or set "
             "failOnDataLoss=false to skip the gap"
         )
 
 
 class OffsetBeyondHeadError(GazetteError):
-    """A recorded offset is past the write head of its journal, as its brokers report it.
+    """A recorded offset is past the journal's write head, as its brokers report it.
 
-    To continue would read other bytes under offsets that were already read.
+    Continuing would read other bytes under offsets that were already read.
     """
 
     journal: str
@@ -620,12 +620,12 @@ class OffsetBeyondHeadError(GazetteError):
         return (
             f"offset {self.requested} was already read, but the journal now ends at {self.write_head}. "
             f"{_low_end_explained(self.doubt)} If the journal was deleted and created again, the guide "
-            "'Recover' says how its table goes on"
+            "'Recover' explains how to continue its table"
         )
 
 
 def _low_end_explained(doubt: str) -> str:
-    """Return the sentences about a journal that ends before an offset already read, the same in all errors.
+    """Explain why a journal may end before an offset that was already read, and what to do.
 
     Args:
         doubt: Why the end could not be confirmed; empty if it was.
@@ -634,67 +634,67 @@ def _low_end_explained(doubt: str) -> str:
         return (
             f"This is not confirmed: {doubt}. A failover of brokers can cause it: a new replica reports too "
             "low an end until it has listed the stores. Wait until the brokers are healthy, and start again: "
-            "no position was changed. If it stays so, bytes are lost: restore the journal's fragments."
+            "no position was changed. If the error persists, bytes are lost: restore the journal's fragments."
         )
     return (
         "The journal's primary confirms it. Either the journal was deleted and created again, or all of its "
-        "replicas failed, in a failover of brokers, before bytes were stored; offsets may be used again for "
+        "replicas failed, in a failover of brokers, before bytes were stored, and offsets may now belong to "
         "other bytes. Restore the journal's fragments, then start again: no position was changed."
     )
 
 
 class JournalRecreatedError(GazetteError):
-    """A journal was deleted and created again, and its offsets may stand for other bytes than were read.
+    """A journal was deleted and created again, and its offsets may refer to other bytes than were read.
 
-    Bytes of the old journal that were not stored yet are lost.
+    Bytes of the old journal that were not yet stored are lost.
     """
 
     journal: str
     requested: int
     """Offset up to which its bytes were read."""
     create_revision: int
-    """Etcd's revision at which the journal was created; 0 if unknown."""
+    """Etcd revision at which the journal was created; 0 if unknown."""
     revision: int
-    """Etcd's revision at which it was created before, or seen last; 0 if unknown."""
+    """Etcd revision at which the old journal was created or last seen; 0 if unknown."""
     compared: tuple[int, int] | None = None
-    """Range of bytes that are not those that were read; None if no bytes could be compared."""
+    """Range of bytes that differ from those that were read; None if no bytes could be compared."""
     table: str = ""
     """Table whose ledger recorded the journal, if the sink found the difference."""
 
     def _text(self) -> str:
         revisions = ""
         if self.create_revision and 0 < self.revision != self.create_revision:
-            revisions = f" at revision {self.create_revision}, after revision {self.revision} had another one"
+            revisions = f" at revision {self.create_revision} (the old one existed at {self.revision})"
         what = f"it was deleted and created again{revisions}"
         adopt = f"DeltaSink.adopt(JournalOffsets({{{self.journal!r}: 0}}), recreated=True, options=…)"
         if self.compared:
             begin, end = self.compared
             return (
-                f"{what}. Its bytes [{begin}, {end}) are not those that were read, so its offsets stand for "
-                "other records now. Give the new journal another table or app id; or continue this table "
+                f"{what}. Its bytes [{begin}, {end}) are not those that were read, so its offsets now refer "
+                "to other records. Give the new journal another table or app id; or continue this table "
                 f"with it by {adopt}, and start with a new checkpoint and DeltaSink.resume(reader)"
             )
         return (
             f"{what}, and the bytes that were read up to offset {self.requested} cannot be compared: they "
             "are not recorded here, or the journal no longer has them. Start with a new checkpoint and "
-            "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that finds "
+            "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that has "
             "nothing to compare either, give the new journal another table or app id, or continue this table "
             f"with it by {adopt}"
         )
 
 
 class OtherJournalsError(GazetteError, ValueError):
-    """A query checkpoint's position is of other journals than its source selects now.
+    """A query checkpoint's position belongs to other journals than its source now selects.
 
-    To continue would read the selected journals from their first bytes, again if another source read them.
+    Continuing would read the selected journals from their first bytes, even if another source has read them.
     """
 
     option: str
     """Option that selects the source's journals."""
     previous: tuple[str, ...]
-    """Journals of the position that exist and are not selected any more."""
+    """Journals of the position that still exist but are no longer selected."""
     selected: tuple[str, ...]
-    """Journals that are selected; none of them is in the position."""
+    """Selected journals, none of which is in the position."""
 
     def _text(self) -> str:
         selected, previous = (
@@ -702,9 +702,9 @@ class OtherJournalsError(GazetteError, ValueError):
             for journals in (self.selected, self.previous)
         )
         return (
-            f"option {self.option!r}: it selects {selected}, and this source's position in the query "
+            f"option {self.option!r}: it selects {selected}, but this source's position in the query "
             f"checkpoint is of {previous}. Spark matches sources and positions by their order in the query: "
-            "keep the order of the sources, and put none in front. To read other journals, start with a new "
+            "keep that order, and add no source in front. To read other journals, start with a new "
             "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals "
             "of both"
         )
@@ -733,11 +733,11 @@ class FragmentTooShortError(CorruptFragmentError):
 
 
 class FragmentTooLongError(CorruptFragmentError):
-    """A fragment's content goes on past the end offset in its name; no byte past that offset was returned."""
+    """A fragment's content continues past the end offset in its name; no byte past that was returned."""
 
 
 class DirectReadError(GazetteError):
-    """A fragment's file or URL cannot be opened or fetched; its broker may still serve it."""
+    """A fragment's file or URL cannot be read directly; its broker may still serve the fragment."""
 
     source: str
     """A file path, or a URL without its query."""
@@ -745,27 +745,27 @@ class DirectReadError(GazetteError):
     expired: bool = False
     """The store refused the URL's signature: a fresh URL may work."""
     passing: bool = False
-    """The store may answer in a moment: it is busy, or the connection broke."""
+    """A retry may succeed: the store is busy, or the connection broke."""
     refused: bool = False
-    """This client does not open such URLs; it made no connection."""
+    """This client does not open such URLs and made no connection."""
     missing: bool = False
-    """There is no such file."""
+    """The file does not exist."""
 
     def _subject(self) -> Iterator[str]:
         yield f"fragment {self.source}"
 
 
 class FragmentConflictError(GazetteError):
-    """Stored fragments hold different bytes for the same offsets: the journal lost bytes and went on.
+    """Stored fragments have different bytes for the same offsets: the journal lost bytes and reused offsets.
 
-    The client cannot tell which of these bytes are the journal's.
+    The client cannot determine which of these bytes are the journal's.
     """
 
     journal: str
     begin: int
     end: int
     sources: tuple[str, ...]
-    """The files."""
+    """The conflicting files."""
     problem: str
 
     def _text(self) -> str:
@@ -776,10 +776,10 @@ class FragmentConflictError(GazetteError):
 
 
 class FragmentStoreError(GazetteError):
-    """A fragment store cannot be listed, or has content that this client does not read."""
+    """A fragment store cannot be listed, or has content that this client cannot read."""
 
     store: str
-    """URL of the store, without parts that may be secret, or a path in the store."""
+    """URL of the store without secret parts, or a path in the store."""
     problem: str
 
     def _subject(self) -> Iterator[str]:
@@ -787,7 +787,7 @@ class FragmentStoreError(GazetteError):
 
 
 class OffsetJumpError(GazetteError):
-    """The journal has no bytes at the reader's offset; its next ones are further on.
+    """The journal has no bytes at the reader's offset, only at a later one.
 
     The reader continues there when it is read again.
     """
@@ -805,7 +805,7 @@ class OffsetJumpError(GazetteError):
 
 
 class SeekRequiresNewReaderError(GazetteError):
-    """A reader of one stream, or of one fragment, cannot get to an offset: open a new one there.
+    """A reader of one stream or fragment cannot reach an offset: open a new reader there.
 
     The reader's position does not change.
     """
@@ -816,7 +816,7 @@ class SeekRequiresNewReaderError(GazetteError):
     requested: int
 
     def _text(self) -> str:
-        return f"a reader at offset {self.offset} cannot seek to {self.requested}; open a new one there"
+        return f"a reader at offset {self.offset} cannot seek to {self.requested}; open a new reader there"
 
 
 # Records, rows and messages
@@ -835,7 +835,7 @@ class RecordError(GazetteError):
 
 
 class RowError(GazetteError, ValueError):
-    """A row cannot be written: it would not be read again as it is, or nothing gives its journal."""
+    """A row cannot be written: a reader would read back something else, or its journal is unknown."""
 
     partition: int
     """Number of the Spark partition."""
@@ -852,12 +852,12 @@ class RowError(GazetteError, ValueError):
 
 
 class EmptyListingError(GazetteError):
-    """No journal exists to which a message could be mapped."""
+    """A mapping has no journals."""
 
     problem: str = "empty ListResponse"
 
     def _text(self) -> str:
-        return f"{self.problem}: no journal to map a message to. Check the selector of the listing"
+        return f"{self.problem}: a message cannot be mapped without a journal. Check the listing's selector"
 
 
 class MessageError(GazetteError, ValueError):
@@ -867,7 +867,7 @@ class MessageError(GazetteError, ValueError):
 
 
 class SequencerError(GazetteError, ValueError):
-    """A sequencer is used out of order, or a replay brought messages that are not of its range."""
+    """A sequencer was used out of order, or a replay brought messages from outside its range."""
 
     journal: str
     offset: int
@@ -878,7 +878,7 @@ class SequencerError(GazetteError, ValueError):
 
 
 class TransactionError(GazetteError):
-    """A batch cannot be committed in its transaction journal; its rows are in their journals, uncommitted."""
+    """A batch cannot be committed in its transaction journal; its rows stay uncommitted in their journals."""
 
     journal: str
     """The transaction journal."""
@@ -901,26 +901,26 @@ class SinkError(GazetteError):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """How one source of a batch (a journal or another source) disagrees with the table's record."""
+    """The disagreement of one source of a batch, a journal or another source, with the table's record."""
 
     source: str
-    """Journal name, or e.g. ``source 1`` for one that is not Gazette's."""
+    """Journal name, or a text such as ``source 1`` for a source that is not Gazette's."""
     recorded: int | str | None
     """End of the table's rows, None for a source that is new to the table."""
     begin: int | str | None
     end: int | str | None
     journal: str = ""
-    """The journal's name alone, empty for another source."""
+    """Name of the journal; empty for another source."""
 
     def __str__(self) -> str:
         recorded = (
-            "the table knows nothing of it" if self.recorded is None else f"the table ends at {self.recorded}"
+            "the table has no record of it" if self.recorded is None else f"the table ends at {self.recorded}"
         )
         return f"{self.source}: {recorded}, the batch is [{self.begin}, {self.end})"
 
 
 class BatchMismatchError(SinkError):
-    """A batch does not continue the table; nothing was written. See the two subclasses."""
+    """A batch does not continue the table; nothing was written. The subclasses say why."""
 
     table: str
     app_id: str
@@ -938,13 +938,13 @@ class BatchMismatchError(SinkError):
 
 
 class GapError(BatchMismatchError):
-    """The batch begins past the end of the table: to write it would leave bytes out permanently."""
+    """The batch begins past the end of the table: writing it would omit bytes permanently."""
 
     problem = "the batch begins past what the table holds"
 
     @property
     def missing(self) -> dict[str, list[tuple[int, int]]]:
-        """Bytes that would be left out, by journal, as ``DeltaSink(accept_gaps=…)`` takes them."""
+        """Bytes by journal that would be omitted, in the form of ``DeltaSink(accept_gaps=…)``."""
         return {
             mismatch.journal: [(mismatch.recorded, mismatch.begin)]
             for mismatch in self.mismatches
@@ -956,17 +956,17 @@ class GapError(BatchMismatchError):
         if not (missing := self.missing):
             return text
         shown = dict(list(missing.items())[:_SHOWN_ITEMS])
-        return f"{text}. To leave these bytes out for ever, and have the ledger say so: accept_gaps={shown}"
+        return f"{text}. To omit these bytes permanently and record so in the ledger: accept_gaps={shown}"
 
 
 class OverlapError(BatchMismatchError):
-    """The batch holds bytes the table has already, or cannot have in order: writing it would double rows."""
+    """The batch has bytes that the table already covers: writing it would duplicate rows."""
 
     problem = "the batch overlaps what the table holds"
 
 
 class BatchError(SinkError):
-    """Base of the errors about one batch, of which nothing was written to the table."""
+    """Base of the errors of one batch, none of which was written to the table."""
 
     table: str
     app_id: str
@@ -975,11 +975,11 @@ class BatchError(SinkError):
 
 
 class TrimError(BatchError):
-    """A batch is partly in the table, and its rows there cannot be identified; nothing was written."""
+    """A batch is partly in the table, but its rows there cannot be identified; nothing was written."""
 
     def _text(self) -> str:
         return (
-            f"part of it is in the table, and it cannot be trimmed: {self.problem}. Or start the query with "
+            f"part of it is in the table, but it cannot be trimmed: {self.problem}. Or start the query with "
             "a new checkpoint directory and DeltaSink.resume(reader): then no batch overlaps the table"
         )
 
@@ -996,17 +996,17 @@ class BadRowError(BatchError):
 
 
 class NoSpaceError(BatchError):
-    """A batch found no space on a disk: that of the table, of the query checkpoint, or Spark's scratch."""
+    """A disk is full: that of the table, of the query checkpoint, or of Spark's scratch directory."""
 
     def _text(self) -> str:
         return (
             f"no space is left: {self.problem}. Free space there, and start the query again with the same "
-            "checkpoint: the batch is written then, or skipped if the table has it"
+            "checkpoint: it writes the batch, or skips it if the table has it"
         )
 
 
 class DeadLetterError(SinkError):
-    """Rows cannot be split into rows that fit a table and dead letters; nothing was written."""
+    """Dead letters cannot be separated from the rows that fit a table; nothing was written."""
 
     table: str
     app_id: str
@@ -1017,12 +1017,12 @@ class DeadLetterError(SinkError):
 
 
 class FencedError(SinkError):
-    """Another writer with the same app id has written to the table; this one must stop."""
+    """Another writer with the same app id has written to the table; this writer must stop."""
 
     table: str
     app_id: str
     batch_id: int
-    """Batch of the writer that stops. It is in the table only if the winner's entry follows it."""
+    """Batch of the writer that must stop. It is in the table only if the winner's entry follows it."""
     winner_query_id: str
     winner_batch_id: int
     winner_time: str
@@ -1037,17 +1037,17 @@ class FencedError(SinkError):
 
 
 class LedgerLostError(SinkError):
-    """Delta has transactions of the app id, but the table's history no longer has their offsets."""
+    """Delta has a transaction of the app id, but the table's history no longer has its offsets."""
 
     table: str
     app_id: str
 
     def _text(self) -> str:
         return (
-            "rows were written before, but the table's history holds no entry that says up to which offsets: "
+            "rows were written before, but the table's history has no entry with their offsets: "
             "the history was cleaned up, the table is a copy, or something else writes with the transaction "
             f"id 'gazette_spark/{self.app_id}'. Nothing was written. Find where the rows of each journal end "
-            "(gazette-spark offsets show TABLE --from-data) and have the ledger begin there: "
+            "(gazette-spark offsets show TABLE --from-data) and start the ledger there: "
             "DeltaSink.adopt(JournalOffsets.from_json(…)). Then start with a new checkpoint and "
             "DeltaSink.resume(reader), and keep delta.logRetentionDuration longer than the longest pause"
         )
@@ -1064,7 +1064,7 @@ class LedgerFormatError(SinkError):
 
 
 class RestoredError(SinkError):
-    """The table was restored in a way the sink cannot follow."""
+    """The table was restored in a way that the sink cannot continue from."""
 
     table: str
     app_id: str
@@ -1076,7 +1076,7 @@ class RestoredError(SinkError):
 
 
 class QueryCheckpointError(SinkError):
-    """The query checkpoint does not have the batch's offsets."""
+    """The query checkpoint lacks the batch's offsets."""
 
     path: str
     problem: str
@@ -1086,7 +1086,7 @@ class QueryCheckpointError(SinkError):
 
 
 class TableRefusedError(SinkError):
-    """Exactly-once cannot be guaranteed on the table, or in its location."""
+    """The table or its location does not support exactly-once writes."""
 
     table: str
     problem: str
@@ -1111,13 +1111,13 @@ class ColumnProblem:
     """Reason why one column, or a field of one, cannot be written to a table."""
 
     column: str
-    """After the names of the structs it is in; ``element``, ``key``, ``value``: of arrays and maps."""
+    """Path with the names of enclosing structs, and ``element``, ``key`` or ``value`` for arrays and maps."""
     problem: str
     advice: str
     table_type: str | None = None
-    """None where the table does not have it."""
+    """None if the table lacks the column."""
     batch_type: str | None = None
-    """None where the batch does not have it."""
+    """None if the batch lacks the column."""
 
     def __str__(self) -> str:
         return f"column {self.column!r} {self.problem}; {self.advice}"
@@ -1141,59 +1141,59 @@ class SchemaMismatchError(SinkError):
         more = len(self.problems) - _SHOWN_ITEMS
         shown = ". ".join(str(problem) for problem in self.problems[:_SHOWN_ITEMS])
         rest = f". And {more} more columns" if more > 0 else ""
-        return f"its columns do not fit the table, nothing was written: {shown}{rest}"
+        return f"its columns do not fit the table; nothing was written: {shown}{rest}"
 
 
 # Replicated logs
 
 
 class InvalidVersionError(GazetteError):
-    """A checkpoint was requested at another version than the log has. Nothing was appended."""
+    """A checkpoint was requested at a version that is not the log's. Nothing was appended."""
 
     journal: str
     expected: int
-    """Version that the caller took the log to have."""
+    """Version that the caller expected."""
     actual: int
-    """Version that the log has; 0: nobody has made a checkpoint, or its brokers lost the registers."""
+    """Version of the log; 0 if there was no checkpoint, or if its brokers lost the registers."""
 
     def _text(self) -> str:
         return (
             f"the log is at version {self.actual}, not {self.expected}: no checkpoint was made. Another "
-            "checkpoint came before, or the version is of another snapshot: read the log to its end first. "
+            "checkpoint came first, or the version is of another snapshot: read the log to its end first. "
             "If all brokers of the journal were lost with its registers, "
-            f"take_over(version={self.expected}) sets the version again"
+            f"take_over(version={self.expected}) restores the version"
         )
 
 
 class LogFencedError(GazetteError):
     """Another writer has taken the log over; this one must stop.
 
-    The outcome of entries that it has not acknowledged is unknown: only the log shows it.
+    Entries that were not acknowledged may be in the log or not: only the log shows it.
     """
 
     journal: str
     author: str
-    """The writer that appends now; empty: nobody, the journal's brokers lost its registers."""
+    """The writer that appends now; empty if the journal's brokers lost its registers."""
 
     def _text(self) -> str:
         if not self.author:
             return (
-                "its registers do not name this writer any more: all its brokers were lost. Entries may be "
+                "its registers no longer name this writer, because all its brokers were lost. Entries may be "
                 "missing, and no writer is fenced. Make sure that one primary is left, and let it make a "
                 "new Writer"
             )
         return (
-            f"writer {self.author} has taken the log over. Stop being primary; to become primary again, "
+            f"writer {self.author} has taken the log over. Stop acting as primary. To become primary again, "
             "make a new Writer, take the log over, and read it to its end"
         )
 
 
 class PendingEntryError(AppendWaitError, TimeoutError):
-    """An entry was not acknowledged in time; it may be in the log, now or later. Read the log to learn."""
+    """An entry was not acknowledged in time; it may be in the log now or later. Read the log to find out."""
 
 
 class CheckpointStateError(GazetteError, ValueError):
-    """The steps of a checkpoint are called out of their order, or by a thread that would wait for itself."""
+    """The steps of a checkpoint were called out of order, or by a thread that would wait for itself."""
 
     journal: str
     problem: str
@@ -1203,7 +1203,7 @@ class CheckpointStateError(GazetteError, ValueError):
 
 
 class NoMoreMessageError(GazetteError):
-    """The log ends here: all entries that were acknowledged before the call have been fetched."""
+    """The log ends here: all entries acknowledged before the call have been fetched."""
 
     journal: str
     offset: int
@@ -1214,7 +1214,7 @@ class NoMoreMessageError(GazetteError):
 
 
 class FetchTimeoutError(GazetteError, TimeoutError):
-    """No entry came in time. The next fetch continues at the same offset."""
+    """No entry arrived in time. The next fetch continues at the same offset."""
 
     journal: str
     offset: int
@@ -1225,7 +1225,7 @@ class FetchTimeoutError(GazetteError, TimeoutError):
 
 
 class FetchCancelledError(GazetteError):
-    """A fetch was cancelled. The next one continues at the same offset."""
+    """A fetch was cancelled. The next fetch continues at the same offset."""
 
     journal: str
     offset: int
@@ -1235,7 +1235,7 @@ class FetchCancelledError(GazetteError):
 
 
 class LogDataLossError(DataLossError):
-    """Entries of a replicated log are gone: the journal begins past them, has a hole, or ends before them."""
+    """Entries of a replicated log are gone: the journal begins after them, has a hole, or ends too early."""
 
     doubt: str = ""
     """Why no broker could confirm an end that is too low; empty if the journal's primary did."""
@@ -1247,7 +1247,7 @@ class LogDataLossError(DataLossError):
                 f"{_low_end_explained(self.doubt)} Or start this replica from a copy of the primary's state"
             )
         return (
-            f"entries at offset {self.requested} are gone, the next byte left is at {self.available}. "
+            f"entries at offset {self.requested} are gone; the next available byte is at {self.available}. "
             "Restore the fragments, or load a snapshot and continue at its offset with set_offset"
         )
 
@@ -1256,7 +1256,7 @@ class LogDataLossError(DataLossError):
 
 
 class ShardFailedError(GazetteError):
-    """A shard cannot continue; the cause is the error this one was raised from."""
+    """A shard cannot continue. The error was raised from its cause."""
 
     shard: str
     step: str
@@ -1265,20 +1265,20 @@ class ShardFailedError(GazetteError):
 
     def _text(self) -> str:
         return (
-            f"{self.step}: {self.cause}. The shard is FAILED and its offsets are kept; when the cause is "
-            "removed, unassign the shard or apply its spec again to start it"
+            f"{self.step}: {self.cause}. The shard is FAILED and keeps its offsets. After you have removed "
+            "the cause, unassign the shard or apply its spec again to start it"
         )
 
 
 class SourceLossError(GazetteError):
-    """A source of a shard ends before the offset that the shard has read: it lost bytes, or was made again.
+    """A source of a shard ends before the offset that the shard has read: it lost bytes or was recreated.
 
-    To wait there would be to leave out what is appended up to that offset.
+    Waiting there would omit everything that is appended up to that offset.
     """
 
     journal: str
     read_through: int
-    """Next byte that the shard reads."""
+    """Offset of the shard's next byte."""
     write_head: int
     doubt: str = ""
     """Why no broker could confirm the write head; empty if the journal's primary did."""
@@ -1292,17 +1292,17 @@ class SourceLossError(GazetteError):
 
 
 class TransactionOrderError(GazetteError):
-    """A step of a consumer transaction is called when the transaction is not at that step."""
+    """A step of a consumer transaction was called out of order."""
 
     problem: str
 
 
 class RecoveryLogLossError(GazetteError):
-    """Operations that are needed to rebuild a shard's files are not in its recovery log."""
+    """A recovery log lacks operations that are needed to rebuild a shard's files."""
 
     journal: str
     offset: int
-    """Offset at which they should be, or behind which they are gone."""
+    """Offset at which the operations should be, or after which they are gone."""
     problem: str
 
     def _subject(self) -> Iterator[str]:
@@ -1310,14 +1310,14 @@ class RecoveryLogLossError(GazetteError):
 
     def _text(self) -> str:
         return (
-            f"{self.problem}. Data is lost: restore the journal's fragments, or start from hints of a "
-            "backup. To begin again without state, delete the journal and the shard's hints, and create the "
+            f"{self.problem}. Data is lost: restore the journal's fragments, or start from the hints of a "
+            "backup. To start without state, delete the journal and the shard's hints, and create the "
             "journal again"
         )
 
 
 class RecorderFencedError(GazetteError):
-    """Another host has taken the recovery log over; this one must stop. Nothing of the call is recorded."""
+    """Another host has taken the recovery log over; this one must stop. The call recorded nothing."""
 
     journal: str
 
@@ -1332,7 +1332,7 @@ class RecorderFencedError(GazetteError):
 
 
 class StoreFencedError(GazetteError):
-    """Another store of the same shard has restored its checkpoint; this one cannot commit any more."""
+    """Another store of the same shard has restored its checkpoint; this store can no longer commit."""
 
     store: str
     shard: str
@@ -1345,7 +1345,7 @@ class StoreFencedError(GazetteError):
 
 
 class StoreFormatError(GazetteError, ValueError):
-    """A store's file does not hold what the store writes."""
+    """A store's file is not in the store's format."""
 
     path: str
     problem: str

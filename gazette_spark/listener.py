@@ -5,9 +5,9 @@
     listener = LagListener()
     spark.streams.addListener(listener)
 
-It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark reports each
-micro-batch to it when the batch is done, and nothing while a query idles.
-:mod:`gazette_spark.query_progress` defines the numbers. Each batch makes one INFO line in the log.
+It runs in the program that adds it, also with Spark Connect, on a thread of PySpark's. Spark reports each
+micro-batch when the batch is done, and nothing while a query is idle.
+:mod:`gazette_spark.query_progress` defines the figures. Each batch logs one INFO line.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from gazette_spark.query_progress import OBSERVED, QueryLag, query_lag
 log = logging.getLogger(__name__)
 
 ENDED_QUERIES = 100
-"""Queries that have ended and whose last lag is kept."""
+"""Number of ended queries whose last lag is kept."""
 
 OnLag = Callable[[QueryLag], object]
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the latest lag of each query. Any thread may ask it.
+    """Keeps the latest lag of each query. Thread-safe.
 
     Args:
-        on_lag: called with each new lag, on the listener's thread, which waits for it. Its exceptions are
+        on_lag: Called with each new lag on the listener's thread, which waits for it. Its exceptions are
             logged.
     """
 
@@ -54,20 +54,20 @@ class LagListener(StreamingQueryListener):
         return f"LagListener({len(self._lags)} queries)"
 
     def lags(self) -> dict[str, QueryLag]:
-        """Return the latest lag of each query by its id, the last one of those that have ended included.
+        """Return the latest lag of each query by its id, including queries that have ended.
 
-        A query that has had no batch since the listener was added is not there.
+        A query is missing until its first batch after the listener was added.
         """
         with self._lock:
             return dict(self._lags)
 
     def lag(self, query_id: str) -> QueryLag | None:
-        """Return the latest lag of the query ``StreamingQuery.id`` names; None if there was no batch yet."""
+        """Return the latest lag of the query with this ``StreamingQuery.id``; None before its first batch."""
         with self._lock:
             return self._lags.get(query_id)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name, as are those below.
-        """Take a query that starts again for one that runs."""
+        """Count a restarted query as running."""
         with self._lock:
             if str(event.id) in self._ended:
                 self._ended.remove(str(event.id))
@@ -83,11 +83,11 @@ class LagListener(StreamingQueryListener):
         if self._on_lag is not None:
             try:
                 self._on_lag(lag)
-            except Exception:  # The caller's code; Spark would only print it.
+            except Exception:  # This is the caller's code. Spark would only print its error.
                 log.exception("on_lag failed query_id=%s batch_id=%d", lag.query_id, lag.batch_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing: there is nothing new."""
+        """Do nothing: an idle query's lag does not change."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget queries that ended long ago."""
@@ -99,15 +99,15 @@ class LagListener(StreamingQueryListener):
 
 
 def count_malformed(rows: DataFrame, column: str = "_corrupt_record", name: str = OBSERVED) -> DataFrame:
-    """Have Spark count the malformed records of a query, for :attr:`QueryLag.malformed`.
+    """Count the malformed records of a query, for :attr:`QueryLag.malformed`.
 
-    The figures are Spark's observed metrics: they are counted as the rows pass, on Spark Connect, too. A sink
-    that reads a batch twice counts it twice.
+    The figures are Spark's observed metrics, which Spark counts as the rows pass, also with Spark Connect. A
+    sink that reads a batch twice counts it twice.
 
     Args:
         rows: Rows of the source, read under ``mode=PERMISSIVE``, with the column in their schema.
-        column: Takes a malformed record's text: the option ``columnNameOfCorruptRecord``.
-        name: Another one for each source of a query; it begins with ``gazette``.
+        column: Column with the text of malformed records: the option ``columnNameOfCorruptRecord``.
+        name: Name of the metric. It begins with ``gazette`` and differs for each source of a query.
     """
     if not name.startswith(OBSERVED):
         raise OptionError("name", repr(name), f"a name that begins with {OBSERVED!r}")
@@ -116,7 +116,7 @@ def count_malformed(rows: DataFrame, column: str = "_corrupt_record", name: str 
 
 
 def lag_line(lag: QueryLag) -> str:
-    """Return a lag as one line of a log."""
+    """Return a lag as one log line."""
     parts = [
         f"query lag query_id={lag.query_id}",
         *([f"name={lag.name}"] if lag.name else []),

@@ -4,10 +4,10 @@ An offset is a byte position in a journal: the next byte to read. All bytes befo
 query's position is a :class:`JournalOffsets`, one offset for each journal it reads.
 
 Spark stores positions as JSON in the query checkpoint and compares them as text. So the JSON is
-canonical: the same position always gives the same text, journals sorted, no spaces. It is numbered
-(``format_version``), because checkpoints outlive the release that wrote them. Spark also accepts a
-null, a string or a position that goes back from a Python source silently; everything that
-comes in here is checked, and an invalid position is an :class:`~gazette_spark.errors.OffsetError`.
+canonical: the same position always gives the same text, with sorted journals and without spaces. It has a
+version (``format_version``), because checkpoints outlive the release that wrote them. Spark silently
+accepts a null, a string or a position that goes back from a Python source. So every position is checked
+here, and an invalid one raises an :class:`~gazette_spark.errors.OffsetError`.
 
 ``position`` marks the two ends of batch 0, which records the start of a new query and nothing else:
 
@@ -17,14 +17,13 @@ comes in here is checked, and an invalid position is an :class:`~gazette_spark.e
 (none)      every later position
 =========== ==========================================================================
 
-A position also records the state of the journals when it was made, so that a restarted query can explain why
-a journal is missing. ``revision`` is the Etcd revision of the listing: it identifies journals that were
-deleted and created again since. ``heads`` identifies journals that had more to read. ``gone`` names journals
-that were deleted and are done with. ``gaps`` names the bytes that the batch skips, for the code that records
-the batch. ``starts`` has the offsets at which a query of committed messages began, because the states of
-producers at an offset follow from the bytes since then. ``fingerprints`` identifies the journals that the
-last batch read, by their creation and their bytes; see :class:`Fingerprint`. A table's ledger has the offsets
-alone.
+A position also records the state of the journals at that time, so that a restarted query can explain why a
+journal is missing. ``revision`` is the Etcd revision of the listing: it reveals journals that have been
+deleted and created again since. ``heads`` reveals journals that had more to read. ``gone`` names deleted
+journals that need no further attention. ``gaps`` names the bytes that the batch skips, for the ledger.
+``starts`` has the offsets at which a query of committed messages began, because the states of producers at
+an offset follow from the bytes since then. ``fingerprints`` identifies the journals that the last batch
+read, by their creation and their bytes; see :class:`Fingerprint`. A table's ledger keeps only the offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from gazette_spark.errors import JsonError, OffsetError
 from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 1
-"""Number of the JSON form. A larger one was written by a later release."""
+"""Version of the JSON form. A larger one was written by a later release."""
 
 MAX_OFFSET = 2**63 - 1
 """Largest offset: Gazette's offsets are signed 64-bit integers."""
@@ -56,25 +55,26 @@ _FIELDS = {
 Position = Literal["", "initial", "pinned"]
 
 FINGERPRINT_BYTES = 512
-"""Bytes before an offset that identify its journal. To read so few costs no more than to read one."""
+"""Number of bytes before an offset that identify its journal. Reading them costs no more than reading one."""
 
 DIGEST_LETTERS = 16
-"""Hexadecimal digits of a fingerprint's SHA-256 that are stored: 10,000 journals have to stay cheap."""
+"""Stored hexadecimal digits of a fingerprint's SHA-256: positions of 10,000 journals must stay small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """Identifies the journal that an offset belongs to: by its creation, and by the bytes before the offset.
 
-    A journal that is deleted and created again keeps its name, and its offsets may stand for other bytes.
-    Etcd's revision of its creation tells the two apart, and is unknown for stores without brokers. The bytes
-    tell whether it matters: a journal that is created again over its stored fragments has the same bytes.
+    A journal that is deleted and created again keeps its name, but its offsets may refer to other bytes. The
+    Etcd revision of its creation distinguishes the two, except in stores without brokers, where it is
+    unknown. The bytes show whether it matters: a journal created again over its stored fragments has the
+    same bytes.
     """
 
     begin: int
     end: int
     digest: str = ""
-    """First digits of the SHA-256 of the bytes ``[begin, end)``; empty if the range is."""
+    """First digits of the SHA-256 of the bytes ``[begin, end)``; empty if the range is empty."""
     create_revision: int = 0
     """Etcd's revision at which the journal was created; 0 if unknown."""
 
@@ -100,7 +100,7 @@ class Fingerprint:
         """Read the stored form.
 
         Raises:
-            OffsetError: it has another form.
+            OffsetError: the text is not a fingerprint.
         """
         match = re.fullmatch(r"([0-9]{1,19}):([0-9]{1,19}):([0-9a-f]*):([0-9]{1,19})", str(text))
         if match is None:
@@ -113,11 +113,11 @@ class Fingerprint:
         return f"{self.begin}:{self.end}:{self.digest}:{self.create_revision}"
 
     def has_range_of(self, other: Fingerprint) -> bool:
-        """Say whether both are of the same bytes, at least one; then the digests tell the journals apart."""
+        """Return whether both cover the same range of at least one byte, so that digests can be compared."""
         return (self.begin, self.end) == (other.begin, other.end) and self.begin < self.end
 
     def is_of(self, content: bytes) -> bool:
-        """Say whether some bytes, read from ``[begin, end)``, are those of this fingerprint."""
+        """Return whether bytes that were read from ``[begin, end)`` are those of this fingerprint."""
         return self.digest == _digest(content)
 
 
@@ -130,25 +130,25 @@ class JournalOffsets:
     """A query's position in each journal it reads.
 
     ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
-    copied and sorted; treat them as immutable. Positions with the same offsets are equal; ``revision``,
-    ``heads``, ``gone``, ``gaps``, ``starts`` and ``fingerprints`` do not count.
+    copied and sorted; treat them as immutable. Equality compares only the offsets and the mark, not
+    ``revision``, ``heads``, ``gone``, ``gaps``, ``starts`` or ``fingerprints``.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
     position: Position = ""
     revision: int = field(default=0, compare=False)
-    """Etcd's revision at which every journal of the position was listed or looked up; 0: not known."""
+    """Etcd revision at which every journal of the position was listed or looked up; 0 if unknown."""
     heads: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Write heads of the journals that had more to read when the position was made; of no others."""
+    """Write heads of only those journals that had more to read at the time of the position."""
     gaps: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict, compare=False)
-    """By journal, the bytes ``[begin, end)`` that the batch up to this position skips. They were missing when
-    the batch was planned, and ``failOnDataLoss=false`` allows that."""
+    """Bytes ``[begin, end)`` by journal that the batch up to this position skips. They were missing when the
+    batch was planned, which ``failOnDataLoss=false`` allows."""
     gone: tuple[str, ...] = field(default=(), compare=False)
-    """Journals of the position that were deleted: the query had read them, or its options allow the loss."""
+    """Deleted journals of the position: the query had read them, or its options allow the loss."""
     starts: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """By journal, the offset at which a query of committed messages began; empty for other queries."""
+    """Offset by journal at which a query of committed messages began; empty for other queries."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False)
-    """Identify the journals that the batch up to this position read, pinned, or found to be created again."""
+    """Fingerprints of the journals that the batch up to this position read, pinned, or found recreated."""
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 - field by field
         for journal, offset in self.read_through.items():
@@ -159,33 +159,33 @@ class JournalOffsets:
         if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
             _refuse(f"revision is {_shown(revision)}")
         if self.heads and not revision:
-            _refuse("heads come with the revision at which they were seen")
+            _refuse("heads are invalid without a revision")
         for journal, head in self.heads.items():
             _check_entry(journal, head)
             if journal not in self.read_through or head <= self.read_through[journal]:
-                raise OffsetError("a head lies past the offset of a journal of the position", journal, head)
+                problem = "a head must belong to a journal of the position and be past its offset"
+                raise OffsetError(problem, journal, head)
         object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
         object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
         for journal in self.gone:
             if journal not in self.read_through:
-                raise OffsetError("a journal that is gone is one of the position", str(journal))
+                raise OffsetError("a journal in 'gone' must be one of the position", str(journal))
         object.__setattr__(self, "gone", tuple(sorted(set(self.gone))))
         for journal, gaps in self.gaps.items():
             before, reached = 0, self.read_through.get(journal, -1)
             for begin, end in gaps:
                 if not before <= begin < end <= reached:
-                    raise OffsetError(f"[{begin}, {end}) is no gap before {reached}", journal)
+                    raise OffsetError(f"[{begin}, {end}) is not a gap before {reached}", journal)
                 before = end
         object.__setattr__(self, "gaps", dict(sorted(self.gaps.items())))
         for journal, offset in self.starts.items():
             _check_entry(journal, offset)
             if offset > self.read_through.get(journal, -1):
-                raise OffsetError(
-                    "a start lies at or before the offset of a journal of the position", journal, offset
-                )
+                problem = "a start must belong to a journal of the position and not be past its offset"
+                raise OffsetError(problem, journal, offset)
         object.__setattr__(self, "starts", dict(sorted(self.starts.items())))
         if unknown := sorted(self.fingerprints.keys() - self.read_through.keys()):
-            raise OffsetError("a fingerprint is of a journal of the position", unknown[0])
+            raise OffsetError("a fingerprint must belong to a journal of the position", unknown[0])
         object.__setattr__(self, "fingerprints", dict(sorted(self.fingerprints.items())))
 
     def __hash__(self) -> int:
@@ -196,7 +196,7 @@ class JournalOffsets:
         return replace(self, position=position)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the stored form: nested dicts of strings and integers, as Spark asks for."""
+        """Return the stored form: nested dicts of strings and integers, as Spark requires."""
         value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
         if self.position:
             value["position"] = self.position
@@ -219,11 +219,11 @@ class JournalOffsets:
         return value
 
     def plain(self) -> JournalOffsets:
-        """Return the offsets alone, as tables record them."""
+        """Return a position with the offsets only, as tables record it."""
         return JournalOffsets(self.read_through)
 
     def head_seen(self, journal: str) -> int | None:
-        """Return a journal's write head when the position was made; None where that is not known."""
+        """Return a journal's write head at the time of the position; None if unknown."""
         if not self.revision or journal not in self.read_through:
             return None
         return self.heads.get(journal, self.read_through[journal])
@@ -237,17 +237,17 @@ class JournalOffsets:
         """Read the stored form.
 
         Raises:
-            OffsetError: the value has another shape, another version, or an offset is no offset.
+            OffsetError: the value has another shape or version, or an invalid offset.
         """
         if not isinstance(value, Mapping):
-            _refuse(f"a position is a JSON object, got {_shown(value)}")
+            _refuse(f"a position must be a JSON object, got {_shown(value)}")
         version = value.get("format_version")
         if type(version) is not int or version < 1:
             _refuse(f"format_version is {_shown(version)}")
         if version > FORMAT_VERSION:
             raise OffsetError(
-                f"the position has format_version {version} and this release reads {FORMAT_VERSION}: "
-                "it was written by a later release of gazette_spark; use that one"
+                f"the position has format_version {version}, but this release reads {FORMAT_VERSION}: "
+                "a later release of gazette_spark wrote it; use that release"
             )
         unknown = sorted(str(key) for key in value.keys() - _FIELDS)
         if unknown:
@@ -285,26 +285,26 @@ def parse_json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object of offsets.
 
     Raises:
-        OffsetError: the text is not such an object.
+        OffsetError: the text is not a JSON object.
     """
     try:
         value = parse_json(text)
     except JsonError as error:
         _refuse(f"{error}: {_shown(text)}")
     if not isinstance(value, dict):
-        _refuse(f"a position is a JSON object, got {_shown(value)}")
+        _refuse(f"a position must be a JSON object, got {_shown(value)}")
     return value
 
 
 def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
-    """Check that ``end`` can be reached from ``start``: no journal is dropped or goes back.
+    """Check that ``end`` can follow ``start``: no journal is dropped or goes back.
 
-    Journals that are in ``end`` only are new ones, whose first offset is being recorded. An ``end`` marked
-    ``pinned`` is valid for every start: when batch 0 runs again after a crash, Spark has lost the start and
-    asks for a new one, which may be at any offset.
+    Journals that only ``end`` has are new, and their first offset is being recorded. An ``end`` marked
+    ``pinned`` is valid for every start: when batch 0 is repeated after a crash, Spark has lost its start and
+    requests a new one, which may be at any offset.
 
     Raises:
-        OffsetError: naming the first journal that breaks the rule.
+        OffsetError: the error names the first journal that is dropped or goes back.
     """
     if end.position == "pinned":
         return
@@ -313,16 +313,16 @@ def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
     for journal, begin in start.read_through.items():
         reached = end.read_through.get(journal)
         if reached is None:
-            raise OffsetError("the batch's end lacks a journal its start has", journal, begin)
+            raise OffsetError("the batch's end lacks a journal that its start has", journal, begin)
         if reached < begin:
-            problem = f"the batch goes back: it starts at {begin} and ends before that"
+            problem = f"the batch goes back: it begins at {begin} and ends before that"
             raise OffsetError(problem, journal, reached)
 
 
 def changed(start: JournalOffsets, end: JournalOffsets) -> Iterable[tuple[str, int, int]]:
-    """Yield ``(journal, begin, end)`` of each byte range a batch reads, by journal name.
+    """Yield ``(journal, begin, end)`` of each byte range that a batch reads, in order of journal names.
 
-    A batch whose end is ``pinned`` reads nothing, and neither does a journal that only the end has.
+    A batch whose end is ``pinned`` reads nothing. Nothing is read of a journal that only the end has.
     """
     if end.position == "pinned":
         return
@@ -333,26 +333,26 @@ def changed(start: JournalOffsets, end: JournalOffsets) -> Iterable[tuple[str, i
 
 def _check_entry(journal: object, offset: object) -> None:
     if not isinstance(journal, str) or not journal:
-        _refuse(f"{_shown(journal)} is no journal name")
-    # bool is an int to Python, and 1.0 equals 1: the type is asked for, not the value.
+        _refuse(f"{_shown(journal)} is not a journal name")
+    # In Python a bool is an int and 1.0 equals 1, so the type is compared.
     if type(offset) is not int:
         raise OffsetError(
-            f"an offset is an integer, got {_shown(offset)}; expected the form {EXAMPLE}", journal
+            f"an offset must be an integer, got {_shown(offset)}; expected the form {EXAMPLE}", journal
         )
     if not 0 <= offset <= MAX_OFFSET:
-        raise OffsetError("an offset lies between 0 and 2^63-1", journal, offset)
+        raise OffsetError("an offset must be from 0 to 2^63-1", journal, offset)
 
 
 def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:
     gaps_by_journal: dict[str, tuple[tuple[int, int], ...]] = {}
     if not isinstance(value, Mapping):
         _refuse(f"gaps is {_shown(value)}")
-    for journal, named in value.items():
-        spans = named if isinstance(named, Mapping) and named else {"": 0}
+    for journal, ends_by_begin in value.items():
+        spans = ends_by_begin if isinstance(ends_by_begin, Mapping) and ends_by_begin else {"": 0}
         if not all(re.fullmatch("0|[1-9][0-9]{0,18}", str(low)) for low in spans) or not all(
             type(high) is int for high in spans.values()
         ):
-            _refuse(f"gaps of journal {_shown(journal)} are {_shown(named)}")
+            _refuse(f"gaps of journal {_shown(journal)} are {_shown(ends_by_begin)}")
         gaps_by_journal[str(journal)] = tuple((int(low), high) for low, high in spans.items())
     return gaps_by_journal
 

@@ -1,18 +1,18 @@
 """The Spark data source ``gazette``: journals as streaming and batch DataFrames.
 
-This file translates Spark's calls. The processes, and the state of an instance in each:
+This file translates Spark's calls and decides nothing. An instance lives in these processes:
 
-- On the driver Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options, and
-  keeps one reader in a separate Python process for as long as the query runs. That reader asks a
+- On the driver, Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options. Spark then
+  keeps one reader in a separate Python process for as long as the query runs. The reader asks a
   :class:`~gazette_spark._planning.plan.Planner` for positions and for the pieces of each batch. The
-  planner and its client are made at the first such call and live in that process alone.
-- On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
-  it has the options, the schema and the content of the file ``descriptorFile``, nothing else. The plan of a
-  batch, the journal's framing included, is in its :class:`PiecePartition`, and so are the token and the
-  certificates that were in the driver's files when the batch was planned. It opens a client, yields Arrow
-  record batches, and closes the client.
+  planner and its client are created by the first such call and exist only in that process.
+- On executors, ``read`` runs in other processes. Its reader was pickled before the planner existed and holds
+  only the options, the schema and the content of the file ``descriptorFile``. Everything about the batch
+  comes with the :class:`PiecePartition`: the range, the journal's framing, and the token and certificates
+  that the driver's files held when the batch was planned. ``read`` opens a client, yields Arrow record
+  batches, and closes the client.
 
-So a task that runs twice, or again after a crash, reads the same bytes.
+A task that is repeated therefore reads the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gazette_spark.errors import GazetteError, MissingModuleError, OptionError
 try:
     import pyarrow as pa
 except ModuleNotFoundError as missing:
-    # The first import of a worker that runs another Python than the driver does.
+    # This is the first import to fail in a worker whose Python is not the driver's.
     raise MissingModuleError(missing.name or "pyarrow") from None
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -56,8 +56,8 @@ from gazette_spark.spark_versions import (
 )
 
 if TYPE_CHECKING:
-    # Spark starts a process for each thing it asks of a source. Of those most need neither gRPC, nor the
-    # planner, nor what writes.
+    # Spark starts a process for each kind of call to a source. Most of these processes need neither gRPC, nor
+    # the planner, nor the writers.
     from gazette_spark._planning.gaps import GapsReader
     from gazette_spark._planning.plan import Planner
     from gazette_spark._write.spark_writer import BatchWriter, StreamWriter
@@ -68,11 +68,11 @@ log = logging.getLogger(__name__)
 
 @hide_internal_frames
 class GazetteDataSource(DataSource):
-    """Journals of a Gazette cluster; the options are in :data:`gazette_spark._options.source.OPTIONS`."""
+    """Journals of a Gazette cluster. :data:`gazette_spark._options.source.OPTIONS` has the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Spark asks not to override this, but it is the first call, whatever the purpose of the source: at
-        # load(), or, in Spark 4.2, when a query that gives a schema starts.
+        # Spark advises against overriding this method. But it is always the first call: at load(), or, in
+        # Spark 4.2, when a query with a user's schema starts. So invalid options fail where the user can see.
         super().__init__(options)
         if address := checked_address(options, spark_purpose()):
             options["brokerAddress"] = address
@@ -83,19 +83,19 @@ class GazetteDataSource(DataSource):
         return "gazette"
 
     def schema(self) -> str | StructType:
-        """Return the columns of a query without a given schema: raw columns, or those of a sample."""
+        """Return the columns of a query without a user's schema: raw columns, or inferred ones."""
         options = parse_options(self.options)
         if options.read_gaps:
             from gazette_spark._planning.gaps import GAPS_DDL
 
             return GAPS_DDL
         if options.infer_schema:
-            # Loaded when asked for: Spark starts many processes.
+            # Imported here because Spark starts many processes, and few of them infer a schema.
             from gazette_spark._planning.inference import query_schema
 
             return query_schema(options, lambda: open_journals(options))
         if options.format not in (None, "raw"):
-            expected = "the columns, given with .schema(...), or inferSchema=true"
+            expected = "columns in .schema(...), or inferSchema=true"
             raise OptionError("format", f"{options.format} without a schema", expected)
         return RAW_DDL
 
@@ -132,7 +132,7 @@ class GazetteDataSource(DataSource):
 
 
 class PiecePartition(InputPartition):
-    """One task's work: a piece of a journal, or several small ones, and how to enter the cluster."""
+    """One task's work: one piece of a journal or several small ones, and the credentials to read them."""
 
     def __init__(self, *pieces: Piece, security: Security = OPEN) -> None:
         self.pieces = pieces
@@ -141,12 +141,12 @@ class PiecePartition(InputPartition):
 
 @hide_internal_frames
 class _Reader:
-    """Shared code of the readers of streams and batches: reading, and the tasks of a batch."""
+    """What readers of streams and batches share: making a batch's tasks, and reading in a task."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         self._options = options
         self._files = files
-        # With files, Spark's schema is that of the rows that describe them.
+        # If tasks write data files, Spark's schema describes the rows about those files.
         self._rows = RowReader.of(options, schema if files is None else files.columns_read)
         self._credentials = TaskCredentials(options.security)
 
@@ -154,7 +154,7 @@ class _Reader:
         return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need."""
+        """Return the state that tasks need."""
         rows = self._rows.for_tasks()
         return {**vars(self), "_rows": rows, "_options": rows.options}
 
@@ -165,7 +165,7 @@ class _Reader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces. Runs on executors."""
         failpoint("source.read")
-        # Spark adds one empty partition to a batch query without partitions.
+        # Spark reads one empty partition if a batch query has no partitions.
         if not isinstance(partition, PiecePartition):
             return
         rows, options = self._rows, replace(self._options, security=partition.security)
@@ -174,7 +174,7 @@ class _Reader:
             for journals, piece in opened:
                 yield from rows.rows(journals, piece)
             return
-        from gazette_spark._data_files.writer import write_files  # Most queries do without.
+        from gazette_spark._data_files.writer import write_files  # Few queries write data files.
 
         pieces = (
             (f"journal={piece.journal} begin={piece.begin} end={piece.end}", rows.rows(journals, piece))
@@ -201,7 +201,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 @hide_internal_frames
 class BaseStreamReader(_Reader, DataSourceStreamReader):
-    """Follows journals. See the module for which process holds what."""
+    """Follows journals. The module's docstring says which process holds which state."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         super().__init__(options, schema, files)
@@ -221,7 +221,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
         """Do nothing: the query checkpoint, or the sink's table, records progress."""
 
     def stop(self) -> None:
-        """Close the client. Spark may also just end the process."""
+        """Close the client. Spark may also end the process without this call."""
         if self._planner is not None:
             self._planner.close()
             self._planner = None
@@ -248,8 +248,8 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return ``maxBytesPerTrigger``, or no limit.
 
-        Spark passes it back with each trigger, but one limit only. Where there are others, which Spark cannot
-        name, it represents all of them.
+        Spark passes the limit back with each trigger, and knows only one. If other limits are set, this one
+        stands for all of them.
         """
         limits = ReadLimits.of(self._options)
         if limits == ReadLimits():
@@ -265,7 +265,8 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         failpoint("source.latest_offset")
         position = JournalOffsets.from_dict(start)
         if position.position == "initial" and type(limit) is not type(self.getDefaultReadLimit()):
-            # Spark names no trigger to a source. Without an option that limits batches it cannot be told.
+            # Spark does not name the trigger. Trigger.Once can be recognised only by the absence of a limit
+            # that an option sets.
             log.warning(
                 "Trigger.Once runs the first batch only, which records the start and reads nothing: "
                 "run it again, or use Trigger.AvailableNow"
@@ -273,7 +274,7 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         return self._plan().next(position, self._limits(limit)).to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the write heads that were seen last, and open transactions, for the query's progress."""
+        """Return the latest known write heads and open transactions, for the query's progress."""
         return None if self._planner is None else self._planner.report()
 
     def _limits(self, limit: ReadLimit) -> ReadLimits:
@@ -287,9 +288,9 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
 
 @hide_internal_frames
 class TrackingStreamReader(BaseStreamReader):
-    """Plans batches for Spark 4.0 and 4.1, which ask for the end of a batch and pass nothing.
+    """Plans batches for Spark 4.0 and 4.1, which request the end of a batch without passing its start.
 
-    It tracks the batches, and so knows where the next one begins. The options' limits apply to every batch.
+    It tracks the batches and so knows where the next one begins. The options' limits apply to every batch.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
@@ -297,11 +298,11 @@ class TrackingStreamReader(BaseStreamReader):
         self._position = TrackedPosition()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the start of a new query, or of a first batch that runs again."""
+        """Return the start of a new query, or of a first batch that is repeated."""
         return self._position.first(self._first).to_dict()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark 4.0's form.
-        """Return the end of the next batch, or of the last one if nothing is new."""
+        """Return the end of the next batch, or of the previous one if nothing is new."""
         failpoint("source.latest_offset")
         if not self._position.is_known:
             log.warning(
@@ -325,9 +326,9 @@ class TrackingStreamReader(BaseStreamReader):
 
 @hide_internal_frames
 class RefusedStream(StreamReader):
-    """Takes the place of a stream's reader that cannot be made, and raises the reason when it is used.
+    """Replaces a stream's reader that cannot be created, and raises the reason at its first use.
 
-    A ``streamReader`` that raises is stopped by PySpark 4.2 all the same, so that its error is hidden by an
+    If ``streamReader`` itself raised, PySpark 4.2 would stop the missing reader and hide the error behind an
     UnboundLocalError.
     """
 
@@ -335,7 +336,7 @@ class RefusedStream(StreamReader):
         self._error = error
         self._planner = self._client = None
 
-    def refuse(self, *_asked: object, **_named: object) -> NoReturn:
+    def refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         """Raise the reason."""
         raise self._error
 
@@ -344,6 +345,6 @@ class RefusedStream(StreamReader):
 
 
 def file_target(options: Mapping[str, str]) -> FileTarget | None:
-    """Return where tasks write data files, None if they give rows."""
+    """Return where tasks write data files; None if they return rows."""
     text = options.get(TARGET_OPTION)
     return None if text is None else FileTarget.from_json(text)

@@ -38,7 +38,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "TlsError": "Check the address, `tls.caFile`, and the client's certificate: "
         "[Secured clusters](../guides/secure.md).",
         "BrokerError": "Read the broker's log: it failed the call without a status.",
-        "FlowControlError": "Have all bytes at hand before the append begins, or use an `AppendService`.",
+        "FlowControlError": "Prepare all bytes before the append begins, or use an `AppendService`.",
         "BrokerRootError": "Stop the other broker, or choose another directory.",
         "PartialApplyError": "The changes named are applied. List the journals, and apply the rest again.",
         "BacklogError": "Append less at a time, or raise `max_pending_bytes`.",
@@ -132,7 +132,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "SourceLossError": "Wait until the brokers are healthy; else restore the journal, or apply the "
         "shard's spec under another id.",
         "TransactionOrderError": "Return from the step as the interface says.",
-        "RecoveryLogLossError": "Restore the recovery log's fragments, or start from hints of a backup.",
+        "RecoveryLogLossError": "Restore the recovery log's fragments, or start from the hints of a backup.",
         "RecorderFencedError": "Nothing to do: another host has the shard.",
         "StoreFencedError": "Nothing to do: another host has the shard.",
         "StoreFormatError": "Restore the file, or begin with an empty store.",

@@ -506,7 +506,7 @@ def test_lost_registers_are_noticed(client: Client, writer: Writer, journal_name
     with pytest.raises(LogFencedError, match="all its brokers were lost"):
         writer.commit_entry(b"two")
     with Writer(client, journal_name) as second:
-        refused = pytest.raises(InvalidVersionError, match=r"take_over\(version=1\) sets the version again")
+        refused = pytest.raises(InvalidVersionError, match=r"take_over\(version=1\) restores the version")
         with refused, second.checkpointing(1):
             pytest.fail("no checkpoint was made")
         second.take_over(version=1)

@@ -131,7 +131,7 @@ def test_a_hole_is_data_loss(stored: Stored) -> None:
     fragment = stored.persisted[1]
     stored.delete(fragment)
     begin, end = fragment.begin, fragment.end
-    lost = f"journal '{stored.name}': cannot read offset {begin}, the next byte left is at {end}"
+    lost = f"journal '{stored.name}': cannot read offset {begin}: the next available byte is at {end}"
     with pytest.raises(PySparkException, match=lost):
         stored.journals.batch("a").collect()
     rows = raw(stored.journals.batch("a", failOnDataLoss="false").collect())
@@ -162,7 +162,7 @@ def test_a_stream_whose_next_bytes_are_gone_ends(stored: Stored, tmp_path: Path)
     with pytest.raises(StreamingQueryException, match="stop here"):
         run_available(stored.journals.stream("a", **options), tmp_path, stop)
     stored.delete(stored.persisted[0])
-    lost = f"cannot read offset 0, the next byte left is at {stored.persisted[0].end}"
+    lost = f"cannot read offset 0: the next available byte is at {stored.persisted[0].end}"
     with pytest.raises(StreamingQueryException, match=lost):
         run_available(stored.journals.stream("a"), tmp_path)
     rest = run_available(stored.journals.stream("a", failOnDataLoss="false"), tmp_path)
@@ -284,7 +284,7 @@ def test_fragments_deleted_between_planning_and_reading_are_data_loss(
         run_available(stream, tmp_path, delete)
         assert again == stored.records_outside(fragment)
         return
-    lost = f"DataLossError: journal '{stored.name}': cannot read offset {fragment.begin}, the next byte left"
+    lost = f"DataLossError: journal '{stored.name}': cannot read offset {fragment.begin}: the next available"
     with pytest.raises(StreamingQueryException, match=lost):
         run_available(stream, tmp_path, delete)
     assert again == []

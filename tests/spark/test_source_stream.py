@@ -197,14 +197,14 @@ def delete(client: Client, journal: str) -> None:
 
 SOAK_DAMAGES = {
     '{"format_version":1,"journals":{"%s":3}}': "position is in the middle of a record: .* \\(offset 3\\)",
-    '{"format_version":1,"journals":{"%s":"3"}}': "an offset is an integer, got '3'; expected the form",
-    '{"format_version":9,"journals":{"%s":6}}': "written by a later release of gazette_spark",
+    '{"format_version":1,"journals":{"%s":"3"}}': "an offset must be an integer, got '3'; expected the form",
+    '{"format_version":9,"journals":{"%s":6}}': "a later release of gazette_spark wrote it",
     '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",
 }
 """Positions that are edited, foreign or of a later release, and the error of each."""
 
 DAMAGES = {
-    "null": "OffsetError: a position is a JSON object, got None",
+    "null": "OffsetError: a position must be a JSON object, got None",
     '{"format_version":1,"journals":{"%s":999}}': "offset 999 was already read, but .* at 6",
 }
 """One of no position, and one that only the broker can tell to be wrong."""

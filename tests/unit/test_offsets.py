@@ -47,29 +47,43 @@ def seen(**fields: Any) -> dict[str, Any]:
         pytest.param(seen(revision=-4), "revision is -4", id="negative_revision"),
         pytest.param(seen(heads=[]), "heads is []", id="heads_as_list"),
         pytest.param(seen(heads={"a/b": 11.0}), "integer, got 11.0", id="float_head"),
-        pytest.param(seen(heads={"a/b": 10}), "head lies past the offset", id="head_at_the_offset"),
+        pytest.param(
+            seen(heads={"a/b": 10}),
+            "a head must belong to a journal of the position",
+            id="head_at_the_offset",
+        ),
         pytest.param(seen(gaps=[]), "gaps is []", id="gaps_as_list"),
         pytest.param(seen(gaps={"a/b": {}}), "gaps of journal 'a/b' are {}", id="no_gap"),
         pytest.param(seen(gaps={"a/b": {"03": 5}}), "gaps of journal 'a/b'", id="gap_with_zeros"),
         pytest.param(seen(gaps={"a/b": {"3": True}}), "gaps of journal 'a/b'", id="gap_as_boolean"),
-        pytest.param(seen(gaps={"a/b": {"3": 3}}), "[3, 3) is no gap before 10", id="empty_gap"),
-        pytest.param(seen(gaps={"a/b": {"3": 11}}), "[3, 11) is no gap before 10", id="gap_past_the_offset"),
-        pytest.param(seen(gaps={"a/b": {"3": 5, "4": 6}}), "[4, 6) is no gap", id="gaps_that_overlap"),
-        pytest.param(seen(gaps={"x/y": {"3": 5}}), "is no gap before", id="gap_of_another_journal"),
+        pytest.param(seen(gaps={"a/b": {"3": 3}}), "[3, 3) is not a gap before 10", id="empty_gap"),
+        pytest.param(
+            seen(gaps={"a/b": {"3": 11}}), "[3, 11) is not a gap before 10", id="gap_past_the_offset"
+        ),
+        pytest.param(seen(gaps={"a/b": {"3": 5, "4": 6}}), "[4, 6) is not a gap", id="gaps_that_overlap"),
+        pytest.param(seen(gaps={"x/y": {"3": 5}}), "is not a gap before", id="gap_of_another_journal"),
         pytest.param(seen(gone=["a/b"]), "gone is ['a/b']", id="gone_as_list"),
         pytest.param(seen(gone={"a/b": 1}), "gone is {'a/b': 1}", id="gone_as_number"),
-        pytest.param(seen(gone={"x/y": True}), "that is gone is one of the", id="gone_of_another_position"),
-        pytest.param(seen(heads={"x/y": 11}), "head lies past the offset", id="head_of_another_journal"),
+        pytest.param(
+            seen(gone={"x/y": True}),
+            "a journal in 'gone' must be one of the position",
+            id="gone_of_another_position",
+        ),
+        pytest.param(
+            seen(heads={"x/y": 11}),
+            "a head must belong to a journal of the position",
+            id="head_of_another_journal",
+        ),
         pytest.param(stored(position=""), "position is ''", id="empty_position"),
         pytest.param(stored(position="last"), "position is 'last'", id="unknown_position"),
         pytest.param(stored(position=["initial"]), "position is", id="position_as_list"),
-        pytest.param(stored(journals={"": 1}), "no journal name", id="empty_name"),
+        pytest.param(stored(journals={"": 1}), "not a journal name", id="empty_name"),
         pytest.param(stored(journals={"a/b": None}), "integer, got None", id="null_offset"),
         pytest.param(stored(journals={"a/b": 1.0}), "integer, got 1.0", id="float_offset"),
         pytest.param(stored(journals={"a/b": "1"}), "integer, got '1'", id="text_offset"),
         pytest.param(stored(journals={"a/b": True}), "integer, got True", id="boolean_offset"),
-        pytest.param(stored(journals={"a/b": -1}), "between 0 and 2^63-1", id="negative"),
-        pytest.param(stored(journals={"a/b": 2**63}), "between 0 and 2^63-1", id="too_large"),
+        pytest.param(stored(journals={"a/b": -1}), "from 0 to 2^63-1", id="negative"),
+        pytest.param(stored(journals={"a/b": 2**63}), "from 0 to 2^63-1", id="too_large"),
     ],
 )
 def test_a_wrong_shape_is_named(value: object, problem: str) -> None:
@@ -87,8 +101,8 @@ def test_a_wrong_offset_names_its_journal() -> None:
 
 
 def test_a_later_format_is_refused_with_the_way_out() -> None:
-    """A checkpoint written by a later release is not guessed at."""
-    with pytest.raises(OffsetError, match=r"format_version 2 and this release reads 1.*use that one"):
+    """The content of a checkpoint that a later release wrote is not guessed."""
+    with pytest.raises(OffsetError, match=r"format_version 2, but this release reads 1.*use that release"):
         JournalOffsets.from_dict(stored(format_version=2))
 
 
@@ -219,5 +233,5 @@ def test_every_stored_form_reads_and_writes_as_it_was(path: Path) -> None:
 
 def test_a_stored_form_of_the_future_fails_well() -> None:
     """The error names the format, not the shape that a later release gave it."""
-    with pytest.raises(OffsetError, match="written by a later release"):
+    with pytest.raises(OffsetError, match="a later release of gazette_spark wrote it"):
         JournalOffsets.from_json((GOLDEN / "future.json").read_text())

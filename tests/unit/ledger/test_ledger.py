@@ -619,7 +619,7 @@ def test_an_entry_with_a_bad_offset_is_refused() -> None:
     """The offset's own error is in the text."""
     value = json.loads(GOLDEN_ENTRY.to_json())
     value["end"][0]["journals"]["shop/orders/0"] = -1
-    with pytest.raises(LedgerFormatError, match="between 0 and 2"):
+    with pytest.raises(LedgerFormatError, match="must be from 0 to 2"):
         parse_entry(json.dumps(value), "orders")
 
 

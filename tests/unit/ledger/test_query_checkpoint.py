@@ -32,7 +32,7 @@ def test_each_source_has_a_line() -> None:
         pytest.param("", "version is ''", id="empty"),
         pytest.param(f"v2\n{{}}\n{OURS}", "version is 'v2'", id="newer"),
         pytest.param("v1\n{}", "names no source", id="no source"),
-        pytest.param('v1\n{}\n{"format_version":1,"journals":{"a/b":-5}}', "between 0 and", id="bad offset"),
+        pytest.param('v1\n{}\n{"format_version":1,"journals":{"a/b":-5}}', "from 0 to 2", id="bad offset"),
         pytest.param('v1\n{}\n{"format_version":7,"journals":{}}', "later release", id="newer position"),
     ],
 )

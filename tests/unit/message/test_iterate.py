@@ -271,7 +271,7 @@ def test_a_transaction_that_lost_bytes(
     stored.parts = {80: content[80:]}
     reader = read_committed(client, NAME, sequencer=Sequencer(*checkpoint))
     for _ in range(2):
-        with pytest.raises(DataLossError, match="cannot read offset 0, the next byte left is at 80"):
+        with pytest.raises(DataLossError, match="cannot read offset 0: the next available byte is at 80"):
             next(reader)
     stored.parts = {0: content[:80], 160: content[160:]}
     reader = read_committed(client, NAME, sequencer=Sequencer(*checkpoint))

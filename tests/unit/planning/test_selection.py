@@ -183,7 +183,7 @@ def test_a_journal_made_again_of_other_bytes_is_another_one(options: dict[str, s
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(b"y" * 20, create_revision=7)
     with pytest.raises(
-        JournalRecreatedError, match=r"log/b.* at revision 7, .* revision 1 .*\[0, 20\) are not"
+        JournalRecreatedError, match=r"log/b.* at revision 7 .* existed at 1\).*\[0, 20\) are not"
     ):
         revived_planner(client, 8, **options).next(position)
 
@@ -256,9 +256,9 @@ def test_a_position_of_another_source_names_both() -> None:
     with pytest.raises(OtherJournalsError) as caught:
         planner.next(position)
     assert str(caught.value) == (
-        "option 'selector': it selects 'other/c', 'other/d', and this source's position in the query "
+        "option 'selector': it selects 'other/c', 'other/d', but this source's position in the query "
         "checkpoint is of 'log/a', 'log/b'. Spark matches sources and positions by their order in the query: "
-        "keep the order of the sources, and put none in front. To read other journals, start with a new "
+        "keep that order, and add no source in front. To read other journals, start with a new "
         "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals of "
         "both"
     )

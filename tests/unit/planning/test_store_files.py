@@ -158,7 +158,7 @@ def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> N
         lost.unlink()
         begin, end = (int(part, 16) for part in lost.name.split("-")[:2])
         if options.fail_on_data_loss:
-            with pytest.raises(DataLossError, match=f"offset {begin}, the next byte left is at {end}"):
+            with pytest.raises(DataLossError, match=f"offset {begin}: the next available byte is at {end}"):
                 read(files, options, pieces)
         else:
             # The first record behind may be the rest of one.

@@ -14,7 +14,7 @@ ERRORS = {
     "no author": (errors.LogFencedError("a/log", ""), "brokers were lost.*that one primary is left"),
     "pending": (
         errors.PendingEntryError("a/log", 1.5, "it is pending"),
-        "waited 1.5 s in vain: it is pending",
+        "waited 1.5 s without success: it is pending",
     ),
     "out of order": (errors.CheckpointStateError("a/log", "no"), "no. `with writer.checkpointing"),
     "the end": (errors.NoMoreMessageError("a/log", 9), "the log ends at offset 9"),

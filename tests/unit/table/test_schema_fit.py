@@ -214,7 +214,7 @@ def test_the_error_lists_columns_types_and_ways_out() -> None:
     error = SchemaMismatchError("t", "orders", 7, refused.problems)
     assert len(error.problems) == 13
     text = str(error)
-    assert "table t, app id 'orders', batch 7: its columns do not fit the table, nothing was written" in text
+    assert "table t, app id 'orders', batch 7: its columns do not fit the table; nothing was written" in text
     assert (
         "column 'id' is bigint in the table and string in the batch, not all of whose values fit; cast it"
         in text

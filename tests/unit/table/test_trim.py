@@ -42,7 +42,7 @@ def test_what_is_missing_is_said_with_the_way_on() -> None:
     """The error names the columns that are there, those that are wanted, and the other way."""
     schema = StructType().add("n", LongType()).add("price", StringType())
     text = str(TrimError("t", "app", 7, missing_columns(schema)))
-    assert "batch 7: part of it is in the table, and it cannot be trimmed" in text
+    assert "batch 7: part of it is in the table, but it cannot be trimmed" in text
     assert "columns n, price" in text
     assert "_journal and _offset (or journal, offset and value as BINARY" in text
     assert "DeltaSink.resume(reader)" in text
