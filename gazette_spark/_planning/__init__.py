@@ -1,1 +1,1 @@
-"""What a batch reads: planned on the driver, read by tasks from brokers or from a fragment store."""
+"""Plans what a batch reads, on the driver, and reads it, in tasks, from brokers or a fragment store."""

@@ -1,15 +1,15 @@
 """How a query's processes reach its journals: clients and stores, credentials, and logs.
 
-The driver enters the cluster by files, tasks by what the driver read from them:
+The driver reads credentials from files. Tasks get the contents that the driver has read:
 
 ==================== ========================== ==========================================================
 option               the driver's client        a task's client
 ==================== ========================== ==========================================================
 ``auth.token``       sends it                   sends it
 ``auth.tokenFile``   reads it when it changes   reads it when it changes, if the machine has the file;
-                                                else sends the token of when the batch was planned
-``auth.keysSecret``  signs a token a request    signs a token a request
-``tls.…File``        reads them when they       has their contents of when the batch was planned
+                                                else sends the token from the time of planning
+``auth.keysSecret``  signs a token per request  signs a token per request
+``tls.…File``        reads them when they       has their contents from the time of planning
                      change
 ==================== ========================== ==========================================================
 """
@@ -28,7 +28,7 @@ from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import KeySet
 
-if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do without.
+if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do not need.
     from gazette_spark._planning.reads import JournalSource
     from gazette_spark._planning.stores import StoreJournals
     from gazette_spark.client import Client, TlsOptions
@@ -53,9 +53,9 @@ def open_journals(options: SourceOptions) -> Client | StoreJournals:
 def opened_pieces(
     options: SourceOptions, pieces: Collection[Piece]
 ) -> Iterator[tuple[JournalSource | None, Piece]]:
-    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store."""
+    """Yield each piece of a task with its source, brokers or a store, which is open until the next piece."""
     show_logs(options.log_level)
-    # Pieces that bring their content need no client, except one for the states of producers.
+    # Pieces with content need no client, except to read the states of producers.
     if not options.reads_committed and all(piece.content is not None for piece in pieces):
         yield from ((None, piece) for piece in pieces)
         return
@@ -72,7 +72,7 @@ def opened_pieces(
 
 
 def open_client(options: SourceOptions) -> Client:
-    """Return a client by the options. The caller closes it."""
+    """Return a client with a query's options. The caller closes it."""
     from gazette_spark.client import Client
 
     return Client(
@@ -95,10 +95,10 @@ class Access(TypedDict):
 
 
 def access(security: Security) -> Access:
-    """Return the arguments of a client by the options of access.
+    """Return the arguments of a client from the security options.
 
     Raises:
-        OptionError: a certificate's file cannot be read, or certificates cannot be used.
+        OptionError: a certificate's file cannot be read, or a certificate is invalid.
     """
     return {
         "token": security.token,
@@ -109,10 +109,10 @@ def access(security: Security) -> Access:
 
 
 def security_for_tasks(security: Security) -> Security:
-    """Return the access of tasks: contents in place of files, and the current token.
+    """Return the credentials of tasks: contents instead of files, and the current token.
 
     Raises:
-        OptionError: a file cannot be read, or certificates cannot be used.
+        OptionError: a file cannot be read, or a certificate is invalid.
     """
     from gazette_spark.client._transport.credentials import read_token
 
@@ -141,31 +141,31 @@ def _tls(security: Security) -> TlsOptions | None:
 
 
 class TaskCredentials:
-    """The access of tasks, from files that change while a query runs. For one thread."""
+    """The credentials of tasks, from files that change while a query runs. For one thread."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
         self._last: Security | None = None
 
     def snapshot(self) -> Security:
-        """Return the access of tasks planned now; that of the last batch while files are being replaced.
+        """Return the current credentials, or those of the last batch while files are being replaced.
 
         Raises:
-            OptionError: the first time, a file cannot be read, or certificates cannot be used.
+            OptionError: at the first call, a file cannot be read, or a certificate is invalid.
         """
         try:
             self._last = security_for_tasks(self._security)
         except OptionError as error:
             if self._last is None:
                 raise
-            log.warning("files of the last batch are used again: %s", error)
+            log.warning("credentials of the last batch are used again: %s", error)
         return self._last
 
 
 def show_logs(level: str | None) -> None:
-    """Show the package's log from a level on; None leaves all as it is.
+    """Show the package's log lines from a level on; None changes nothing.
 
-    An existing configuration of logging in this process stays: then only the level is set.
+    If logging is configured in this process, only the level is set.
     """
     if level is None:
         return

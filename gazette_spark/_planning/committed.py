@@ -1,13 +1,12 @@
-"""The committed messages of a piece: blocks of records to blocks of those that acknowledgements commit.
+"""The committed messages of a piece: selects the records that acknowledgements commit.
 
-One task reads a range of a journal from its begin to its end. The states of the producers at its begin say
-which transactions are open. A message of a transaction waits until its fate is known: in memory, with the
-blocks of the last :data:`WINDOW_BYTES`. Older messages, and those before the range, are read again once the
-whole range was seen, if their transaction was committed. So no task holds more than the window, and bytes are
-read twice at most.
+One task reads a range of a journal from its begin to its end. The states of the producers at the begin say
+which transactions are open. A message of a transaction waits in memory until its fate is known, within a
+window of :data:`WINDOW_BYTES`. Messages that have left the window, or lie before the range, are read again
+at the end, if their transaction was committed. So no task holds more than the window, and bytes are read at
+most twice.
 
-The rows are those that one reader without a window would give, in another order: messages that are read again
-come last.
+The rows are those of a reader without a window, in another order: messages that are read again come last.
 """
 
 from __future__ import annotations
@@ -41,33 +40,33 @@ if TYPE_CHECKING:
     Offsets = npt.NDArray[np.int64]
 
 WINDOW_BYTES = 64 << 20
-"""Bytes of blocks that are kept because some of their messages wait for their fate."""
+"""Maximum bytes of blocks kept in memory because the fate of some of their messages is unknown."""
 
 
 class States(Protocol):
-    """Where the states of producers come from, and go to."""
+    """Source and destination of the states of producers."""
 
     def at_begin(self) -> ProducerStates:
         """Return the states at the begin of the range."""
 
     def at_end(self, states: ProducerStates) -> None:
-        """Take the states at its end."""
+        """Store the states at the end of the range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """Records of a block, and which acknowledgement commits each."""
+    """Records of a block, and the acknowledgement that commits each of them."""
 
     block: Block
     uuids: UuidColumns
     ack_offsets: Offsets
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Messages:
-        """Return some of the records."""
+        """Return the records that a mask selects."""
         return Messages(self.block.only(keep), self.uuids.take(keep), self.ack_offsets[keep])
 
     def with_columns(self, names: Collection[str]) -> Block:
-        """Return the block with some metadata columns of messages."""
+        """Return the block with the named metadata columns of messages."""
         build: dict[str, Callable[[], pa.Array]] = {
             UUID: lambda: uuid_texts(self.uuids),
             PRODUCER: lambda: _producers(self.uuids),
@@ -79,7 +78,7 @@ class Messages:
 
 
 class CommittedScan:
-    """Iterates over the committed records of a range, block by block. Use once, from one thread."""
+    """Iterates over the blocks of committed records of a range. Use once, from one thread."""
 
     def __init__(
         self,
@@ -98,8 +97,8 @@ class CommittedScan:
             scan: Opens the scan of a piece of the journal.
             reader: Reads the messages' UUIDs.
             states: The states of the journal's producers.
-            columns: Names of the metadata columns of messages that the blocks bring along.
-            include_acks: Whether acknowledgements are records of the result.
+            columns: Names of the metadata columns of messages to add to the blocks.
+            include_acks: Whether to yield acknowledgements, too.
         """
         self._piece = piece
         self._scan = scan
@@ -109,28 +108,28 @@ class CommittedScan:
         self._include_acks = include_acks
         self._window = PendingWindow(piece.begin)
         self.gaps: list[Gap] = []
-        """Bytes found missing so far; always empty when data loss is an error."""
+        """Gaps of the first pass; always empty if data loss is an error."""
 
     def __repr__(self) -> str:
         return f"CommittedScan({self._piece})"
 
     def __iter__(self) -> Iterator[Block]:
-        # The first pass reads the range and decides what its acknowledgements commit. Messages whose fate
-        # shows while their block is in the window are yielded on the way.
+        # The first pass reads the range and decides what its acknowledgements commit. It yields messages
+        # whose fate becomes known while their block is in the window.
         scan = self._scan(self._piece)
         sequencing = Sequencing(scan, self._reader, self._states.at_begin())
         for messages, closings in sequencing:
             yield from self._built(self._window.add(messages, closings))
         self.gaps = list(scan.gaps)
         yield from self._built(self._window.finish())
-        # The states are written before the second pass: they do not depend on it, and a task that dies in it
-        # runs again with the same states at its begin.
+        # The states are written before the second pass because they do not depend on it. A task that dies
+        # in the second pass begins again with the same states.
         self._states.at_end(sequencing.states.without_forgotten())
         # The second pass reads only what was committed too late for the window, or began before the range.
         yield from self._built(self._read_again(self._window.replay()))
 
     def _built(self, parts: Iterator[Messages]) -> Iterator[Block]:
-        """Yield blocks with the metadata columns, without acknowledgements unless these are records, too."""
+        """Yield blocks with the metadata columns, and acknowledgements only if requested."""
         for messages in parts:
             shown, uuids = messages, messages.uuids
             if not self._include_acks:
@@ -149,7 +148,7 @@ class CommittedScan:
                 if (committed := acks >= 0).any():
                     yield Messages(block, uuids, acks).only(committed)
             if scan.gaps:
-                # Parts of these transactions may be rows already, so they cannot be left out as a whole.
+                # Some messages of these transactions may already be rows, so they cannot be omitted whole.
                 gap = scan.gaps[0]
                 raise DataLossError(gap.journal, gap.begin, gap.end)
 
@@ -157,14 +156,14 @@ class CommittedScan:
 class Sequencing:
     """Iterates over the records of a scan with their fates. Use once.
 
-    A transaction that was open where bytes are missing is lost, and none of it will be delivered.
+    A transaction that is open where bytes are missing is lost, and none of its messages are delivered.
     """
 
     def __init__(self, scan: PieceScan, reader: UuidReader, states: ProducerStates) -> None:
         self._scan = scan
         self._reader = reader
         self.states = states
-        """States behind the records so far."""
+        """States after the records so far."""
 
     def __iter__(self) -> Iterator[tuple[Messages, Closings]]:
         seen = 0
@@ -188,22 +187,22 @@ class Sequencing:
 
 
 class PendingWindow:
-    """The newest blocks of which messages wait for their fate. Pure: reads nothing."""
+    """The newest blocks with messages whose fate is unknown. Pure: it reads nothing."""
 
     def __init__(self, begin: int) -> None:
         self._held: deque[Messages] = deque()
         self._size = 0
         self._floor = begin
-        """Messages that wait and begin before it are not held."""
+        """Waiting messages that begin before this offset have left the window."""
         self._closings: list[Closings] = []
-        """Of the blocks since the oldest that is held."""
+        """Transactions that ended since the oldest block in the window."""
         self._again: list[Closings] = []
-        """Transactions with messages that are not held ..."""
+        """Committed transactions with messages that have left the window."""
         self._until: list[Offsets] = []
-        """... and up to where these are to be read again."""
+        """For each of these transactions, the offset up to which it must be read again."""
 
     def add(self, messages: Messages, closings: Closings) -> Iterator[Messages]:
-        """Take the next block, yield messages that are known to be committed."""
+        """Take the next block, and yield messages that are known to be committed."""
         if len(closings):
             again = closings.take((closings.begins >= 0) & (closings.begins < self._floor))
             self._again.append(again)
@@ -224,21 +223,21 @@ class PendingWindow:
             yield from self._leave()
 
     def finish(self) -> Iterator[Messages]:
-        """Yield what is left, as far as it is committed."""
+        """Yield the committed messages of the remaining blocks."""
         while self._held:
             yield from self._leave()
 
     def replay(self) -> Replay:
-        """Return which messages have to be read again."""
+        """Return which messages must be read again."""
         until = np.concatenate([np.zeros(0, np.int64), *self._until])
         return Replay(Closings.joined(self._again), until)
 
     def _leave(self) -> Iterator[Messages]:
-        """Let the oldest block go."""
+        """Remove the oldest block, and yield its committed messages."""
         oldest = self._held.popleft()
         self._size -= len(oldest.block.data)
         offsets = oldest.block.offsets
-        # What is read again has to end where a record does.
+        # A range that is read again must end at a record boundary.
         self._floor = oldest.block.end_offset(-1)
         closings = Closings.joined(self._closings)
         acks = resolved(oldest.uuids, offsets, closings)
@@ -250,7 +249,7 @@ class PendingWindow:
 
 
 def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offsets:
-    """Return the fates of messages that waited: what ended their producers' transactions next."""
+    """Return the fates of waiting messages, which the next end of their producer's transaction decides."""
     acks = np.full(len(uuids), PENDING, np.int64)
     if not len(closings) or not len(uuids):
         return acks
@@ -281,7 +280,7 @@ def _nullable(
 
 
 def _producers(uuids: UuidColumns) -> pa.StringArray:
-    """Return producer ids as hexadecimal digits: the last part of a UUID's text."""
+    """Return producer ids as hexadecimal digits, the last part of a UUID's text."""
     if not len(uuids):
         return pa.nulls(0, pa.string())
     data = np.frombuffer(uuid_texts(uuids).buffers()[2], np.uint8).reshape(-1, 36)[:, 24:]
@@ -293,10 +292,10 @@ def _producers(uuids: UuidColumns) -> pa.StringArray:
 
 
 def uuid_place(options: SourceOptions, framing: str) -> Locator:
-    """Return where the messages of a framing keep their UUID.
+    """Return the locator of the UUID in messages of a framing.
 
     Raises:
-        OptionError: the framing has no messages, or ``uuidPath`` does not fit it.
+        OptionError: the framing has no messages, or ``uuidPath`` is invalid for it.
     """
     if framing not in CONTENT_TYPES:
         expected = f"one of {', '.join(CONTENT_TYPES)}, for isolationLevel={options.isolation_level}"
@@ -311,11 +310,11 @@ def committed_scan(
     scan: Callable[[Piece], PieceScan],
     columns: Collection[str],
 ) -> CommittedScan:
-    """Return the scan of the committed messages of a piece, which is a whole range.
+    """Return the scan of the committed messages of a piece, which must be a whole range.
 
     Args:
-        client: What reads the journal.
-        piece: The range, and where the query began.
+        client: Reads the journal.
+        piece: The range, and the offset at which the query began.
         options: Options of the query.
         scan: Returns the scan of all records of a piece of the journal.
         columns: Names of the query's columns.
@@ -326,7 +325,7 @@ def committed_scan(
         part = Piece(piece.journal, at, until, until, starts_on_record=True, framing=piece.framing)
         sequencing = Sequencing(scan(part), reader, states)
         for _ in sequencing:
-            pass  # The states are all that counts.
+            pass  # Only the states matter.
         return sequencing.states
 
     def missing(begin: int, end: int) -> list[tuple[int, int]]:

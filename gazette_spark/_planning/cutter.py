@@ -1,4 +1,4 @@
-"""Chunks of a journal to blocks of whole records: the records of a piece, less those cut by jumps.
+"""Cuts the chunks of a piece into blocks of whole records, without the records that missing bytes cut.
 
 :class:`Cutter` is a state machine without I/O. Its states:
 
@@ -9,18 +9,18 @@ skipping  before the piece's first record end, or  a record end is seen (→ cut
           before the first one after a jump        (→ cutting, or still skipping), or ``end`` is
                                                    reached (→ done; after a jump at a record end)
 cutting   ``start`` is the first byte of a record  the next record begins at or past ``end`` (→ done)
-          the piece owns, bytes from it are kept
-done      all records of the piece are out         never
+          that the piece owns; its bytes are kept
+done      all records of the piece are yielded     never
 ========  =======================================  ==================================================
 
-A jump means that bytes are gone. The record it cuts can never be finished and is dropped. Where the bytes go
-on a fragment begins, and maybe no record: an append of lines may hold half of one. So in a framing that
-``resyncs`` the bytes up to the next record end are left out, too, and reported. Other framings ask for
-appends of whole records. The resulting rows depend on the piece and the journal's content only, never on how
-the content arrives in chunks.
+A jump means that bytes are missing. The record that it cuts can never be completed and is dropped. A fragment
+begins after the jump, but not necessarily a record, because an append of lines may end with half of one. So
+in a framing that ``resyncs``, the bytes up to the next record end are also skipped, and reported. Other
+framings require appends of whole records. The resulting rows depend only on the piece and the journal's
+content, never on how the content arrives in chunks.
 
-A piece of an anchored framing begins with a record and has to end with one: the reader checks that. So a
-piece that was cut in the wrong place ends in an error, never in other rows.
+A piece of an anchored framing begins and ends with a whole record, and the reader checks that. So a piece
+that was cut in the wrong place ends in an error, never in wrong rows.
 
 ::
 
@@ -47,33 +47,33 @@ from gazette_spark._planning.reads import JournalOpener, resume_offset
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
 
 BLOCK_BYTES = 1 << 20
-"""Bytes gathered before a block is cut: large enough to make calls cheap, small enough for the cache."""
+"""Bytes collected before a block is cut: large enough to make calls cheap, small enough for the cache."""
 
 LOOK_BYTES = 64 << 10
-"""Minimum bytes gathered before the next check whether a record grows too long."""
+"""Minimum bytes collected before the next check of a record's length."""
 
 MAX_RECORD_BYTES = 64 << 20
-"""Default of the longest record."""
+"""Default maximum length of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes a piece should have held as records and that are gone, or are no records.
+    """Bytes of a piece that gave no records, because they are missing or invalid.
 
-    The gaps of all pieces of a range, added up, do not depend on how the range was cut.
+    The sum of the gaps of all pieces of a range does not depend on how the range was cut.
     """
 
     journal: str
     begin: int
     end: int
-    """Missing are ``[begin, end)``, as far as they lie in the piece; may be empty."""
+    """The gap is ``[begin, end)``, clipped to the piece; it may be empty."""
     cut_offset: int
-    """First byte of the record that the gap cut short and that was dropped; only valid with ``cut_bytes``."""
+    """Offset of the record that the gap cut, and that was dropped; only valid with ``cut_bytes``."""
     cut_bytes: int
-    """Bytes still there of that record, 0: no record was cut."""
+    """Available bytes of that record; 0 if no record was cut."""
     kind: str = "missing"
-    """``missing``: the bytes are gone. ``desync``: they are there and begin no record. ``rest``: they follow
-    missing ones and may be the rest of a record; they may lie past the piece's end."""
+    """``missing``: the bytes are gone. ``desync``: no record begins at these bytes. ``rest``: they follow
+    missing bytes and may belong to a cut record; they may lie past the piece's end."""
 
 
 class Cutter:
@@ -90,7 +90,7 @@ class Cutter:
         records_begin: Collection[int] = (),
     ) -> None:
         if framing.anchored and not (piece.starts_on_record and piece.end == piece.limit):
-            msg = f"framing {framing.name}: {piece} does not begin and end where records do"
+            msg = f"framing {framing.name}: {piece} does not begin and end at record boundaries"
             raise ValueError(msg)
         self.piece = piece
         self.gaps: list[Gap] = []
@@ -101,13 +101,13 @@ class Cutter:
         self._framing = framing
         self._skipping = not piece.starts_on_record
         self._records_begin = records_begin
-        """Offsets at which a record begins, even where missing bytes end there."""
+        """Offsets at which a record begins, even if missing bytes end there."""
         self._resync_from: int | None = None
-        """First byte after a jump, as long as no record's end was seen since."""
+        """Offset after the last jump, until a record end is seen."""
         self._position = piece.read_from
         self._start = piece.read_from
         self._unfinished: list[bytes] = []
-        """Bytes from ``_start`` on that are not yielded yet."""
+        """Bytes from ``_start`` on that have not been yielded."""
         self._stored = [(0, 0)]
         """Store times of those bytes, in the form of a block."""
         self._schedule_flush(0)
@@ -117,16 +117,16 @@ class Cutter:
         return f"Cutter({self.piece}, {state} at {self._position}, gaps={len(self.gaps)})"
 
     def done(self) -> bool:
-        """Say whether all records of the piece are out; nothing more need be read then."""
+        """Return whether all records of the piece have been yielded, so that reading can stop."""
         return self._done
 
     def feed(self, offset: int, content: bytes, mod_time: int = 0) -> Iterator[Block]:
-        """Take the next chunk and when it was stored, yield the blocks that are now whole.
+        """Take the next chunk and its store time, and yield the blocks that are complete.
 
         Raises:
-            DataLossError: the chunk begins past the one before, and that is not allowed.
+            DataLossError: bytes are missing before the chunk, and that is not allowed.
             RecordError: a record is longer than allowed.
-            ProtocolError: the chunk begins before the end of the one before.
+            ProtocolError: the chunk begins before the end of the previous one.
         """
         if offset < self._position:
             raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
@@ -147,12 +147,12 @@ class Cutter:
                     yield from self._flush()
 
     def finish(self, resumed: int) -> Iterator[Block]:
-        """End the read, at the offset where the journal goes on, and yield the remaining blocks.
+        """End the read at the offset that it has reached, and yield the remaining blocks.
 
         Raises:
             DataLossError: the read jumped past its end, and that is not allowed.
             RecordError: the last record has no end.
-            OffsetNotYetAvailableError: the read ended before the piece did.
+            OffsetNotYetAvailableError: the read ended before the end of the piece.
         """
         if not self._done and resumed > self._position:
             yield from self._jump(resumed)
@@ -169,37 +169,37 @@ class Cutter:
                 if self._framing.anchored:
                     problem = (
                         f"has no end before its piece's end, offset {limit}. Framing {self._framing.name} is "
-                        "read in pieces that are cut where appends begin, so each append has to hold whole "
-                        "records. Raise maxBytesPerPartition, and leave out minPartitions, to read the range "
+                        "read in pieces that are cut where appends begin, so each append must contain whole "
+                        "records. Raise maxBytesPerPartition, and omit minPartitions, to read the range "
                         "in one piece"
                     )
                 raise RecordError(journal, self._start, problem)
         self._done = True
 
     def _skip(self, content: bytes) -> bytes:
-        """Drop bytes before the first record start, return the rest for the piece."""
+        """Drop the bytes before the first record, and return the rest."""
         boundary = self._framing.first_boundary(content, self._position)
         self._restart_at(self._position + (len(content) if boundary is None else boundary))
         self._skipping = boundary is None
         if boundary is None and self._resync_from is not None:
-            # The rest of a cut record is this piece's to report, even past the piece's end: the piece in
-            # which the jump ends is the only one that sees it.
+            # This piece reports the rest of a cut record even past the piece's end, because the jump ends in
+            # this piece and no other one sees it.
             return b""
         self._report_rest()
         self._done = self._position >= self.piece.end
         return b"" if boundary is None or self._done else content[boundary:]
 
     def _jump(self, target: int) -> Iterator[Block]:
-        """Continue at the target: yield whole records, drop the one that is cut."""
+        """Continue at the target: yield whole records, and drop the record that is cut."""
         piece, expected = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, expected, target)
         self._report_rest()
         yield from self._flush(last=True)
         if self._done:
-            return  # The record that the jump cuts short belongs to the next piece.
+            return  # The record that the jump cuts belongs to the next piece.
         cut_bytes = 0 if self._skipping else expected - self._start
-        # Each piece reports the missing bytes that lie in it, so that the reports of all pieces add up.
+        # Each piece reports only the missing bytes that lie in it, so that the reports of all pieces add up.
         begin, end = (min(max(at, piece.begin), piece.end) for at in (expected, target))
         if cut_bytes or begin < end:
             self.gaps.append(Gap(piece.journal, begin, end, self._start if cut_bytes else begin, cut_bytes))
@@ -209,32 +209,32 @@ class Cutter:
         self._resync_from = target if self._skipping and not self._done else None
 
     def _restart_at(self, position: int) -> None:
-        """Continue with the record that begins at a position, of which nothing is there yet."""
+        """Continue with the record that begins at a position, none of whose bytes has arrived."""
         self._start = self._position = position
         self._unfinished.clear()
         self._schedule_flush(0)
 
     def _report_rest(self) -> None:
-        """Report the bytes since the last jump, up to here: no record is seen to begin in them."""
+        """Report the bytes since the last jump: no record is known to begin in them."""
         begin, journal = self._resync_from, self.piece.journal
         if begin is not None and begin < self._position:
             self.gaps.append(Gap(journal, begin, self._position, begin, 0, "rest"))
         self._resync_from = None
 
     def _schedule_flush(self, needs: int) -> None:
-        """Set when to look for records again: seldom enough that no byte is looked at many times."""
+        """Decide when to look for records again, rarely enough that no byte is examined many times."""
         waiting = self._position - self._start
         longest = self._max_record_bytes + LOOK_BYTES
         if self._position < self.piece.end:
-            # At least twice as many bytes each time, so that a long record costs a constant factor.
+            # At least twice as many bytes as last time, so that a long record costs only a constant factor.
             gathered = max(min(self._block_bytes, longest), 2 * waiting, needs)
             self._flush_at = min(self._start + min(gathered, waiting + longest), self.piece.end)
         else:
-            # Only the end of the last record is awaited, which is near, so a small step reads little beyond.
+            # Only the end of the last record is missing, and it is near: a small step reads little beyond it.
             self._flush_at = self._position + min(max(waiting, LOOK_BYTES // 16), longest)
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
-        """Yield the whole records so far that the piece owns: those that begin before its end."""
+        """Yield the whole records that begin before the piece's end."""
         if self._skipping or self._position == self._start:
             return
         framing, journal, end = self._framing, self.piece.journal, self.piece.end
@@ -242,7 +242,7 @@ class Cutter:
         cut = framing.cut(data, self._start, last=last)
         whole = data if cut.size == len(data) else data[: cut.size]
         headers = (framing.header_bytes, framing.trailer_bytes)
-        # The store times of these bytes; those of earlier bytes are not needed any more.
+        # The store times of earlier bytes are no longer needed.
         at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
         del self._stored[:at]
         stored: Sequence[tuple[int, int]] = ()
@@ -253,21 +253,21 @@ class Cutter:
         if self._start + len(whole) > end:
             block = block.rows(0, int(np.searchsorted(block.offsets, end)))
 
-        # Bytes where a record should begin and none does are an error, or they count as skipped. Two runs of
-        # them that touch are one, wherever the chunks were cut.
+        # Bytes at which a record should begin but none does are an error, or count as skipped. Adjacent runs
+        # are joined, so that the result does not depend on the chunks.
         for low, high in cut.skipped:
             skipped_begin, skipped_end = self._start + low, self._start + high
             if self._fail_on_data_loss:
                 problem = (
-                    f"desync: no record of framing {framing.name} begins in the {high - low} bytes "
-                    "from here. Set failOnDataLoss=false to skip such bytes"
+                    f"desync: no record of framing {framing.name} begins in the next {high - low} bytes. "
+                    "Set failOnDataLoss=false to skip such bytes"
                 )
                 raise RecordError(journal, skipped_begin, problem)
             if self.gaps and self.gaps[-1].kind == "desync" and self.gaps[-1].end == skipped_begin:
                 skipped_begin = self.gaps.pop().begin
             self.gaps.append(Gap(journal, skipped_begin, skipped_end, skipped_begin, 0, "desync"))
 
-        # The records before one that is too long are rows all the same.
+        # The records before an oversized one are still yielded.
         oversized = np.flatnonzero(block.ends - block.starts > self._max_record_bytes)
         if len(oversized):
             stop = int(oversized[0])
@@ -279,7 +279,7 @@ class Cutter:
         self._done = self._start >= end
         if len(block):
             yield block
-        # A record that is not whole may be too long already: its end is not waited for.
+        # An incomplete record may already be too long, so its end is not awaited.
         longest = self._max_record_bytes + framing.header_bytes
         if not self._done and max(len(data) - cut.size, cut.needs) > longest:
             raise self._oversized(self._start)
@@ -291,14 +291,14 @@ class Cutter:
 
 
 RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
-"""Columns of ``format=raw``, all of them nullable as in Spark."""
+"""Columns of ``format=raw``, all nullable as in Spark."""
 
 
 class PieceScan:
-    """Iterates over a piece's records, block by block. Use once, from one thread.
+    """Iterates over the blocks of a piece's records. Use once, from one thread.
 
-    Holds one block and at most one unfinished record at a time. The read is open only while the
-    iteration runs; leaving the loop early closes it. A piece that brings its content needs no client.
+    It holds one block and at most one unfinished record at a time. The read is open only during the
+    iteration; leaving the loop early closes it. A piece with content needs no client.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class PieceScan:
 
     @property
     def gaps(self) -> Sequence[Gap]:
-        """Bytes found missing so far; always empty when data loss is an error."""
+        """Gaps so far; always empty if data loss is an error."""
         return tuple(self._cutter.gaps)
 
     def __iter__(self) -> Iterator[Block]:
@@ -355,10 +355,10 @@ def raw_record_batches(
     labels: Labels = (),
     max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Build raw columns of blocks of a framing: those of a schema, in its order.
+    """Yield record batches with the raw columns and metadata columns of a schema.
 
-    A schema may have metadata columns, too. A record batch holds the rows of one block or, where there are
-    more than ``max_rows``, of a part of one. The values are the journal's bytes less what frames the records.
+    A record batch has the rows of one block, or of a part of it if there are more than ``max_rows``. The
+    values are the records' bytes without their framing.
     """
     build = {"journal": Block.journal_array, "offset": Block.offset_array, "value": framing.values}
     for block in bounded(blocks, max_rows):

@@ -1,7 +1,7 @@
-"""Where ranges begin and end: the ends that a user chooses, and the end of a batch within its limits.
+"""The begin and end of ranges: those that a user chooses, and the end of a batch within its limits.
 
-Nothing but the bytes shows where a journal's thousandth record ends. So a limit of records costs the driver
-one more look at the bytes that a batch reads, and at no others.
+Only the bytes show where a journal's thousandth record ends. So with a limit of records the driver reads the
+batch's bytes itself, in addition to the tasks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gazette_spark.offsets import FINGERPRINT_BYTES, JournalOffsets
 log = logging.getLogger(__name__)
 
 RESTORE = (
-    ". The checkpoint was edited, or is that of other journals: restore it, or start with a new one and "
+    ". The checkpoint was edited, or belongs to other journals: restore it, or start with a new one and "
     "startingOffsets"
 )
 """Advice about an invalid position."""
 
 
 class RangeResolver:
-    """Decides the two ends that a user chooses. To be used by one thread."""
+    """Decides the begin and the end that a user chooses. For one thread."""
 
     def __init__(self, view: JournalView, selection: QueryJournals, identities: JournalIdentities) -> None:
         self._view = view
@@ -50,7 +50,7 @@ class RangeResolver:
         return replace(start, fingerprints=prints)
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return start and end of a batch query in each of its journals."""
+        """Return the start and the end of a batch query in each journal."""
         view, options = self._view, self._view.options
         journals = self._selection.chosen()
         start = self._starts(journals)
@@ -71,8 +71,8 @@ class RangeResolver:
             last, chosen = lasts[journal], options.starting_offsets.of(journal)
             if begin <= last:
                 continue
-            # The start moves up to the first available byte. If the named range lies before that, all of its
-            # bytes are gone and it is empty. Any other start behind the end contradicts the options.
+            # The start has moved up to the first available byte. If the chosen range lies before that, all of
+            # its bytes are gone and it is empty. Any other start past the end contradicts the options.
             if options.timestamp_of(journal) is not None or not 0 <= chosen <= last:
                 option = "endingOffsets" if options.ending_timestamp is None else "endingTimestamp"
                 raise OffsetError(f"{option} lies before the start at {begin}", journal, last)
@@ -86,10 +86,11 @@ class RangeResolver:
     def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:
         """Check that records begin at the offsets of a query checkpoint, as far as the bytes show it.
 
-        The checkpoint may have been edited, or belong to another cluster. Then half a record would be a row.
+        The checkpoint may have been edited, or belong to another cluster. Half a record would then become a
+        row.
 
         Raises:
-            OffsetError: naming the first journal where no record begins.
+            OffsetError: no record begins at an offset. The error names the first such journal.
         """
 
         def check(journal: str) -> None:
@@ -102,7 +103,7 @@ class RangeResolver:
         self._view.map_journals(check, resumed_ranges)
 
     def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
-        """Return the journals' write heads; one below an offset in the options is confirmed."""
+        """Return the journals' write heads. A head below an offset in the options is confirmed first."""
         options = self._view.options
         resumed = options.resume_offsets.named if options.resume_offsets else {}
         named = {
@@ -116,7 +117,7 @@ class RangeResolver:
         return self._view.final_heads(journals, named, is_listed=is_listed)
 
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
-        """Return where a query begins in each journal: where a table ends, at a time, or at an offset."""
+        """Return where a query begins in each journal: at a table's end, at a time, or at an offset."""
         view, options = self._view, self._view.options
         resumed, choice = options.resume_offsets, options.starting_offsets
         heads = self._heads(journals)
@@ -135,7 +136,7 @@ class RangeResolver:
             if chosen == EARLIEST:
                 return first
             if chosen == LATEST:
-                # The write head may be in the middle of a record that is half written.
+                # The write head may be inside a record that is half written.
                 return view.whole_records(journal, first, head)
             if chosen < first:
                 if options.fail_on_data_loss:
@@ -146,7 +147,7 @@ class RangeResolver:
             return max(chosen, first)
 
         starts = view.map_journals(start_of, journals)
-        # A head before the recorded end is an error above, unless the offsets name another start by hand.
+        # A head below the recorded end has raised an error above, unless the user chose another start.
         self._identities.take((resumed or choice).fingerprints)
         self._identities.compare_first(starts, self._selection.created, heads)
         if not (revision := self._selection.revision):
@@ -162,19 +163,21 @@ class RangeResolver:
             option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
             raise OffsetError(
                 f"nothing was stored at {option} {timestamp_ms} or later; "
-                "set startingOffsetsByTimestampStrategy=latest to start at its write head",
+                "set startingOffsetsByTimestampStrategy=latest to start at the write head",
                 journal,
                 head,
             )
-        # A fragment may begin inside a record. That record is read from its begin, as its end came later.
+        # A fragment may begin inside a record. That record is read from its begin, because its end was
+        # appended at the requested time or later.
         first = view.client.first_offset(journal)
-        place = head if stored is None else stored
-        # Where bytes are gone before it, and that is no error, the query starts in the hole and reports it.
+        offset = head if stored is None else stored
+        # If bytes before the offset are missing, and that is not an error, the query starts in the hole and
+        # reports it.
         write_head = None if options.fail_on_data_loss else head
-        return view.whole_records(journal, min(first, place), place, skip_holes=True, write_head=write_head)
+        return view.whole_records(journal, min(first, offset), offset, skip_holes=True, write_head=write_head)
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
-        """Check that a record begins at an offset; else half a record would be a row."""
+        """Check that a record may begin at an offset. Otherwise half a record would become a row."""
         window = window_reader(self._view.client, journal, fail_on_data_loss=False)
         framing = self._view.framing(journal)
         before, after = b"", b""
@@ -199,16 +202,16 @@ def range_end(
     """Return where a batch ends in a journal, and bytes before that end for the journal's fingerprint.
 
     Args:
-        view: Asks about the journal.
-        journal: Its name.
-        backlog: Its bytes that are not read yet.
-        admitted: Offset up to which the batch may read; not necessarily a record's edge.
+        view: The journals of the query.
+        journal: The journal's name.
+        backlog: The bytes that have not been read yet.
+        admitted: Offset up to which the batch may read; not necessarily a record boundary.
         max_records: Number of records that the batch may read.
         content: All bytes of the backlog, if the planner has them.
 
     Returns:
-        The end of a record, or the backlog's begin if there is no whole record yet. As many of the bytes
-        before it as one search window has, up to those of a fingerprint: they cost no further read.
+        The end of a record, or the backlog's begin if there is no whole record yet; and those bytes of a
+        fingerprint before it that the search has read anyway.
     """
     begin, options, framing = backlog.begin, view.options, view.framing(journal)
     window = RecordedWindow(view.window(journal))
@@ -233,7 +236,7 @@ def range_end(
 
 
 class RecordedWindow:
-    """A ``read_window`` that keeps what one search for the end of a batch has read."""
+    """A ``read_window`` that keeps the bytes that a search for the end of a batch has read."""
 
     def __init__(self, read_window: ReadWindow) -> None:
         self._read_window = read_window
@@ -246,7 +249,7 @@ class RecordedWindow:
         return content
 
     def before(self, end: int) -> bytes:
-        """Return bytes that end at an offset, as many of a fingerprint's as one window has."""
+        """Return the longest run of bytes before an offset in one window, at most a fingerprint's."""
         parts = (
             window[max(0, end - begin - FINGERPRINT_BYTES) : end - begin]
             for begin, window in self._windows
@@ -264,11 +267,12 @@ def counted_end(
     max_record_bytes: int,
     framing: RecordFraming,
 ) -> int:
-    """Return where record number ``max_records`` of a piece ends; the piece's end if it has fewer whole ones.
+    """Return where record number ``max_records`` of a piece ends, or the piece's end if it has fewer.
 
     Raises:
         DataLossError: bytes before that are missing, under ``fail_on_data_loss``.
-        RecordError: a record before that is longer than ``max_record_bytes``, or bytes before it begin none.
+        RecordError: a record before that is longer than ``max_record_bytes``, or no record begins where one
+            should.
     """
     cutter = Cutter(
         piece, fail_on_data_loss=fail_on_data_loss, max_record_bytes=max_record_bytes, framing=framing
@@ -280,8 +284,8 @@ def counted_end(
             for chunk in reader:
                 yield from cutter.feed(chunk.offset, chunk.content)
                 position = chunk.offset + len(chunk.content)
-            # The last record may have no end yet; it is no part of the batch. To finish the cutter would be
-            # an error then, so it is finished only where bytes are missing up to the end.
+            # The last record may have no end yet, and is then not part of the batch. Finishing the cutter
+            # would raise an error, so it is finished only if bytes are missing up to the end.
             if (resumed := resume_offset(reader)) > position:
                 yield from cutter.finish(resumed)
 
@@ -294,7 +298,7 @@ def counted_end(
 
 
 def counted_end_of(content: bytes, begin: int, max_records: int, framing: RecordFraming) -> int:
-    """Return where record number ``max_records`` ends in bytes in memory; their end if it does not."""
+    """Return where record number ``max_records`` of some content ends, or its end if it has fewer."""
     ends = framing.cut(content, begin).ends
     if len(ends) < max_records:
         return begin + len(content)

@@ -1,13 +1,13 @@
-"""The columns of a query that names none: inferred from a sample, or remembered from its first start.
+"""The columns of a query without a schema: inferred from a sample, or stored by the query's first start.
 
-The sample is bounded and always the same: of the first :data:`MAX_JOURNALS` journals that hold anything in
-the query's range, by name, the records that begin in the first ``samplingBytes``. A query that starts at the
-latest offsets has no records yet, so its journals are sampled from the earliest offset on.
+The sample is bounded and deterministic: in order of names, the first :data:`MAX_JOURNALS` journals with bytes
+in the query's range, and of each the records that begin in the first ``samplingBytes``. A query that starts
+at the latest offsets has no records yet, so its journals are sampled from the earliest offset on.
 
-With ``inferredSchemaLocation`` a restart has the columns of the first start. They are in the file
-``schema.json`` in that directory, which is written once, under another name first, and never changed: a first
-line with the length and SHA-256 of the rest, then the columns as JSON. Hints are not part of it: they apply
-at each start.
+With ``inferredSchemaLocation`` a restart uses the columns of the first start. They are in the file
+``schema.json`` in that directory, which is written once, under a temporary name first, and never changed. Its
+first line has the length and SHA-256 of the rest; then follow the columns as JSON. Hints are not stored: they
+apply at each start.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_JOURNALS = 16
 """Maximum number of journals that are sampled."""
 
 SAMPLING_TIMEOUT_S = 60.0
-"""Maximum time for reading a sample. Part of one would be another sample, so a longer read is an error."""
+"""Maximum seconds for reading a sample. A part would be a different sample, so a timeout is an error."""
 
 OPTION = "inferredSchemaLocation"
 
@@ -62,22 +62,22 @@ FILE = "schema.json"
 FORMAT_VERSION = 1
 
 Fields: TypeAlias = "list[dict[str, Any]]"
-"""Columns in the form of Spark's JSON."""
+"""Columns in Spark's JSON form."""
 
 
 def query_schema(
     options: SourceOptions, open_journals: Callable[[], AbstractContextManager[JournalSource]]
 ) -> StructType:
-    """Return the columns of a query: those of its location or of a sample, with its hints.
+    """Return the columns of a query, stored or inferred, with its hints applied.
 
-    With the option for rescued data, its column comes last, and no field has its name.
+    The column for rescued data, if any, comes last and replaces a field of the same name.
 
     Args:
         options: Options of the query.
-        open_journals: Opens its journals; not called where the location has the columns.
+        open_journals: Opens the query's journals. It is not called if the location has the columns.
 
     Raises:
-        OptionError: the columns cannot be known, or not with these hints.
+        OptionError: the columns cannot be inferred, or contradict the hints.
     """
     if options.format not in (None, "json"):
         raise OptionError(
@@ -86,7 +86,8 @@ def query_schema(
 
     def infer() -> list[dict[str, Any]]:
         with open_journals() as journals:
-            return from_arrow_schema(infer_schema(journals, options)).jsonValue()["fields"]  # type: ignore[no-any-return]
+            columns = infer_schema(journals, options)
+            return from_arrow_schema(columns).jsonValue()["fields"]  # type: ignore[no-any-return]
 
     columns = (
         remembered(options.inferred_schema_location, infer) if options.inferred_schema_location else infer()
@@ -99,11 +100,11 @@ def query_schema(
 def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
     """Return the columns of a sample of a query's records.
 
-    Fields with the name of a metadata column, or of the one for rescued data, give no column. With the option
+    Fields with the name of a metadata column, or of the column for rescued data, are omitted. With a column
     for rescued data there is no column for malformed records.
 
     Raises:
-        OptionError: there is no record, no record has a field, or the records have none.
+        OptionError: there is no record, no record has a field, or the framing has no fields.
     """
     sample = plan_sample(journals, options)
     if sample.framing != FORMAT_FRAMINGS["json"]:
@@ -117,19 +118,19 @@ def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
     )
     columns = [field for field in schema if field.name not in {*metadata.DDL, options.rescued_data_column}]
     if not columns:
-        got = f"{len(sample.pieces)} journals in whose first records no field is seen"
+        got = f"{len(sample.pieces)} journals whose first records have no fields"
         raise OptionError("inferSchema", got, "records of JSON objects, more samplingBytes, or a schema")
     return pa.schema(columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Range of a query's sample."""
+    """The ranges of a query's sample."""
 
     framing: str
     """Name of the framing of all its journals."""
     pieces: tuple[Piece, ...]
-    """In order of the journals' names; at least one."""
+    """At least one piece, in order of the journals' names."""
 
 
 def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
@@ -138,7 +139,7 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     Raises:
         OptionError: no journal holds a record, or their framings differ.
     """
-    # A query that starts at the latest offsets has no records yet.
+    # A query that starts at the latest offsets has no records yet, so older records are sampled.
     choice = options.starting_offsets
     named = {journal: EARLIEST if offset == LATEST else offset for journal, offset in choice.named.items()}
     early = OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
@@ -150,14 +151,14 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
         JournalOffsets({journal: begins[journal] for journal in filled}),
         JournalOffsets({journal: ends[journal] for journal in filled}),
     )
-    # One piece for each journal, which is read until there is enough.
+    # One piece for each journal, of which only the first bytes are read.
     heads = {
         piece.journal: replace(piece, end=piece.limit)
         for piece in pieces
         if piece.begin == begins[piece.journal]
     }
     if not heads:
-        got = f"{options.selection}, where there is no record yet"
+        got = f"{options.selection}, whose journals have no record yet"
         raise OptionError("inferSchema", got, "journals with records, or the columns in .schema(...)")
     framings = sorted({piece.framing for piece in heads.values()})
     if len(framings) > 1:
@@ -176,7 +177,7 @@ def sampled(
     """Yield the records of a sample.
 
     Raises:
-        OptionError: it takes longer than :data:`SAMPLING_TIMEOUT_S`.
+        OptionError: reading takes longer than :data:`SAMPLING_TIMEOUT_S`.
     """
     until = clock() + SAMPLING_TIMEOUT_S
     for piece in sample.pieces:
@@ -198,14 +199,14 @@ def sampled(
 
 
 def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
-    """Return the columns that a location has; infer and write them if it has none.
+    """Return the columns that a location stores; infer and store them if it has none.
 
-    Where two queries start at once, the one whose file is there first counts for both.
+    If two queries start at the same time, both use the columns of the first file.
 
     Raises:
         OptionError: the location cannot be used, or its file was not written by this function.
     """
-    # Loaded here: few queries have a location.
+    # Imported here because few queries have a location.
     from pyarrow.fs import FileSystem
 
     with _trouble(location):
@@ -220,7 +221,7 @@ def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
             draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
             with system.open_output_stream(draft) as file:
                 file.write(text)
-            # The columns of another query that started at the same time count for both.
+            # Another query that started at the same time has stored its columns first.
             if (first := _read(system, path)) is not None:
                 system.delete_file(draft)
                 text = first
@@ -239,10 +240,10 @@ def _trouble(location: str) -> Iterator[None]:
 
 
 def parse_fields(text: bytes, where: str) -> Fields:
-    """Return the columns of a file.
+    """Return the columns in a file's content.
 
     Raises:
-        OptionError: naming the file, its problem and the ways out.
+        OptionError: the content is invalid. The error names the file, the problem and the remedies.
     """
     value, problem = None, "in which there is no schema"
     try:
@@ -255,14 +256,14 @@ def parse_fields(text: bytes, where: str) -> Fields:
         case {"format_version": version, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
             version == FORMAT_VERSION
         ):
-            with suppress(Exception):  # Spark has no one error for what is not a type.
+            with suppress(Exception):  # Spark has no common error for an invalid type.
                 StructType.fromJson(schema)
                 return fields
         case {"format_version": int(version)} if version > FORMAT_VERSION:
-            problem = f"of format_version {version}, which a later gazette_spark wrote"
+            problem = f"of format_version {version}, which a later release of gazette_spark wrote"
     ways = (
-        "the file that the query's first start wrote: restore it; or delete it, and the columns are inferred "
-        "again, maybe others; or give the columns in .schema(...)"
+        "the file that the query's first start wrote: restore it; or delete it to infer the columns again, "
+        "which may differ; or give the columns in .schema(...)"
     )
     raise OptionError(OPTION, f"a file {where} {problem}", ways)
 

@@ -1,17 +1,18 @@
 """The list of a query's journals: requested from brokers, or followed by a watch.
 
-A stream looks at its journals at every trigger, many times a second. To ask for a list of thousands each time
-costs more than all the rest, so :class:`FollowedJournals` has brokers send changes. A watch can be late,
-hang, or belong to a cluster whose Etcd was reset. No such state may last, or pass for a loss of data:
+A stream needs its list of journals at every trigger, many times a second. Requesting thousands of journals
+each time would cost more than everything else, so :class:`FollowedJournals` lets brokers send changes. A
+watch can be late, hang, or belong to a cluster whose Etcd was reset. No such state may last, or look like a
+loss of data:
 
-- a list that was requested within :data:`FRESH_S` is used as it is, so short runs start no watch;
-- whatever the watch says, the list is requested every :data:`CHECK_S`; the newer of the two counts, by its
-  revision. If the watch has a later revision than the brokers, Etcd was reset: the watch is restarted;
-- nothing is concluded from a journal's absence alone: see ``selection``.
+- a list that is at most :data:`FRESH_S` old is reused, so short runs start no watch;
+- regardless of the watch, the list is requested every :data:`CHECK_S`, and the one with the larger revision
+  counts. If the watch has a later revision than the brokers, Etcd was reset, and the watch is restarted;
+- the absence of a journal alone proves nothing: see ``selection``.
 
-So a query finds a new journal at the first trigger after the watch reported it, some tens of milliseconds
-after its creation, and after :data:`CHECK_S` at the latest. Brokers before Gazette 0.100 have no watch: there
-the list is requested at the first trigger after :data:`FRESH_S`.
+So a query sees a new journal at the first trigger after the watch has reported it, some tens of milliseconds
+after its creation, and after :data:`CHECK_S` at the latest. Brokers before Gazette 0.100 have no watch, so
+their list is requested at the first trigger after :data:`FRESH_S`.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
-"""Age up to which a requested list is not requested again."""
+"""Age in seconds up to which a list is reused."""
 
 CHECK_S = 60.0
-"""Age at which the list is requested although a watch follows it."""
+"""Age in seconds at which the list is requested although a watch follows it."""
 
 
 class JournalLister(Protocol):
     """Lists the journals that a query's options select."""
 
     def latest(self) -> Listing:
-        """Return the newest known list, or request one. The same object as long as it is the same list."""
+        """Return the newest known list, or request one. An unchanged list is the same object."""
 
     def fresh(self) -> Listing:
-        """Ask for the list."""
+        """Request the list."""
 
     def close(self) -> None:
         """Release the watch, if there is one."""
@@ -61,7 +62,7 @@ def selector_of(options: SourceOptions) -> pb.LabelSelector:
 
 
 class RequestedJournals:
-    """Asks for the list each time."""
+    """Requests the list each time."""
 
     def __init__(self, client: JournalSource, selector: pb.LabelSelector) -> None:
         self._client = client
@@ -71,25 +72,25 @@ class RequestedJournals:
         return f"RequestedJournals({self._client!r})"
 
     def latest(self) -> Listing:
-        """Ask for the list."""
+        """Request the list."""
         return self.fresh()
 
     def fresh(self) -> Listing:
-        """Ask for the list."""
+        """Request the list."""
         return self._client.list_all_journals(self._selector)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: there is no watch."""
 
 
 class FollowedJournals:
-    """Follows the list by a watch, and checks it; see the module. To be used by one thread.
+    """Follows the list with a watch, and checks it as the module describes. For one thread.
 
     Args:
-        client: whose brokers to ask; stays open until this is closed.
-        selector: which journals.
-        watch: makes a watch that is not started yet.
-        clock: seconds, from anywhere.
+        client: Client of the brokers. It must stay open until this object is closed.
+        selector: Selector of the journals.
+        watch: Makes a watch that is not started yet.
+        clock: Seconds from any origin.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class FollowedJournals:
         if self._requested is None:
             return self.fresh()
         age_s = self._clock() - self._requested_at_s
-        # A short run gets by with the list of its start.
+        # The list from the start is enough for a short run.
         if self._watch is None and age_s <= FRESH_S:
             return self._requested
         if self._watch is None and self._watchable:
@@ -125,11 +126,11 @@ class FollowedJournals:
             try:
                 watch.start()
             except WatchUnsupportedError as error:
-                log.info("brokers know no watch, list is requested cause=%s", error)
+                log.info("brokers do not support watches, the list is requested instead cause=%s", error)
                 self._watchable = False
             else:
                 self._watch = watch
-        # A watch that hangs looks like one without news, so the list is requested now and then all the same.
+        # A hanging watch looks like one without changes, so the list is also requested now and then.
         watched = self._watched() if age_s <= CHECK_S else None
         if watched is None:
             return self.fresh()
@@ -143,7 +144,7 @@ class FollowedJournals:
         self._requested_at_s = self._clock()
         watched = self._watched()
         if watched is not None and requested.revision < watched.revision:
-            event = "brokers went back, watch begins again"
+            event = "brokers returned an older revision, watch is restarted"
             log.warning("%s revision=%d watched=%d", event, requested.revision, watched.revision)
             self.close()
         return self._requested
@@ -155,7 +156,7 @@ class FollowedJournals:
             self._watch = None
 
     def _watched(self) -> Listing | None:
-        """Return the watch's list; None without a working watch. A request gives the reason."""
+        """Return the watch's list; None without a working watch."""
         if self._watch is None:
             return None
         try:
@@ -166,13 +167,13 @@ class FollowedJournals:
 
 
 def same(one: Listing, other: Listing) -> bool:
-    """Say whether two lists are of the same revision, and so the same."""
+    """Return whether two lists have the same revision, and so the same journals."""
     return one.revision == other.revision and one.header.etcd.cluster_id == other.header.etcd.cluster_id
 
 
 def follow(client: Client, options: SourceOptions) -> FollowedJournals:
     """Return a follower of the journals that a query's options select; the caller closes it."""
-    # Loaded here: batch queries and executors do without.
+    # Imported here because batch queries and executors do not need it.
     from gazette_spark.client import WatchedList
 
     selector = selector_of(options)

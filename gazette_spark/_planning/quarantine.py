@@ -1,16 +1,16 @@
-"""Parsing in a child process, for a task that runs again because its first try may have died of a record.
+"""Parsing in a child process, for a repeated task whose first attempt may have been killed by a record.
 
-Most of a parser is native code: Arrow's, protobuf's, numpy's. Our readers check what they hand to it, but a
-record that nobody foresaw can still end the process, and then no mode for malformed records helps. Spark runs
-the task again, over the same bytes.
+Most of a parser is native code: Arrow's, protobuf's, numpy's. Our readers check its input, but an unforeseen
+record can still crash the process, and then no mode for malformed records helps. Spark repeats the task with
+the same bytes.
 
-So a task that runs again parses in a child process, block by block; in all else it does what its first try
-did. When the child dies, the block is halved until the record that kills it is alone. That record is
-*quarantined*: it is a malformed record of which nothing can be read. ``PERMISSIVE`` gives it a row with its
-text, ``DROPMALFORMED`` none, and ``FAILFAST`` raises an error with its journal and offset.
+So a repeated task parses in a child process, block by block; otherwise it works like the first attempt. When
+the child dies, the block is halved until the record that kills it is alone. That record is *quarantined*: it
+counts as a malformed record of which nothing can be read. ``PERMISSIVE`` gives it a row with its text,
+``DROPMALFORMED`` none, and ``FAILFAST`` raises an error with its journal and offset.
 
-A task also runs again when its executor was lost or a broker did not answer. Then it pays for nothing: some
-0.3 s for a Python process, and copies of its blocks and rows.
+A task is also repeated after the loss of an executor or a broker's failure. The child process is then wasted:
+about 0.3 s to start Python, and copies of blocks and rows.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 _CHILD = "from gazette_spark._planning.quarantine import serve; serve()"
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
-"""What native code dies of. A child that ends in another way, such as the SIGKILL of a machine that is out of
-memory, proves nothing of its record, and a valid record must not become malformed."""
+"""Signals of crashing native code. Another end of the child, such as SIGKILL on a machine without free
+memory, proves nothing about its record, and a valid record must not become malformed."""
 DEATH_S = 60
-"""How long a process may take from its last word to its end: it may write a dump of its memory."""
+"""Seconds that a process may take to end after its last output: it may write a core dump."""
 
 
 class QuarantiningParser:
@@ -59,7 +59,7 @@ class QuarantiningParser:
 
     @property
     def malformed(self) -> int:
-        """Malformed records so far, quarantined ones among them."""
+        """Number of malformed records so far, including quarantined ones."""
         return self._parser.malformed
 
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
@@ -77,7 +77,7 @@ class QuarantiningParser:
     def _parsed(self, block: Block) -> Iterator[pa.RecordBatch]:
         try:
             answer = self._ask(block)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last: within an answer.
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # The last: it died inside an answer.
             status = self._stop(DEATH_S)
         else:
             if isinstance(answer, Exception):
@@ -91,7 +91,7 @@ class QuarantiningParser:
         if -status not in _CRASHES:
             problem = (
                 f"the process that parsed it, or one of the {len(block) - 1} records after it, ended with "
-                f"{how}. No record causes that: look at the memory and the log of the executor"
+                f"{how}. A record cannot cause that: check the memory and the log of the executor"
             )
             raise RecordError(block.journal, offset, problem)
         if len(block) > 1:
@@ -106,7 +106,7 @@ class QuarantiningParser:
 
     def _ask(self, block: Block) -> Exception | tuple[list[pa.RecordBatch], int]:
         if self._child is None:
-            # The path is this process's own: Spark adds to it what came with the application.
+            # The child needs this process's path because Spark adds the application's files to it.
             path = os.pathsep.join(entry for entry in sys.path if entry)
             self._child = subprocess.Popen(
                 [sys.executable, "-c", _CHILD],
@@ -120,21 +120,21 @@ class QuarantiningParser:
         return pickle.load(self._child.stdout)  # type: ignore[no-any-return]  # noqa: S301  # Our own child.
 
     def _stop(self, wait_s: float = 0) -> int:
-        """End the child, if there is one, unless it ends by itself; return its status."""
+        """End the child, unless it ends by itself within ``wait_s``, and return its status."""
         child, self._child = self._child, None
         if child is None:
             return 0
         with suppress(subprocess.TimeoutExpired):
             child.wait(wait_s)
         child.kill()
-        with suppress(BrokenPipeError), child:  # What was not sent is sent on closing.
+        with suppress(BrokenPipeError), child:  # Closing flushes unsent bytes.
             pass
         return child.returncode
 
 
 def serve() -> None:
-    """Parse the blocks that come on the standard input, in the child process."""
-    # What a library prints must not get between the answers.
+    """Parse the blocks that arrive on the standard input. Runs in the child process."""
+    # The output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     parser = pickle.load(sys.stdin.buffer)()  # noqa: S301  # The task's.

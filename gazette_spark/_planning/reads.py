@@ -1,4 +1,4 @@
-"""The interface by which planner and tasks read journals: tests pass plain fakes, programs a ``Client``."""
+"""The interface through which the planner and tasks read journals. A ``Client`` provides it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChunkLike(Protocol):
-    """Some bytes of a journal."""
+    """Consecutive bytes of a journal."""
 
     @property
     def offset(self) -> int:
@@ -28,24 +28,24 @@ class ChunkLike(Protocol):
 
     @property
     def mod_time(self) -> int:
-        """When their fragment was stored, in Unix seconds; 0 if it is not stored yet."""
+        """Time at which their fragment was stored, in Unix seconds; 0 if it is not stored yet."""
 
 
 class JournalReader(Protocol):
     """A read of ``[offset, end_offset)``.
 
-    Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has show as a
-    chunk that begins past the end of the one before, and in ``jumps``; only in ``jumps`` if the next
-    available byte is at or past ``end_offset``. All other failures are raised.
+    Iterating yields chunks in order, exactly up to ``end_offset``. If the journal no longer has some bytes,
+    the next chunk begins past the end of the previous one, and ``jumps`` has an entry. There is only that
+    entry if the next available byte is at or past ``end_offset``. All other failures are raised.
     """
 
     @property
     def offset(self) -> int:
-        """Next byte the reader would deliver; ``end_offset`` at most."""
+        """Offset of the next byte, at most ``end_offset``."""
 
     @property
     def jumps(self) -> Sequence[tuple[int, int]]:
-        """Each jump so far: the offset wanted, and the one landed on, wherever that is."""
+        """Jumps so far, each as the requested offset and the one at which the read continued."""
 
     def __iter__(self) -> Iterator[ChunkLike]: ...
 
@@ -57,7 +57,7 @@ class JournalReader(Protocol):
 
 
 def resume_offset(reader: JournalReader) -> int:
-    """Return the offset a read has come to, which is past its end if it jumped over that."""
+    """Return the offset that a read has reached, which is past its end if it jumped over that."""
     return max([reader.offset, *(target for _, target in reader.jumps)])
 
 
@@ -69,23 +69,23 @@ class JournalOpener(Protocol):
 
 
 class JournalSource(JournalOpener, Protocol):
-    """The interface a planner reads journals by: brokers by a ``Client``, or a store by ``StoreJournals``."""
+    """The journals that a planner reads: a ``Client`` has those of brokers, ``StoreJournals`` of a store."""
 
     @property
     def endpoint(self) -> str:
-        """Where that is."""
+        """Address of the brokers, or URL of the store."""
 
     @property
     def timeout_s(self) -> float:
-        """Seconds a question may take."""
+        """Seconds that a request may take."""
 
     def list_journals(
         self, selector: str | pb.LabelSelector = "", *, limit: int = 0
     ) -> list[pb.ListResponse.Journal]:
-        """Return the journals a selector matches, ascending by name; about ``limit`` of them are enough."""
+        """Return the journals that match a selector, ascending by name; about ``limit`` are enough."""
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
-        """Return them with the revision at which it did."""
+        """Return the journals that match a selector, with the revision of the listing."""
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
         """Return one journal, or raise JournalNotFoundError."""
@@ -97,34 +97,34 @@ class JournalSource(JournalOpener, Protocol):
         """Return the write head of each journal."""
 
     def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the highest write head that a member of each journal knows of."""
+        """Return the highest write head that any member of each journal reports."""
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
-        """Return the write head of each journal, confirmed where it is below an offset already read."""
+        """Return the write head of each journal, confirmed if it is below an offset that was already read."""
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
-        """Return each journal's end, and maybe the bytes between an offset and that end, if they are few."""
+        """Return each journal's write head, and the bytes from an offset up to it if they are few."""
 
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
     ) -> list[ListedFragment]:
-        """Return fragments, ascending by begin: those that begin, and were stored, there or later."""
+        """Return fragments, ascending by begin, from a given offset and modification time on."""
 
 
 def skipped_spans(
     client: JournalOpener, journal: str, fragments: Iterable[tuple[int, int]], begin: int, end: int
 ) -> Spans:
-    """Return the bytes of ``[begin, end)`` that cannot be read any more.
+    """Return the bytes of ``[begin, end)`` that can no longer be read.
 
     Args:
-        client: What reads them.
-        journal: Its name.
+        client: Reads the bytes outside fragments.
+        journal: The journal's name.
         fragments: Spans of the journal's fragments, in any order; they may overlap.
-        begin: First byte of the range.
-        end: Byte after its last.
+        begin: Begin of the range.
+        end: End of the range.
 
     Raises:
-        OffsetNotYetAvailableError: a broker waits for bytes of a hole for longer than a read may take.
+        OffsetNotYetAvailableError: a broker waits longer for bytes of a hole than a read may take.
     """
     missing: list[tuple[int, int]] = []
     for low, high in outside(joined(fragments), begin, end):

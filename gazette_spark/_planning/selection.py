@@ -1,31 +1,31 @@
-"""The journals that a query reads: which exist, appeared, went, or were created again.
+"""The journals that a query reads: which of them exist, appeared, disappeared, or were created again.
 
 :func:`classify` decides the status of a journal that the list lacks, from the query's position and from the
-brokers' answer to a request for that journal by name; never from its absence in the list:
+brokers' answer to a request for that journal by name, never from its absence alone:
 
 ==============  ==========================================================  =============================
-status          when                                                        consequence
+status          condition                                                   consequence
 ==============  ==========================================================  =============================
-``PAUSED``      it exists, and is not selected any more                     its offset is kept
+``PAUSED``      it exists, but is no longer selected                        its offset is kept
 ``READ``        it is gone, and this run has read it to its write head      its offset is kept
 ``GONE``        it is gone, and the position says so                        its offset is kept
-``LOST``        it is gone with bytes not read, or that is unknown          an error, if losses are
+``LOST``        it is gone with unread bytes, or that is unknown            an error, unless loss is allowed
 ``RECREATED``   it was created after the position was made                  its bytes are compared
-``NOT_LISTED``  it is gone for a broker at an older revision                asked again, then an error
+``NOT_LISTED``  a broker at an older revision says that it is gone          retried, then an error
 ==============  ==========================================================  =============================
 
-The bytes of a journal that was created again show whether it is another one: see ``identities``.
+The bytes of a recreated journal show whether it is another journal: see ``identities``.
 
-The write head is the one that this run saw last. A write head that only the position has does not count,
-because what was appended while no query ran would be lost unseen. The next position records that a journal is
-gone, so that this is decided once.
+``READ`` requires a write head that this run has seen. The head in the position is not enough, because bytes
+that were appended while no query ran would be lost silently. The next position records that a journal is
+gone, so that this is decided only once.
 
-Brokers may answer at different revisions of Etcd. A look at journals has the larger revision of its list and
-of the query's position. A journal that the list lacks is looked up until the answer is that new. So every
-journal of a position was seen at the position's revision, and that revision never goes back.
+Brokers may answer at different revisions of Etcd. The larger revision of the list and of the query's position
+counts: a journal that the list lacks is looked up until the answer is at least that new. So every journal of
+a position was seen at the position's revision, and that revision never goes back.
 
 Spark matches the positions of a checkpoint and the sources of a query by their order. :func:`check_continued`
-refuses a position of another source.
+refuses the position of another source.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ NOWHERE = JournalOffsets()
 
 
 class JournalStatus(Enum):
-    """Status of a journal of a query that is not selected any more, or was created again; see the module."""
+    """Status of a journal that is no longer selected or was created again, as the module describes it."""
 
-    PAUSED = "journal not selected any more, its offset is kept"
-    READ = "journal is gone and was read to the end last seen, its offset is kept"
-    GONE = "journal is gone since an earlier batch, its offset is kept"
+    PAUSED = "journal is no longer selected, its offset is kept"
+    READ = "journal is gone and was read to its last known end, its offset is kept"
+    GONE = "journal has been gone since an earlier batch, its offset is kept"
     LOST = "journal is gone, its offset is kept"
     RECREATED = "journal was created again"
     NOT_LISTED = "journal is not known yet"
@@ -69,16 +69,16 @@ class JournalStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What a query knows of a journal that is not selected any more."""
+    """What a query knows about a journal that is no longer selected."""
 
     reached: int
     """Offset up to which it was read."""
     head: int | None
-    """The journal's write head when it was seen last; None if unknown."""
+    """Last known write head of the journal; None if unknown."""
     revision: int
-    """Etcd's revision at which it existed; 0 if unknown."""
+    """Etcd revision at which it existed; 0 if unknown."""
     is_current: bool = False
-    """This run saw the write head."""
+    """This run has seen the write head."""
     is_gone: bool = False
     """The position says that it is gone."""
 
@@ -92,9 +92,9 @@ def classify(last_seen: LastSeen, create_revision: int | None, listed_revision: 
     """Return a journal's status.
 
     Args:
-        last_seen: What the query knows of it.
-        create_revision: Revision of its creation, None if brokers say that it does not exist.
-        listed_revision: Etcd's revision of the brokers' answer.
+        last_seen: What the query knows about the journal.
+        create_revision: Revision of its creation; None if brokers say that it does not exist.
+        listed_revision: Etcd revision of the brokers' answer.
     """
     if create_revision is not None:
         recreated = is_recreated(create_revision, last_seen.revision)
@@ -108,17 +108,17 @@ def classify(last_seen: LastSeen, create_revision: int | None, listed_revision: 
 
 
 def is_recreated(create_revision: int, seen_revision: int) -> bool:
-    """Say whether a journal was created after the query saw it. Brokers before 0.100 do not say: 0."""
+    """Return whether a journal was created after the query saw it. Brokers before 0.100 report revision 0."""
     return 0 < seen_revision < create_revision
 
 
 def check_continued(
     option: str, position: Collection[str], selected: Collection[str], existing: Collection[str]
 ) -> None:
-    """Check that a position is not one of another source.
+    """Check that a position does not belong to another source.
 
-    Journals that were deleted prove nothing: others may have replaced them. The sign of another source is
-    that one of its journals exists and is not selected any more, while the selected ones are all new.
+    Deleted journals prove nothing, because others may have replaced them. A position belongs to another
+    source if one of its journals exists but is no longer selected, while all selected journals are new.
 
     Args:
         option: Option that selects the journals.
@@ -135,40 +135,40 @@ def check_continued(
 
 
 class QueryJournals:
-    """The journals that a query's options select. To be used by one thread."""
+    """The journals that a query's options select. For one thread."""
 
     def __init__(self, view: JournalView, journals: JournalLister, identities: JournalIdentities) -> None:
         self._view = view
         self._journals = journals
         self._identities = identities
         self.created: Mapping[str, int] = {}
-        """Revisions at which the journals of the list were created, by journal; 0 if brokers do not say."""
+        """Create revisions of the listed journals by name; 0 if brokers do not report them."""
         self.heads: Mapping[str, int] = {}
-        """Write heads of the last look, by journal."""
+        """Latest write heads by journal."""
         self._heads_of_run: dict[str, int] = {}
-        """Write heads as this run saw them last, also of journals that are gone."""
+        """Last write heads that this run has seen, including those of journals that are gone."""
         self.revision = 0
-        """Largest Etcd revision at which all journals of the last look were seen; 0 if brokers do not say."""
+        """Largest Etcd revision at which all current journals were seen; 0 if brokers do not report it."""
         self.paused: frozenset[str] = frozenset()
-        """Journals of the last look that exist and are not selected any more."""
+        """Journals of the position that exist but are no longer selected."""
         self.gone: tuple[str, ...] = ()
-        """Journals of the last look that do not exist any more."""
+        """Journals of the position that no longer exist."""
         self._listing: Listing | None = None
         self._names: frozenset[str] = frozenset()
         """The journals of the list that the options select."""
         self._youngest = 0
         """Largest create revision of the list."""
         self._looked_up: frozenset[str] = frozenset()
-        """Journals that were looked up by name, because the list lacks them."""
+        """Journals that were looked up by name because the list lacks them."""
         self._warned: set[str] = set()
         self._is_continued = False
-        """The position at which the run began is one of these journals."""
+        """Whether the run's first position was found to belong to these journals."""
 
     def __repr__(self) -> str:
         return f"QueryJournals({self._view.options.selection}, {self._listing})"
 
     def listed(self) -> frozenset[str]:
-        """Request the list and return the selected journals, without a check of any others."""
+        """Request the list and return the selected journals, without checking any others."""
         self._take(self._journals.fresh(), NOWHERE)
         return self._names
 
@@ -177,7 +177,7 @@ class QueryJournals:
 
         Raises:
             JournalNotFoundError: an option names a journal that does not exist.
-            OptionError: no journal is selected, or an option names one that is not.
+            OptionError: no journal is selected, or an option names a journal that is not selected.
         """
         options = self._view.options
         journals = sorted(self.selected(fresh=True))
@@ -199,23 +199,23 @@ class QueryJournals:
         return journals
 
     def selected(self, start: JournalOffsets = NOWHERE, *, fresh: bool = False) -> frozenset[str]:
-        """Return the journals that the options select, after a check of the position's other journals.
+        """Return the journals that the options select, after checking the other journals of the position.
 
         Args:
             start: The query's position.
-            fresh: Request the list from brokers, even if one is known.
+            fresh: Request the list even if one is known.
 
         Raises:
-            JournalNotFoundError: a journal that an option names is missing; or one of the query is gone
-                with bytes that were not read, under ``failOnDataLoss=true``.
-            JournalRecreatedError: a journal is another one than the query read, or may be.
+            JournalNotFoundError: a journal that an option names is missing; or a journal of the position is
+                gone with unread bytes, under ``failOnDataLoss=true``.
+            JournalRecreatedError: a journal is not the one that the query has read, or may not be.
             UnavailableError: brokers stayed at an older revision than the query's.
         """
         self._take(self._journals.fresh() if fresh else self._journals.latest(), start)
         reached = start.read_through
 
-        # A journal that an option names has to exist. Once the query has read it, it may be deleted like any
-        # other journal.
+        # A journal that an option names must exist until the query has read it. After that it may be deleted
+        # like any other.
         selection = self._view.options.selection
         for name in selection.names:
             if name not in self._names and name not in reached:
@@ -223,8 +223,8 @@ class QueryJournals:
                 hint = name_hint(self._view.client, name)
                 raise JournalNotFoundError(name, f"{who} names it{hint}")
 
-        # A journal that was created after the position was made may be another one of the same name. The
-        # youngest one shows whether there is any: the list may have thousands.
+        # A journal that was created after the position may be another one of the same name. The list may
+        # have thousands, so its largest create revision shows first whether there is any.
         if is_recreated(self._youngest, start.revision):
             for journal, create_revision in self.created.items():
                 if is_recreated(create_revision, start.revision) and journal in reached:
@@ -232,7 +232,7 @@ class QueryJournals:
                         journal, reached[journal], create_revision, start.revision
                     )
 
-        # Journals that the list lacks are looked up once for each list: at most triggers there is no new one.
+        # Journals that the list lacks are looked up once for each list, which most triggers have unchanged.
         absent = frozenset(reached.keys() - self._names)
         if not absent - self._looked_up:
             return self._names
@@ -253,7 +253,7 @@ class QueryJournals:
                 self._identities.compare_recreated(
                     journal, reached[journal], entry.create_revision, start.revision
                 )
-                status = JournalStatus.PAUSED  # It has the same bytes, or there was an error.
+                status = JournalStatus.PAUSED  # It has the same bytes; otherwise an error was raised.
             if status is JournalStatus.LOST and self._view.options.fail_on_data_loss:
                 raise _lost(journal, last_seen)
             if status is JournalStatus.PAUSED:
@@ -267,12 +267,12 @@ class QueryJournals:
         return self._names
 
     def check_continued(self, start: JournalOffsets) -> None:
-        """Check, once, that the position at which a run begins is one of these journals.
+        """Check, once, that the run's first position belongs to these journals.
 
-        Later positions have all journals that were selected since, so labels may move from one to the next.
+        Later positions have all journals that were selected since, so labels may move between journals.
 
         Raises:
-            OtherJournalsError: it is one of others, see the module.
+            OtherJournalsError: the position belongs to another source.
             UnavailableError: brokers stayed at an older revision than the query's.
         """
         if self._is_continued or not start.read_through:
@@ -280,7 +280,7 @@ class QueryJournals:
         listing = self._journals.latest()
         self._take(listing, start)
         position = start.read_through.keys()
-        # A list that is older than the position may lack its journals.
+        # A list that is older than the position may lack journals of the position.
         if self._names and not position & self._names and listing.revision >= start.revision:
             answer = self._view.describe_journals(sorted(position), start.revision, listing.revision)
             option = self._view.options.selection.option
@@ -288,7 +288,7 @@ class QueryJournals:
         self._is_continued = True
 
     def see(self, heads: Mapping[str, int]) -> None:
-        """Remember the write heads of a look."""
+        """Remember the latest write heads."""
         self.heads = heads
         self._heads_of_run |= heads
 
@@ -309,13 +309,13 @@ class QueryJournals:
 
 
 def _lost(journal: str, last_seen: LastSeen) -> JournalNotFoundError:
-    unread = f"with {last_seen.unread_bytes} bytes not read"
+    unread = f"with {last_seen.unread_bytes} unread bytes"
     if not last_seen.unread_bytes:
-        unread = "maybe with bytes not read"
+        unread = "perhaps with unread bytes"
     if last_seen.unread_bytes == 0:
-        unread += ": it was deleted while the query did not run, and what was appended before is unknown"
+        unread += ": it was deleted while the query did not run, and its last bytes are unknown"
     detail = (
-        f"the query has read it up to offset {last_seen.reached} and it is gone, {unread}; "
-        "set failOnDataLoss=false, for one run, to leave it out"
+        f"the query has read it up to offset {last_seen.reached}, and it is gone, {unread}; "
+        "set failOnDataLoss=false for one run to omit it"
     )
     return JournalNotFoundError(journal, detail)

@@ -1,13 +1,13 @@
-"""The states of a journal's producers where batches end: files, and how tasks do without them.
+"""Files with the states of a journal's producers at the ends of batches, and what replaces a missing file.
 
 ``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as a sealed Arrow IPC stream. They
 follow from the journal's bytes since the query's start, so tasks that write the same file write the same
-states, and a file that is missing or damaged is no loss: the states are read off the journal from the nearest
-older file on, or from the start. A file of a query with another start does not count.
+states. A missing or damaged file is therefore no loss: the states are rebuilt from the journal, beginning at
+the nearest older file or at the start. Files of a query with another start are ignored.
 
-Tasks know which transactions are open, and Spark takes no figures from them. So others read these files, too
-(:class:`OpenTransactions`): the driver for the query's progress, the lag monitor for what a table has
-committed. Each reads a file for every journal that moved, a limited number of journals at a time, in turn.
+Tasks know which transactions are open, but Spark takes no figures from them. So two others read these files
+as well (:class:`OpenTransactions`): the driver, for the query's progress, and the lag monitor, for what a
+table has committed. Each reads one file for every journal that moved, a limited number of journals at a time.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORM = "1"
-"""Number of the files' form."""
+"""Version of the files' format."""
 
 KEPT_FILES = 8
-"""Files of a journal that are kept: a restart asks for the newest, or the one before it."""
+"""Number of files kept for each journal. A restart needs the newest, or the one before it."""
 
 REFRESHED_JOURNALS = 200
 """Maximum number of journals whose files are read at once."""
 
 UNREAD = -1
-"""In place of the offset of a journal whose file was not there."""
+"""Stands for the offset of a journal whose file was missing."""
 
 SHOWN = 10
-"""Maximum number of transactions of a journal that are shown, the oldest ones; the others are counted."""
+"""Maximum number of transactions shown for a journal: the oldest ones. The others are only counted."""
 
 OpenJson = dict[str, Any]
-"""A journal's open transactions, as JSON: ``at`` an offset, their ``count``, and the ``oldest`` by begin."""
+"""A journal's open transactions as JSON: the offset ``at``, their ``count``, and the ``oldest`` by begin."""
 
 _FILE_NAME = re.compile(r"([0-9]{1,19})(\.[0-9a-f]{32})?")
-"""An offset; behind it, what a file is called by until it is whole."""
+"""An offset, followed by a suffix while the file is being written."""
 
 _SCHEMA = pa.schema(
     [
@@ -71,23 +71,23 @@ _SCHEMA = pa.schema(
 
 
 class StateFiles:
-    """The files below ``stateLocation``. Thread-safe as far as its file system is."""
+    """The files below ``stateLocation``. Thread-safe if its file system is."""
 
     def __init__(self, location: str) -> None:
         """Use a directory: a path, or a URL that pyarrow or fsspec opens.
 
         Raises:
-            OptionError: neither opens it.
+            OptionError: neither of them opens the location.
         """
         self._system, self._base = _file_system(location)
 
     def load(self, journal: str, offset: int, start: int | None) -> tuple[ProducerStates, int] | None:
-        """Return the states at an offset, and the start they follow from; None if there is no file.
+        """Return the states at an offset and the start of their query; None without a readable file.
 
         Args:
             journal: The journal's name.
-            offset: Where the states are wanted.
-            start: Where the query started; None: of any query.
+            offset: Offset of the states.
+            start: Where the query started; None accepts the states of any query.
         """
         path = self._path(journal, offset)
         try:
@@ -97,11 +97,11 @@ class StateFiles:
         except FileNotFoundError:
             return None
         except (OSError, DamagedFileError, pa.ArrowException) as error:
-            log.warning("unreadable states of producers are left aside path=%s: %s", path, error)
+            log.warning("unreadable states of producers are ignored path=%s: %s", path, error)
             return None
         written = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if written.get("form") != FORM or not table.schema.equals(_SCHEMA):
-            log.warning("unreadable states of producers are left aside path=%s: another form", path)
+            log.warning("unreadable states of producers are ignored path=%s: unknown format", path)
             return None
         if start is not None and written.get("start") != str(start):
             return None
@@ -115,15 +115,15 @@ class StateFiles:
     def save(
         self, journal: str, offset: int, start: int, states: ProducerStates, *, begin: int | None = None
     ) -> None:
-        """Write the states at an offset, and remove files that no restart asks for.
+        """Write the states at an offset, and remove files that no restart needs.
 
         Args:
             journal: The journal's name.
-            offset: Where the states are.
+            offset: Offset of the states.
             start: Where the query started.
             states: The states.
-            begin: Where the range begins that ends there. The file of that offset stays: until the batch is
-                committed the next one may begin there, too, and end elsewhere.
+            begin: Begin of the range that ends at ``offset``. The file at ``begin`` is kept: until the batch
+                is committed, another batch may begin there and end elsewhere.
 
         Raises:
             OptionError: the file cannot be written.
@@ -132,12 +132,12 @@ class StateFiles:
         try:
             self._write(self._path(journal, offset), _serialized(states, metadata))
         except OSError as error:
-            # Another attempt at the task may hold the file, or a later batch may have tidied up behind it.
+            # Another attempt of the task may have written the file, or a later batch may have removed it.
             if self.load(journal, offset, start) is None:
                 got = f"a directory where the states of {journal!r} at {offset} cannot be written: {error}"
                 expected = "one that all tasks can read and write"
                 raise OptionError("stateLocation", got, expected) from error
-        # Remove files before the offset: all but the newest, and those of tasks that died before a rename.
+        # Remove old files, and the unfinished files of tasks that died before the rename.
         names = [(int(name), rest) for name, rest in self._names(journal) if int(name) < offset]
         whole = sorted((at for at, rest in names if not rest), reverse=True)
         old = [str(at) for at in whole[KEPT_FILES - 1 :] if at != begin]
@@ -148,13 +148,14 @@ class StateFiles:
     def _write(self, path: str, content: bytes) -> None:
         from pyarrow.fs import LocalFileSystem
 
-        # A bucket shows an object once it is whole; a directory, once it has its name.
+        # A bucket shows an object only when it is complete. In a directory, a rename has the same effect.
         local = isinstance(self._system, LocalFileSystem)
         target = f"{path}.{uuid.uuid4().hex}" if local else path
         try:
             self._put(target, content)
         except FileNotFoundError:
-            # Buckets have no directories; to ask for one there takes the right to look at the bucket.
+            # The directory is created only after a failure: buckets have none, and asking for one there
+            # requires the permission to look at the bucket.
             self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
             self._put(target, content)
         failpoint("scan.before_states")
@@ -167,7 +168,7 @@ class StateFiles:
             file.write(content)
 
     def _names(self, journal: str) -> list[tuple[str, str]]:
-        """Return the names of a journal's files: the offset, and the rest of an unfinished file's name."""
+        """Return the names of a journal's files: the offset, and the suffix of an unfinished file."""
         from pyarrow.fs import FileSelector
 
         try:
@@ -196,16 +197,16 @@ class RangeStates:
         catch_up: Callable[[ProducerStates, int, int], ProducerStates],
         missing: Callable[[int, int], list[tuple[int, int]]] | None = None,
     ) -> None:
-        """Know the range.
+        """Describe a range.
 
         Args:
             journal: The journal's name.
-            begin: Where the range begins.
-            end: Where it ends.
+            begin: Begin of the range.
+            end: End of the range.
             start: Where the query started.
-            files: Files of states; None: nobody goes on behind the range.
-            catch_up: Reads states off the journal: given those at an offset, returns those at a later one.
-            missing: Returns the missing bytes between two offsets; None: they are an error.
+            files: Files of states; None if no later range continues this one.
+            catch_up: Takes states at an offset and returns those at a later one, from the journal's bytes.
+            missing: Returns the missing bytes between two offsets; None if missing bytes are an error.
         """
         self._journal = journal
         self._begin = begin
@@ -216,7 +217,7 @@ class RangeStates:
         self._missing = missing
 
     def at_begin(self) -> ProducerStates:
-        """Return the states at the begin, without transactions that cannot be read any more."""
+        """Return the states at the begin, without transactions whose bytes are missing."""
         states = self._states()
         begins = states.begins[states.begins >= 0]
         if self._missing is None or not len(begins):
@@ -226,7 +227,7 @@ class RangeStates:
         return states
 
     def at_end(self, states: ProducerStates) -> None:
-        """Write the states at the end, and log the oldest transaction that is open there."""
+        """Write the states at the end, and log the oldest open transaction."""
         opened = np.flatnonzero(states.begins >= 0)
         if len(opened):
             oldest = opened[np.argmin(states.begins[opened])]
@@ -246,7 +247,7 @@ class RangeStates:
         loaded = self._files.load(self._journal, self._begin, self._start)
         if loaded is not None:
             return loaded[0]
-        # Only where the file is missing is the directory listed.
+        # The directory is listed only if the file is missing.
         for at in self._files.older(self._journal, self._begin, self._start):
             loaded = self._files.load(self._journal, at, self._start)
             if loaded is not None:
@@ -262,10 +263,10 @@ class RangeStates:
 
 
 def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> ProducerStates:
-    """Return the states where ``[begin, end)`` is missing; log the transactions that are lost by it."""
+    """Return the states after the missing bytes ``[begin, end)``, and log the transactions lost with them."""
     if lost := np.count_nonzero(states.open_before(end)):
         log.warning(
-            "bytes of open transactions are gone, none of these will be rows journal=%s begin=%d end=%d "
+            "bytes of open transactions are gone, their messages give no rows journal=%s begin=%d end=%d "
             "transactions=%d",
             *(journal, begin, end, lost),
         )
@@ -273,7 +274,6 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
 
 
 def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
-    """Return the content of a file."""
     octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
     producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
     numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
@@ -292,7 +292,7 @@ def _states(table: pa.Table, newest: int) -> ProducerStates:
     texts = b"".join(table.column("producer").to_pylist())
     octets = np.zeros((table.num_rows, 8), np.uint8)
     octets[:, 2:] = np.frombuffer(texts, np.uint8).reshape(-1, 6)
-    # Arrow's own conversions import pandas where there is one.
+    # Arrow's own conversions would import pandas if it is installed.
     last_acks, last_clocks, begins, last_offsets = (
         np.concatenate([np.zeros(0, kind), *(_numbers(chunk, kind) for chunk in table.column(name).chunks)])
         for name, kind in (
@@ -311,7 +311,7 @@ def _numbers(chunk: pa.Array, kind: type[np.number[Any]]) -> npt.NDArray[np.numb
 
 
 def _file_system(location: str) -> tuple[FileSystem, str]:
-    # Loaded here: most queries do without.
+    # Imported here because most queries do not need it.
     from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
     if location.startswith("/"):
@@ -319,35 +319,26 @@ def _file_system(location: str) -> tuple[FileSystem, str]:
     try:
         system, path = FileSystem.from_uri(location)
     except (OSError, ValueError) as error:
-        opened = _by_fsspec(location)
-        if opened is None:
+        try:
+            import fsspec  # An optional package, which is not a dependency of ours.
+
+            # Listings are not cached because other tasks change the directories.
+            other_system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
+        except (OSError, ValueError, ImportError):
             shown = re.sub("//[^/]*@", "//", location.partition("?")[0])
             expected = f"a path, or a URL that pyarrow or fsspec opens ({type(error).__name__})"
             raise OptionError("stateLocation", repr(shown), expected) from None
-        return PyFileSystem(FSSpecHandler(opened[0])), opened[1].rstrip("/")
+        system = PyFileSystem(FSSpecHandler(other_system))
     return system, path.rstrip("/")
 
 
-def _by_fsspec(location: str) -> tuple[Any, str] | None:
-    try:
-        import fsspec  # Not one of ours: where it is installed.
-    except ModuleNotFoundError:
-        return None
-    try:
-        # Other tasks change the directories.
-        system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
-    except (OSError, ValueError, ImportError):
-        return None
-    return system, path
-
-
 class OpenTransactions:
-    """The transactions that were open in each journal when its file was read last. For one thread."""
+    """The open transactions of each journal, as its file last showed them. For one thread."""
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
         self._read_at: dict[str, int] = {}
-        """By journal, the offset whose file was read, or ``UNREAD``; those read last come last."""
+        """Offset of the file that was read of each journal, or ``UNREAD``; the latest reads come last."""
         self._open: dict[str, OpenJson] = {}
 
     def refresh(
@@ -355,11 +346,11 @@ class OpenTransactions:
         position: JournalOffsets,
         map_journals: Callable[[Callable[[str], OpenJson | None], Iterable[str]], dict[str, OpenJson | None]],
     ) -> None:
-        """Read the files of journals that moved, and again of those whose file was not there.
+        """Read the files of journals that moved, and try those again whose file was missing.
 
         Args:
-            position: Where the last batch ended. A journal without a start may be of any query.
-            map_journals: Calls a function for many journals at the same time.
+            position: End of the last batch. For a journal without a start, a file of any query counts.
+            map_journals: Calls a function for many journals concurrently.
         """
         reached = position.read_through
         moved = [journal for journal in reached if journal not in self._read_at]
@@ -373,7 +364,7 @@ class OpenTransactions:
             return None if loaded is None else open_at(loaded[0], at) or {}
 
         for journal, opened in map_journals(open_in, list(islice(moved, REFRESHED_JOURNALS))).items():
-            self._read_at.pop(journal, None)  # Its turn comes again after all others.
+            self._read_at.pop(journal, None)  # It moves to the end, so its next turn comes after all others.
             self._read_at[journal] = UNREAD if opened is None else reached[journal]
             self._open.pop(journal, None)
             if opened:
@@ -384,18 +375,18 @@ class OpenTransactions:
 
     @property
     def known(self) -> set[str]:
-        """Journals whose file was there when it was read last."""
+        """Journals whose file could be read."""
         return {journal for journal, at in self._read_at.items() if at != UNREAD}
 
     def to_dict(self) -> dict[str, OpenJson]:
-        """Return what is open, by journal."""
+        """Return the open transactions by journal."""
         return dict(sorted(self._open.items()))
 
 
 def open_at(states: ProducerStates, at: int) -> OpenJson | None:
-    """Return the transactions that are open at an offset; None if there is none.
+    """Return the transactions that are open at an offset; None if there are none.
 
-    Those of producers that are silent for a day are left out: a task that was killed leaves one for good.
+    Transactions of producers that have been silent for a day are omitted: a killed task leaves one forever.
     """
     opened = np.flatnonzero(states.awaited(int(Clock.at(time.time_ns()))))
     if not len(opened):

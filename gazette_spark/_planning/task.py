@@ -29,7 +29,7 @@ from gazette_spark.errors import OptionError
 from gazette_spark.spark_versions import arrow_schema
 
 if TYPE_CHECKING:
-    # Spark starts many processes, and most of them need neither the planner nor these.
+    # Spark starts many processes, and most of them need none of these modules.
     from gazette_spark._planning.committed import CommittedScan
     from gazette_spark._planning.plan import Planner
     from gazette_spark._planning.quarantine import QuarantiningParser
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 _GAP_EVENTS = {
     "missing": "bytes are gone",
-    "desync": "bytes begin no record",
-    "rest": "bytes after missing ones may be the rest of a record",
+    "desync": "no record begins at these bytes",
+    "rest": "bytes after missing ones may belong to a cut record",
 }
-"""How the log names what is skipped, by the kind of a gap."""
+"""The log's words for skipped bytes, by the kind of gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """What all tasks of a query share. It travels to executors with Spark's reader."""
+    """The settings that all tasks of a query share. It travels to executors with Spark's reader."""
 
     options: SourceOptions
     schema: StructType
@@ -56,10 +56,10 @@ class RowReader:
 
     @classmethod
     def of(cls, options: SourceOptions, schema: StructType) -> Self:
-        """Return the reader of a query; on the driver.
+        """Return the reader of a query. Runs on the driver.
 
         Raises:
-            OptionError: a column cannot be read, or the file ``descriptorFile``.
+            OptionError: a column, or the file ``descriptorFile``, cannot be read.
         """
         check_schema(options, schema)
         descriptors = b""
@@ -71,21 +71,21 @@ class RowReader:
                 raise OptionError("descriptorFile", got, "a file on the driver") from None
         reader = cls(options, schema, descriptors)
         if options.format not in (None, "raw"):
-            reader.parser_maker(options.format or "")()  # An error here is one of the driver's.
+            reader.parser_maker(options.format or "")()  # So that errors are raised on the driver.
         return reader
 
     def for_tasks(self) -> Self:
-        """Return what tasks need: of 10,000 journals, offsets and fingerprints to start at are a megabyte."""
+        """Return the reader without what tasks do not need: starts of 10,000 journals take a megabyte."""
         start = OffsetChoice(EARLIEST)
         return replace(self, options=replace(self.options, resume_offsets=None, starting_offsets=start))
 
     def parser_maker(self, form: str, labels: Labels = ()) -> Callable[[], RowParser]:
-        """Return what makes the parser of a format other than raw; it can be pickled."""
+        """Return a picklable function that makes the parser of a format other than raw."""
         schema = arrow_schema(self.schema)
         return partial(row_parser, form, self.options, schema, labels=labels, descriptors=self.descriptors)
 
     def group(self, planner: Planner, pieces: Iterable[Piece]) -> list[tuple[Piece, ...]]:
-        """Return the pieces of each task of a batch; on the driver.
+        """Return the pieces of each task of a batch. Runs on the driver.
 
         Raises:
             OptionError: a column cannot be read from a journal's records or labels.
@@ -99,29 +99,29 @@ class RowReader:
             labels: Labels = ()
             if labels_type is not None:
                 labels = planner.labels(piece.journal)
-                labels_array(labels_type, labels, piece.journal)  # Raises here rather than in a task.
-            # The planner, which may have read the bytes, did not ask when they were stored.
+                labels_array(labels_type, labels, piece.journal)  # So that it raises here, not in a task.
+            # The planner may have read the bytes, but does not know when they were stored.
             content = None if metadata.MOD_TIME in names else piece.content
             ready.append(replace(piece, labels=labels, content=content))
 
-        # What does not fit the columns is an error of the driver's, before the first task starts.
+        # A journal that does not fit the columns is an error on the driver, before the first task starts.
         forms = {format_of(self.options, self.schema, piece) for piece in ready} - {"raw"}
         for form in forms:
             self.parser_maker(form)()
         if "json" in forms:
             warn_if_missing()
         if self.options.reads_committed:
-            from gazette_spark._planning.committed import uuid_place  # Most queries do without.
+            from gazette_spark._planning.committed import uuid_place  # Most queries do not need it.
 
             for framing in {piece.framing for piece in ready}:
                 uuid_place(self.options, framing)
         return tasks(ready, self.options.min_partitions or 1)
 
     def rows(self, journals: JournalSource | None, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece in the query's columns, as Arrow sees them; on an executor.
+        """Yield the rows of a piece, as record batches with the query's columns. Runs on an executor.
 
         Args:
-            journals: Brokers or a store; None if the piece brings its content.
+            journals: Brokers or a store; None if the piece has its content.
             piece: The piece.
 
         Raises:
@@ -131,13 +131,13 @@ class RowReader:
         options, form = self.options, format_of(self.options, self.schema, piece)
         framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
 
-        # The first try of a task may have died of a record that no parser survives. So a task that runs
-        # again parses in a child process, which finds that record.
+        # A record that crashes its parser may have ended the first attempt of this task. So a repeated task
+        # parses in a child process, which isolates that record.
         parser: RowParser | QuarantiningParser | None = None
         if form != "raw":
             make_parser, context = self.parser_maker(form, piece.labels), TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
-                from gazette_spark._planning.quarantine import QuarantiningParser  # Few tasks run twice.
+                from gazette_spark._planning.quarantine import QuarantiningParser  # Few tasks are repeated.
 
                 parser = QuarantiningParser(make_parser)
             else:
@@ -154,13 +154,12 @@ class RowReader:
 
         scan: PieceScan | CommittedScan = scan_of(piece)
         if options.reads_committed:
-            from gazette_spark._planning.committed import committed_scan  # Most queries do without.
+            from gazette_spark._planning.committed import committed_scan  # Most queries do not need it.
 
             assert journals is not None
             scan = committed_scan(journals, piece, options, scan_of, self.schema.fieldNames())
 
-        # Spark compares the first record batch's schema with its own, nullability included, and does not
-        # look at the later ones.
+        # Spark compares only the first record batch's schema with its own, including nullability.
         expected = arrow_schema(self.schema)
         if parser is None:
             record_batches = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
@@ -169,7 +168,7 @@ class RowReader:
         for record_batch in record_batches:
             yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
 
-        # Both are complete only now. A task that fails has logged neither.
+        # Only now are both complete. A task that fails logs neither.
         if parser is not None and parser.malformed:
             log.warning(
                 "malformed records mode=%s journal=%s begin=%d end=%d count=%d",

@@ -78,7 +78,7 @@ def test_appends_that_cut_records_are_found_out(client: Client, journal_name: st
         client.append(journal_name, content[low : low + 1000])
     planner = planner_of(client, journal_name)
     pieces = planner.pieces(*planner.batch())
-    with pytest.raises(RecordError, match="each append has to hold whole records"):
+    with pytest.raises(RecordError, match="each append must contain whole records"):
         [rows_of(client, piece) for piece in pieces]
     planner = planner_of(client, journal_name, maxBytesPerPartition="1m")
     (piece,) = planner.pieces(*planner.batch())

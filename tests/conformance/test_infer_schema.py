@@ -114,9 +114,9 @@ def test_the_label_tells_the_format(journals: Journals) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        pytest.param(b"", "where there is no record yet", id="empty"),
-        pytest.param(b'{"a":1}', "where there is no record yet", id="half_a_record"),
-        pytest.param(b'{}\n{"_offset":1}\nnull\n', "no field is seen", id="no_field"),
+        pytest.param(b"", "whose journals have no record yet", id="empty"),
+        pytest.param(b'{"a":1}', "whose journals have no record yet", id="half_a_record"),
+        pytest.param(b'{}\n{"_offset":1}\nnull\n', "whose first records have no fields", id="no_field"),
     ],
 )
 def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes, problem: str) -> None:

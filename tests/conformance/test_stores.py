@@ -171,7 +171,7 @@ def test_a_gap_and_a_lie_are_found(client: Client, broker: BrokerHandle, journal
     kept = path.read_bytes()
     path.unlink()
     files = open_store(f"file://{broker.file_root}")
-    with pytest.raises(DataLossError, match=f"offset {two.begin}: the next available byte is at {three.begin}"):
+    with pytest.raises(DataLossError, match=f"{two.begin}: the next available byte is at {three.begin}"):
         rows_of(files, path=journal_name)
     left = rows_of(files, path=journal_name, failOnDataLoss="false")
     rows = stored.records(three.end)

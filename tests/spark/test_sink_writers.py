@@ -74,7 +74,7 @@ def test_another_tables_checkpoint_is_refused(stream: FileStream) -> None:
     stream.run()
     stream.append(10)
     stream.table.rename(stream.table.with_name("moved"))
-    with pytest.raises(StreamingQueryException, match=r"(?s)GapError.*knows nothing of it.*no such table"):
+    with pytest.raises(StreamingQueryException, match=r"(?s)GapError.*has no record of it.*no such table"):
         stream.run()
     assert not stream.table.exists()
 

@@ -184,7 +184,7 @@ def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path
         read.append((a, 20, b"after c"))
         wait_until("that its end is no loss", lambda: has_come(*read))
         delete(journals.client, b)
-        with pytest.raises(StreamingQueryException, match=f"'{b}': .*4 bytes not read.*failOnDataLoss=false"):
+        with pytest.raises(StreamingQueryException, match=f"'{b}': .*4 unread bytes.*failOnDataLoss=false"):
             assert query.awaitTermination(60), "the query did not notice"
     finally:
         query.stop()

@@ -258,7 +258,7 @@ def test_a_task_logs_what_it_could_not_read(
     client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n{"id":"x"}\n', holes=[(1, 9)])
     piece = Piece("log/a", 0, 34, 34, starts_on_record=True)
     list(read(reader, PiecePartition(piece)))
-    behind = "bytes after missing ones may be the rest of a record"
+    behind = "bytes after missing ones may belong to a cut record"
     assert caplog.messages == [
         f"malformed records mode={mode} journal=log/a begin=0 end=34 count=1",
         "bytes are gone, skipped journal=log/a begin=1 end=9",

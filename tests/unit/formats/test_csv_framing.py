@@ -73,7 +73,7 @@ def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
     """The error says what to do: the fragment's edge was no record's edge."""
     journal = FakeJournal(b'a\n"b\nc"\n')
     piece = Piece("a/b", 0, 5, 5, starts_on_record=True, framing="csv")
-    with pytest.raises(RecordError, match="each append has to hold whole records") as caught:
+    with pytest.raises(RecordError, match="each append must contain whole records") as caught:
         list(PieceScan(journal, piece, fail_on_data_loss=True, framing=CSV))
     assert caught.value.offset == 2
 
@@ -84,5 +84,5 @@ def test_a_piece_in_the_middle_of_records_is_a_slip() -> None:
         Piece("a/b", 1, 8, 8, starts_on_record=False),
         Piece("a/b", 0, 5, 8, starts_on_record=True),
     ):
-        with pytest.raises(ValueError, match="does not begin and end where records do"):
+        with pytest.raises(ValueError, match="does not begin and end at record boundaries"):
             Cutter(piece, fail_on_data_loss=True, framing=CSV)

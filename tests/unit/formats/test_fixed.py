@@ -66,7 +66,7 @@ def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
 
 def test_a_desync_is_an_error_that_names_it() -> None:
     """The error has the offset of the first byte that begins no frame, and how many such bytes there are."""
-    with pytest.raises(RecordError, match=r"desync: .* in the 4 bytes from here") as caught:
+    with pytest.raises(RecordError, match=r"desync: .* in the next 4 bytes") as caught:
         list(scan_of(frame(b"ok") + b"f3ab" + frame(b"ok")))
     assert caught.value.offset == 110
 

@@ -203,7 +203,7 @@ def test_transactions_with_missing_bytes_are_lost(tmp_path: Path, caplog: pytest
     assert states([]).begins.tolist() == [1234, NO_TRANSACTION]
     assert caplog.text == ""
     assert states([(1300, 1400)]).begins.tolist() == [LOST, NO_TRANSACTION]
-    assert "gone, none of these will be rows journal=log/a begin=1300 end=1400 transactions=1" in caplog.text
+    assert "gone, their messages give no rows journal=log/a begin=1300 end=1400 transactions=1" in caplog.text
 
 
 def test_a_location_that_nothing_opens_is_an_error() -> None:

@@ -93,13 +93,15 @@ def test_the_form_that_is_written(tmp_path: Path) -> None:
             "in which there is no schema",
             id="no type",
         ),
-        pytest.param({"format_version": 2}, "of format_version 2, which a later gazette_spark", id="later"),
+        pytest.param(
+            {"format_version": 2}, "of format_version 2, which a later release of gazette_spark", id="later"
+        ),
     ],
 )
 def test_another_file_is_refused(value: Any, problem: str, tmp_path: Path) -> None:
     """The error names the file and the ways out; nothing is inferred in its place."""
     (tmp_path / FILE).write_bytes(value if isinstance(value, bytes) else seal(json.dumps(value).encode()))
-    with pytest.raises(OptionError, match="restore it; or delete it, and the columns are inferred") as caught:
+    with pytest.raises(OptionError, match="restore it; or delete it to infer the columns again") as caught:
         remembered(location_of(tmp_path), infer_never)
     assert problem in caught.value.got
     assert f"{tmp_path}/{FILE}" in caught.value.got

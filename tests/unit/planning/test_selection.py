@@ -83,7 +83,7 @@ def test_a_journal_that_was_read_may_go_while_the_query_runs(
     assert (after, after.gone) == (position, (B,))
     assert planner.next(after) is after
     assert [record.getMessage() for record in caplog.records] == [
-        f"journal is gone and was read to the end last seen, its offset is kept journal={B}"
+        f"journal is gone and was read to its last known end, its offset is kept journal={B}"
     ]
     again = revived_planner(client, 5) if restarted else planner
     after = stored(after)
@@ -97,7 +97,7 @@ def test_a_journal_that_goes_while_the_query_is_down_may_have_had_more() -> None
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(
-        JournalNotFoundError, match="maybe with bytes not read: it was deleted while the query"
+        JournalNotFoundError, match="perhaps with unread bytes: it was deleted while the query"
     ):
         revived_planner(client, 5).next(position)
     allowed = revived_planner(client, 5, failOnDataLoss="false").next(position)
@@ -137,7 +137,7 @@ def test_a_journal_that_was_not_read_may_not(allowed: bool, caplog: pytest.LogCa
     client.journals[A].content += lines(1)
     again = revived_planner(client, 6, failOnDataLoss=str(not allowed).lower())
     if not allowed:
-        with pytest.raises(JournalNotFoundError, match="it is gone, with 4 bytes not read; set failOnData"):
+        with pytest.raises(JournalNotFoundError, match="it is gone, with 4 unread bytes; set failOnData"):
             again.next(position)
         return
     after = again.next(position)
@@ -156,7 +156,7 @@ def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
     pinned = stored(revived_planner(client, 6).next(position))
     assert (pinned.read_through, pinned.heads) == ({A: 20, B: 0}, {B: 30})
     del client.journals[B]
-    with pytest.raises(JournalNotFoundError, match="with 30 bytes not read"):
+    with pytest.raises(JournalNotFoundError, match="with 30 unread bytes"):
         revived_planner(client, 7).next(pinned)
 
 
@@ -165,7 +165,7 @@ def test_a_position_without_heads_does_not_show_what_was_left() -> None:
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(
-        JournalNotFoundError, match=r"it is gone, maybe with bytes not read.*set failOnDataLoss=false"
+        JournalNotFoundError, match=r"it is gone, perhaps with unread bytes.*set failOnDataLoss=false"
     ):
         planner_of(client.journals)[0].next(position.plain())
 
