@@ -1,13 +1,14 @@
-"""The search for record boundaries in a window of a journal: how the end of a batch is fixed.
+"""The search for record boundaries in windows of a journal, which decides the end of a batch.
 
-Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It returns the whole
+A callable ``read_window(begin, end)`` provides the bytes, so the search itself is pure. It returns the
 content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
-last hole, ``[end - len(answer), end)``. The record that a hole cuts cannot be finished, so a search stops at
-the end of a hole. In a framing that ``resyncs`` no record need begin there. There a batch ends one byte
-before, inside the hole, so that the next batch meets it, too; or at the write head, if the hole reaches that.
+last hole, ``[end - len(answer), end)``. A record that a hole cuts cannot be completed, so a search stops at
+the end of a hole. In a framing that ``resyncs``, no record need begin there. So a batch of such a framing
+ends one byte earlier, inside the hole, and the next batch sees the hole, too. If the hole reaches the write
+head, the batch ends at the head.
 
-Anchored framings need more bytes: a tail of at most the longest record's length, in which every way to read
-it comes to the same end. Without such a tail, all records from ``begin`` on are followed.
+Anchored framings need more bytes: a tail of at most the longest record's length, for which every possible
+reading has the same end. Without such a tail, all records from ``begin`` on are followed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from gazette_spark.errors import DataLossError, RecordError
 ReadWindow = Callable[[int, int], bytes]
 
 FIRST_WINDOW_BYTES = 64 << 10
-"""First window of a search; each further one is twice as long."""
+"""Length of a search's first window; each further one is twice as long."""
 
 MAX_WINDOW_BYTES = 8 << 20
-"""Longest window where all records of a range are followed."""
+"""Maximum window length when all records of a range are followed."""
 
 
 def record_end(
@@ -41,11 +42,11 @@ def record_end(
 ) -> int:
     """Return the largest record boundary in ``[begin, end]``; ``begin`` counts as a boundary.
 
-    The end of a hole counts, too, if no other boundary follows it. With a write head, and in a framing that
-    ``resyncs``, a hole's last byte counts in its place unless the hole ends at the head.
+    The end of a hole counts as well, if no other boundary follows it. With a write head, and in a framing
+    that ``resyncs``, a hole's last byte counts instead, unless the hole ends at the head.
 
-    Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
-    twice and at most ``max_record_bytes + 1`` bytes; more only where an anchored framing needs it.
+    The result is ``begin`` if there is no whole record. The search goes back from ``end`` and reads no byte
+    twice, and at most ``max_record_bytes + 1`` bytes unless an anchored framing needs more.
 
     Raises:
         RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
@@ -66,7 +67,7 @@ def record_end(
             inside = behind - 1
             if inside == begin or not read_window(inside - 1, inside):
                 return inside
-            high, size, end = inside, FIRST_WINDOW_BYTES, inside  # A batch has to have a byte of the hole.
+            high, size, end = inside, FIRST_WINDOW_BYTES, inside  # A batch must have a byte of the hole.
             continue
         if end - low > max_record_bytes:
             raise _oversized(journal, low, end, max_record_bytes, exact=low == begin)
@@ -83,7 +84,7 @@ def next_record_end(
     journal: str = "",
     framing: RecordFraming = LINES,
 ) -> int | None:
-    """Return a boundary past ``begin``, usually the first one, None without one up to the write head.
+    """Return a boundary past ``begin``, usually the first; None if there is none up to the write head.
 
     Raises:
         RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
@@ -118,11 +119,11 @@ def limited_end(
     journal: str = "",
     framing: RecordFraming = LINES,
 ) -> int:
-    """Return where a batch ends that should stop at ``soft_end`` and may go up to the write head.
+    """Return where a batch ends that should stop at ``soft_end`` and may continue up to the write head.
 
-    The largest boundary up to ``soft_end``; when that leaves no whole record, the end of the first
-    one, so that a limit below a record's length never stops a query. Equal to ``begin`` only when no
-    whole record is there yet.
+    This is the largest boundary up to ``soft_end``. If that gives no whole record, it is the end of the first
+    record, so that a limit below a record's length never stops a query. It is ``begin`` only if there is no
+    whole record yet.
     """
     end = min(soft_end, write_head)
     last = record_end(
@@ -146,9 +147,9 @@ class AnchoredBoundary:
     framing: RecordFraming
 
     def end(self, begin: int, end: int) -> int:
-        """Return the largest boundary in ``[begin, end]``, itself taken to be one at ``begin``."""
+        """Return the largest boundary in ``[begin, end]``; ``begin`` counts as a boundary."""
         longest = self.max_record_bytes + self.framing.header_bytes + self.framing.trailer_bytes
-        longest += max(0, self.framing.header_bytes - 1)  # The end may cut the header of the last record.
+        longest += max(0, self.framing.header_bytes - 1)  # The end may be inside the last record's header.
         window, low, size = b"", end, FIRST_WINDOW_BYTES
         while low > max(begin, end - longest):
             high, low = low, max(begin, end - longest, end - size)
@@ -164,9 +165,9 @@ class AnchoredBoundary:
         return max(self.followed(begin, end, window if low == begin else b""), default=begin)
 
     def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
-        """Follow records from ``begin``, yield the first one's end, some boundaries, the last up to ``end``.
+        """Follow records from ``begin``, and yield the first one's end, more boundaries, and the last one.
 
-        ``data`` is the content already read from ``begin`` on.
+        ``data`` is the content that has already been read from ``begin`` on.
         """
         at, size = begin, FIRST_WINDOW_BYTES
         while True:
@@ -205,7 +206,7 @@ def window_of(content: bytes, begin: int, beyond: ReadWindow) -> ReadWindow:
 
 
 def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
-    """Return a ``read_window`` that asks a client.
+    """Return a ``read_window`` that reads through a client.
 
     Raises (when called):
         DataLossError: bytes are missing and ``fail_on_data_loss`` is set.
@@ -239,7 +240,7 @@ def _hole(journal: str, expected: int, available: int, *, fail: bool) -> None:
 def _oversized(journal: str, begin: int, end: int, max_record_bytes: int, *, exact: bool) -> RecordError:
     where = "" if exact else " or before it"
     problem = (
-        f"oversized record: it begins here{where} and has no end up to offset {end}, "
+        f"oversized record: it begins here{where} and does not end before offset {end}, "
         f"more than maxRecordBytes={max_record_bytes} allows. Raise maxRecordBytes, or start past the record"
     )
     return RecordError(journal, begin, problem)

@@ -1,4 +1,4 @@
-"""The columns of a query: which ones its options allow, and the format that they imply."""
+"""The columns that a query's options allow, and the format that columns imply."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METADATA_TYPES: dict[str, DataType] = {
     else from_arrow_type(column.type)
     for name, column in metadata.ORIGIN_COLUMNS.items()
 }
-"""Columns of a record's origin; in no query's schema unless it names them."""
+"""Columns of a record's origin. A query has them only if its schema names them."""
 MESSAGE_TYPES: dict[str, DataType] = {
     name: from_arrow_type(column.type) for name, column in metadata.MESSAGE_COLUMNS.items()
 }
@@ -41,15 +41,15 @@ MESSAGE_TYPES: dict[str, DataType] = {
 
 
 def metadata_types(options: SourceOptions) -> dict[str, DataType]:
-    """Return the columns of a record's origin that a query may name."""
+    """Return the metadata columns that a query may name."""
     return METADATA_TYPES | (MESSAGE_TYPES if options.reads_committed else {})
 
 
 def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
-    """Return the format a piece is read in.
+    """Return the format in which a piece is read.
 
     Raises:
-        OptionError: it is not given, and the journal's framing does not imply one for these columns.
+        OptionError: no format is set, and the journal's framing does not imply one for these columns.
     """
     if options.format or is_raw(schema):
         return options.format or "raw"
@@ -62,18 +62,18 @@ def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
 
 
 def is_raw(schema: StructType) -> bool:
-    """Say whether columns, without a format, are those of ``format=raw``: one of its names will do.
+    """Return whether columns without a format imply ``format=raw``, because one of them has a raw name.
 
-    A column ``value string`` is a slip far more often than a field of the records, so it is refused.
+    So a column ``value string`` is refused: it is a mistake far more often than a field of the records.
     """
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
 def check_schema(options: SourceOptions, schema: StructType) -> None:
-    """Check the columns a query asks for.
+    """Check the columns of a query's schema.
 
     Raises:
-        OptionError: naming the first column that cannot be read.
+        OptionError: a column cannot be read. The error names the first such column.
     """
     if not schema.fields:
         raise OptionError("schema", "no columns", RAW_DDL)
@@ -90,35 +90,30 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         if column.name == metadata.LABELS and options.fragment_store is not None:
             raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
     raw = options.format == "raw" or (options.format is None and is_raw(schema))
-    for column in schema.fields:
-        check = _check_raw_column if raw else _check_field_column
-        check(options, column)
     rescued = options.rescued_data_column
+    origin = metadata_types(options)
+    # Columns whose type does not depend on the records.
+    fixed = origin | RAW_TYPES if raw else origin | {options.column_name_of_corrupt_record: StringType()}
+    if rescued and not raw:
+        fixed[rescued] = StringType()
+    for column in schema.fields:
+        got = f"column {column.name} {column.dataType.simpleString()}"
+        if raw:
+            if not _has_type(column, fixed):
+                expected = f"columns of {RAW_DDL}, or another format: json, csv, protobuf"
+                raise OptionError("schema", f"{got} under format=raw", expected)
+            continue
+        if column.name in fixed and not _has_type(column, fixed):
+            form = (metadata.DDL | metadata.MESSAGE_DDL).get(column.name) or fixed[column.name].simpleString()
+            raise OptionError("schema", got, f"{column.name} {form}")
+        if not column.nullable and column.name not in origin:
+            expected = "nullable columns: a record may lack any field"
+            raise OptionError("schema", f"column {column.name} NOT NULL", expected)
     if rescued and (raw or rescued not in schema.fieldNames()):
-        got = f"{rescued!r}, which is no column of format={'raw' if raw else 'json, as the schema says'}"
+        got = f"{rescued!r}, which is not a column of format={'raw' if raw else 'json, as the schema says'}"
         raise OptionError(
             "rescuedDataColumn", got, f"format=json and a column {rescued} string in the schema"
         )
-
-
-def _check_raw_column(options: SourceOptions, column: StructField) -> None:
-    if not _has_type(column, RAW_TYPES | metadata_types(options)):
-        got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
-        raise OptionError("schema", got, f"columns out of {RAW_DDL}, or another format: json, csv, protobuf")
-
-
-def _check_field_column(options: SourceOptions, column: StructField) -> None:
-    origin = metadata_types(options)
-    fixed = origin | {options.column_name_of_corrupt_record: StringType()}
-    if options.rescued_data_column:
-        fixed[options.rescued_data_column] = StringType()
-    if column.name in fixed and not _has_type(column, fixed):
-        got = f"column {column.name} {column.dataType.simpleString()}"
-        form = (metadata.DDL | metadata.MESSAGE_DDL).get(column.name) or fixed[column.name].simpleString()
-        raise OptionError("schema", got, f"{column.name} {form}")
-    if not column.nullable and column.name not in origin:
-        got = f"column {column.name} NOT NULL"
-        raise OptionError("schema", got, "nullable columns: a record may lack any field")
 
 
 def _has_type(column: StructField, types: Mapping[str, DataType]) -> bool:

@@ -62,7 +62,7 @@ class RangeResolver:
                 stored = view.offset_at(journal, options.ending_timestamp)
                 return head if stored is None else min(stored, head)
             if chosen > head:
-                raise OffsetError(f"endingOffsets lies past the write head {head}", journal, chosen)
+                raise OffsetError(f"endingOffsets is past the write head {head}", journal, chosen)
             return head if chosen == LATEST else chosen
 
         lasts = view.map_journals(last_of, journals)
@@ -75,7 +75,7 @@ class RangeResolver:
             # its bytes are gone and it is empty. Any other start past the end contradicts the options.
             if options.timestamp_of(journal) is not None or not 0 <= chosen <= last:
                 option = "endingOffsets" if options.ending_timestamp is None else "endingTimestamp"
-                raise OffsetError(f"{option} lies before the start at {begin}", journal, last)
+                raise OffsetError(f"{option} is before the start at {begin}", journal, last)
             begins[journal] = last
 
         def end_of(journal: str) -> int:
@@ -131,7 +131,7 @@ class RangeResolver:
             if resumed is not None:
                 chosen, option = resumed.of(journal), "resumeOffsets (the end of the table)"
             if chosen > head:
-                raise OffsetError(f"{option} lies past the write head {head}", journal, chosen)
+                raise OffsetError(f"{option} is past the write head {head}", journal, chosen)
             first = view.client.first_offset(journal)
             if chosen == EARLIEST:
                 return first

@@ -26,8 +26,8 @@ from gazette_spark.protocol.fragments import Fragment
 def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[FragmentGap]:
     """Return the gaps in a batch query's range, by journal and offset.
 
-    The options give the range, byte by byte. It may begin before the first available byte, in a gap, and need
-    not begin or end with a record.
+    The range is exactly that of the options. It may begin before the first available byte, or in a gap, and
+    need not begin or end at a record boundary.
 
     Raises:
         OffsetError: a journal's range is past its write head, or ends before it begins.
@@ -36,12 +36,12 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
     journals = QueryJournals(
         view, RequestedJournals(client, selector_of(options)), JournalIdentities(view)
     ).chosen()
-    # The heads first: bytes appended meanwhile are listed, but past the end of the checked range.
-    named = {
+    # The heads come first: bytes that are appended meanwhile are listed, but are past the checked range.
+    option_offsets = {
         journal: max(options.starting_offsets.of(journal), options.ending_offsets.of(journal))
         for journal in journals
     }
-    heads = view.final_heads(journals, named)
+    heads = view.final_heads(journals, option_offsets)
     listed = view.map_journals(view.fragments, journals)
     gaps: list[FragmentGap] = []
     for journal in journals:
@@ -51,7 +51,7 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
 
 
 def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
-    """Return begin and end of a batch query in a journal, records aside."""
+    """Return the begin and the end of a batch query in a journal, regardless of record boundaries."""
     begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
     if (timestamp_ms := options.timestamp_of(journal)) is not None:
         stored = offset_at(fragments, timestamp_ms)
@@ -65,9 +65,9 @@ def byte_range(journal: str, fragments: list[Fragment], head: int, options: Sour
         end = head
     for option, offset in (("startingOffsets", begin), ("endingOffsets", end)):
         if offset > head:
-            raise OffsetError(f"{option} lies past the write head {head}", journal, offset)
+            raise OffsetError(f"{option} is past the write head {head}", journal, offset)
     if end < begin:
-        raise OffsetError(f"endingOffsets lies before the start at {begin}", journal, end)
+        raise OffsetError(f"endingOffsets is before the start at {begin}", journal, end)
     return begin, end
 
 
@@ -78,7 +78,7 @@ GAPS_TYPES = {"journal": StringType(), "begin": LongType(), "end": LongType(), "
 
 
 class GapsPartition(InputPartition):
-    """All rows there are: the driver found them."""
+    """The only partition. It has the gaps that the driver has found."""
 
     def __init__(self, gaps: Sequence[FragmentGap]) -> None:
         self.gaps = gaps
@@ -86,7 +86,7 @@ class GapsPartition(InputPartition):
 
 @hide_internal_frames
 class GapsReader(DataSourceReader):
-    """Lists on the driver what journals lack; executors hand on the rows and ask no broker."""
+    """Finds missing bytes of journals on the driver. Executors only return the rows."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class GapsReader(DataSourceReader):
         for column in schema.fields:
             if GAPS_TYPES.get(column.name) != column.dataType:
                 got = f"column {column.name} {column.dataType.simpleString()} with readGaps"
-                raise OptionError("schema", got, f"columns out of {GAPS_DDL}")
+                raise OptionError("schema", got, f"columns of {GAPS_DDL}")
         self._options = options
         self._schema = schema
         self._connect = connect

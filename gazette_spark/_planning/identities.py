@@ -1,34 +1,34 @@
-"""Checks that a query's offsets still belong to the journals they were read from.
+"""Checks that a query's offsets still belong to the journals from which they were read.
 
-A journal that is deleted and created again keeps its name. Over an empty store its offsets stand for other
-bytes: a query that went on would leave out the first records of the new journal, silently. Over the old
-journal's stored fragments they stand for the same bytes, and going on is right. So each batch records a
-:class:`~gazette_spark.offsets.Fingerprint` of the journals it reads, in its position and from there in the
-table's ledger, and this module compares it with the journal of today:
+A journal that is deleted and created again keeps its name. If its store is empty, its offsets refer to other
+bytes, and a query that continued would silently omit the first records of the new journal. If it was created
+over the old journal's fragments, they refer to the same bytes, and the query may continue. So each batch
+records a :class:`~gazette_spark.offsets.Fingerprint` of the journals it reads, in its position and from there
+in the table's ledger. This module compares it with the current journal:
 
-- every journal of ``resumeOffsets`` when a query starts without a checkpoint, and those of a ledger when a
-  backfill starts;
-- a journal that is first read in a run, by what its position and ``resumeOffsets`` recorded;
-- a journal whose creation is later than the query's position, at once.
+- when a query starts without a checkpoint, every journal of ``resumeOffsets``; when a backfill starts, those
+  of the ledger;
+- when a run first reads a journal, by the fingerprint of its position or of ``resumeOffsets``;
+- immediately, a journal that was created after the query's position.
 
 ==================================  ==========================  ================================
-the recorded bytes today            creation                    consequence
+the recorded bytes now              creation                    consequence
 ==================================  ==========================  ================================
-are the same                        any                         goes on
-are others                          any                         ``JournalRecreatedError``
-cannot be read                      the same                    goes on: retention deleted them
+are the same                        any                         continues
+differ                              any                         ``JournalRecreatedError``
+cannot be read                      the same                    continues: retention deleted them
 cannot be read, or never recorded   another                     ``JournalRecreatedError``
-cannot be read                      unknown on either side      goes on, with a warning
+cannot be read                      unknown on either side      continues, with a warning
 ==================================  ==========================  ================================
 
-Where nothing was read of a journal (offset 0), nothing can be confused.
+A journal of which nothing was read (offset 0) needs no comparison.
 
-Of a journal that has the same bytes under another creation the next batch reads nothing: its position passes
-on the compared fingerprint, which ends where the table does, under the new creation. By that the sink accepts
-the batches to come. With a read in the same batch, the table's last bytes would have no fingerprint.
+If a journal has the same bytes under another creation, the next batch reads nothing of it. Its position only
+records the compared fingerprint, which ends where the table does, under the new creation, so that the sink
+accepts later batches. If the same batch read more bytes, the table's last bytes would have no fingerprint.
 
-A query with a batch at each trigger reads nothing for this: the planner has the bytes before a batch's end in
-memory, because it looked for the end of a record there.
+A query with a batch at each trigger reads nothing extra for this: the planner has the bytes before a batch's
+end in memory, because it has searched them for a record boundary.
 """
 
 from __future__ import annotations
@@ -51,34 +51,31 @@ log = logging.getLogger(__name__)
 
 
 class JournalIdentities:
-    """The fingerprints of a query's journals: recorded ones, and those of the batch that is planned.
-
-    To be used by one thread.
-    """
+    """The fingerprints of a query's journals, recorded ones and those of a planned batch. For one thread."""
 
     def __init__(self, view: JournalView) -> None:
         self._view = view
         self._fingerprints: dict[str, Fingerprint] = {}
-        """The last fingerprint of each journal."""
+        """Last fingerprint of each journal."""
         self._unverified: set[str] = set()
-        """Journals whose fingerprint comes from outside and was not compared yet."""
+        """Journals whose fingerprint comes from outside and has not been compared."""
         self._bytes_before: dict[str, bytes] = {}
-        """Bytes before the end of the last fingerprint, of journals that this run read or compared."""
+        """Bytes before the end of the last fingerprint, by journal that this run has read or compared."""
         self._planned_ends: dict[str, tuple[int, bytes]] = {}
-        """Ends of the batch that is being planned, with the bytes before them."""
+        """Ends of the planned batch, with the bytes before them."""
         self._renewed: dict[str, Fingerprint] = {}
-        """Compared fingerprints under another creation, which the next position passes on to the ledger."""
+        """Compared fingerprints under another creation, which the next position records for the ledger."""
         self._confirmed: dict[str, int] = {}
-        """Creations that were found to be of the same bytes."""
+        """Creations that were found to have the same bytes."""
 
     def __repr__(self) -> str:
         count, unverified = len(self._fingerprints), len(self._unverified)
         return f"JournalIdentities({count} fingerprints, {unverified} not compared)"
 
     def take(self, recorded: Mapping[str, Fingerprint]) -> None:
-        """Take what a ledger or a position recorded, of journals without a fingerprint so far.
+        """Take recorded fingerprints, except for journals that already have one.
 
-        A ledger's fingerprints are to be taken first: the sink compares by their ranges.
+        Take a ledger's fingerprints before a position's, because the sink compares by the ledger's ranges.
         """
         new = {
             journal: fingerprint
@@ -89,27 +86,27 @@ class JournalIdentities:
         self._unverified |= new.keys()
 
     def go_on_from(self, planned: Mapping[str, Fingerprint]) -> None:
-        """Take the fingerprints of a batch that runs again, except where a later one is known."""
+        """Take the fingerprints of a repeated batch, except for journals with a later one."""
         for journal, fingerprint in planned.items():
             last = self._fingerprints.get(journal)
             if last is None or last.end < fingerprint.end:
                 self._fingerprints[journal] = fingerprint
-                self._bytes_before.pop(journal, None)  # Those bytes are before another offset.
+                self._bytes_before.pop(journal, None)  # These bytes are before another offset.
                 self._unverified.discard(journal)
 
     def compare_first(
         self, reached: Mapping[str, int], created: Mapping[str, int], heads: Mapping[str, int]
     ) -> None:
-        """Compare the journals whose recorded fingerprint was not compared yet.
+        """Compare the journals whose recorded fingerprint has not been compared.
 
         Args:
-            reached: Journals about to be read, with the offset up to which they were.
-            created: Revisions of their creation.
+            reached: Journals about to be read, with the offset up to which they have been read.
+            created: Their create revisions.
             heads: Their write heads.
 
         Raises:
-            JournalRecreatedError: a journal is another one than the offsets were read from.
-            OffsetBeyondHeadError: a journal ends before the recorded bytes do.
+            JournalRecreatedError: a journal is not the one that was read.
+            OffsetBeyondHeadError: a journal ends before the recorded bytes.
         """
         names = sorted(self._unverified & reached.keys())
         ends = {journal: self._fingerprints[journal].end for journal in names}
@@ -128,11 +125,11 @@ class JournalIdentities:
         Args:
             journal: Its name.
             reached: Offset up to which the query has read.
-            create_revision: Etcd's revision of its creation.
-            seen_revision: Etcd's revision at which the query saw it last.
+            create_revision: Etcd revision of its creation.
+            seen_revision: Etcd revision at which the query last saw it.
 
         Raises:
-            JournalRecreatedError: its bytes are others, or cannot be compared.
+            JournalRecreatedError: its bytes differ, or cannot be compared.
         """
         if reached == 0 or self._confirmed.get(journal) == create_revision:
             return
@@ -148,17 +145,17 @@ class JournalIdentities:
         self._confirmed[journal] = create_revision
 
     def _compare(self, journal: str, recorded: Fingerprint, create_revision: int, reached: int) -> None:
-        """Compare a journal with a fingerprint by the table of the module, and keep the result.
+        """Compare a journal with a fingerprint, according to the module's table, and keep the result.
 
-        What was read beyond the fingerprint's end was never recorded.
+        Bytes that were read past the fingerprint's end were never recorded.
         """
         begin, end, old_revision = recorded.begin, recorded.end, recorded.create_revision
         try:
             content = window_reader(self._view.client, journal, fail_on_data_loss=False)(begin, end)
         except (SuspendedError, OffsetNotYetAvailableError):
-            content = b""  # The journal has no bytes there, as when its spec names another store.
+            content = b""  # The journal has no bytes there, for example because its spec names another store.
 
-        # The bytes decide if all of them can be read.
+        # If all recorded bytes can be read, they decide.
         all_read = begin < end == begin + len(content)
         if all_read:
             if not recorded.is_of(content):
@@ -167,8 +164,8 @@ class JournalIdentities:
                 )
             self._bytes_before[journal] = content
 
-        # Otherwise the creation does: retention deletes bytes of the same journal, and a new journal of the
-        # same name has others. Also, bytes that were never recorded may be others in a new journal.
+        # Otherwise the creation decides: retention deletes bytes of the same journal, but a new journal of
+        # the same name has other bytes. That also holds for bytes that were never recorded.
         are_revisions_known = bool(create_revision and old_revision)
         is_other_creation = are_revisions_known and create_revision != old_revision
         if is_other_creation and reached > 0 and (not all_read or end < reached):
@@ -183,20 +180,20 @@ class JournalIdentities:
 
     @property
     def renewed(self) -> Collection[str]:
-        """Journals found to have the same bytes under another creation, which the next position passes on."""
+        """Journals with the same bytes under another creation, which the next position records."""
         return self._renewed.keys()
 
     def read(self, journal: str, begin: int, end: int, content: bytes) -> None:
-        """Take the bytes before the end of a batch, which begins at ``begin``."""
+        """Take the bytes before the end of a batch that begins at ``begin``."""
         last = self._fingerprints.get(journal)
         if len(content) < FINGERPRINT_BYTES and last is not None and last.end == end - len(content):
-            # Small batches get long fingerprints, too: these bytes follow the last fingerprint's.
+            # These bytes follow those of the last fingerprint, so even a small batch gets a long fingerprint.
             content = self._bytes_before.get(journal, b"") + content
         if begin < end and content:
             self._planned_ends[journal] = (end, content[-FINGERPRINT_BYTES:])
 
     def finish(self, reached: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
-        """Return the fingerprints of the planned batch's position: of what it reads, and renewed ones."""
+        """Return the fingerprints of the planned batch's position: of journals it reads, and renewed ones."""
         recorded: dict[str, Fingerprint] = {}
         for journal, (end, content) in self._planned_ends.items():
             if reached[journal] == end:
@@ -210,14 +207,14 @@ class JournalIdentities:
         return recorded
 
     def has_all(self, fingerprints: Mapping[str, Fingerprint]) -> bool:
-        """Say whether these are the last fingerprints of their journals."""
+        """Return whether these are the last fingerprints of their journals."""
         return fingerprints.items() <= self._fingerprints.items()
 
     def pinned(self, offsets: Mapping[str, int], created: Mapping[str, int]) -> dict[str, Fingerprint]:
         """Return the fingerprints of journals whose first offset is pinned.
 
-        Of a journal that a table does not have, the creation is recorded, which costs no read. Stores do not
-        record creations.
+        For a journal that the table lacks, only the creation is recorded, which costs no read. Stores have no
+        creations.
         """
         for journal, offset in offsets.items():
             self._renewed.pop(journal, None)

@@ -1,26 +1,26 @@
-"""Ranges of journals and how they are cut into pieces that are read side by side.
+"""Ranges of journals, and how they are cut into pieces that are read in parallel.
 
-A piece holds the records whose FIRST byte lies in ``[begin, end)``. Its reader goes past ``end``, up
-to ``limit``, to finish the last of them. The byte before ``begin`` shows whether a record begins there. So a
-piece that does not begin with its range reads from ``begin - 1`` and skips bytes before the first record end.
-Hence every record is read by exactly one piece, wherever the cuts are.
+A piece owns the records whose FIRST byte lies in ``[begin, end)``. Its reader continues past ``end``, up to
+``limit``, to complete the last of them. The byte before ``begin`` shows whether a record begins there. So a
+piece that does not begin with its range reads from ``begin - 1`` and skips bytes up to the first record end.
+Every record is therefore read by exactly one piece, regardless of the cuts.
 
-Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads its own fragment from
-the first byte on, instead of fetching and decompressing the whole fragment before it to look at its
-last byte; and the piece before it takes the record that begins at the edge. A fragment's edge is not
-trusted to be a record's edge: brokers do not check that.
+Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads its own fragment from the first
+byte on. A cut at the edge would make it fetch and decompress the whole previous fragment for that fragment's
+last byte. The previous piece takes the record that begins at the edge. A fragment's edge need not be a record
+boundary, because brokers do not check that.
 
-A compressed fragment in a store is *solid*: a piece that begins inside it has to decompress the bytes before.
-So solid fragments are not cut while there are enough pieces: ``minPartitions``, and :data:`ENOUGH_PIECES` or
-the number that cuts anywhere would give. A range that is one huge fragment is cut all the same, or a single
-core would read it while the others wait.
+A compressed fragment in a store is *solid*: a piece that begins inside it must decompress the bytes before.
+So solid fragments are not cut if there are enough pieces without: ``minPartitions``, and
+:data:`ENOUGH_PIECES` or as many as with cuts anywhere. A range that is one huge fragment is cut nevertheless,
+or a single core would read it while the others wait.
 
-Journals of an anchored framing (see ``_formats.framing``) are cut at fragment edges themselves and nowhere
-else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
-that ends inside a record is an error, so the next one cannot begin inside one unseen.
+Journals of an anchored framing (see ``_formats.framing``) are cut exactly at fragment edges and nowhere else.
+Each such piece must begin and end with a whole record. Reading checks that: a piece that ends inside a record
+is an error, so the next one cannot begin inside a record unnoticed.
 
 The planner has read some bytes to find the end of a batch. Small ranges get them as their pieces' content
-(:class:`PlannedBytes`), so that their tasks ask no broker.
+(:class:`PlannedBytes`), so that their tasks need no broker.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from gazette_spark._formats.metadata import Labels
 from gazette_spark._planning.store_layout import StoredFragment
 
 MAX_PIECES = 100_000
-"""Maximum number of pieces of one split: with more, Spark's scheduler costs more than the reading."""
+"""Maximum number of pieces of one split: with more, Spark's scheduling costs more than reading."""
 
 ENOUGH_PIECES = 32
-"""Pieces of one split that keep an ordinary cluster busy; for a larger one there is ``minPartitions``."""
+"""Number of pieces that keep an ordinary cluster busy; a larger one needs ``minPartitions``."""
 
 
 SHARED_BYTES = 4 << 20
-"""Maximum bytes of a task that reads several pieces: some 60 ms of parsing."""
+"""Maximum bytes of a task with several pieces: about 60 ms of parsing."""
 
 SHARED_PIECES = 64
-"""Maximum number of pieces of such a task: each costs a request to a broker."""
+"""Maximum number of pieces of a task: each costs a request to a broker."""
 
 SHARED_CONTENT_BYTES = 512 << 10
-"""Maximum bytes that the pieces of a task bring along: Spark warns of tasks of twice as many."""
+"""Maximum bytes of content in a task's pieces: Spark warns about tasks of twice that size."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Bytes ``[begin, end)`` of a journal; both lie on record boundaries."""
+    """Bytes ``[begin, end)`` of a journal; both are record boundaries."""
 
     journal: str
     begin: int
@@ -63,7 +63,7 @@ class OffsetRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end:
-            msg = f"journal {self.journal!r}: no range [{self.begin}, {self.end})"
+            msg = f"journal {self.journal!r}: invalid range [{self.begin}, {self.end})"
             raise ValueError(msg)
 
     @property
@@ -80,23 +80,23 @@ class Piece:
     begin: int
     end: int
     limit: int
-    """End of the range: the last record of the piece ends here at the latest."""
+    """End of the range, before which the piece's last record must end."""
     starts_on_record: bool
-    """A record begins at ``begin``: the piece begins where its range does, or its framing is anchored."""
+    """Whether a record begins at ``begin``: the piece is its range's first, or its framing is anchored."""
     framing: str = "lines"
     """Name of the journal's framing."""
     labels: Labels = ()
-    """The journal's labels when the batch was planned; empty unless requested."""
+    """The journal's labels at the time of planning; empty unless requested."""
     fragments: tuple[StoredFragment, ...] = field(default=(), repr=False)
-    """Fragments of its bytes, if it is read without a broker."""
+    """Fragments with its bytes, if it is read without a broker."""
     start: int = field(default=0, repr=False)
-    """Where the query began to read the journal, at or before ``begin``: for committed messages."""
+    """Offset at which the query began to read the journal, at most ``begin``: for committed messages."""
     content: bytes | None = field(default=None, repr=False)
-    """All bytes of a whole piece, if the planner has them: its task asks no broker for them."""
+    """All bytes of a whole piece, if the planner has them, so that its task needs no broker."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.starts_on_record):
-            msg = f"journal {self.journal!r}: no piece [{self.begin}, {self.end}) of a range to {self.limit}"
+            msg = f"journal {self.journal!r}: invalid piece [{self.begin}, {self.end}), limit {self.limit}"
             raise ValueError(msg)
         if self.content is not None and not (self.is_whole and self.begin + len(self.content) == self.end):
             msg = f"{self}: content of {len(self.content)} bytes"
@@ -104,17 +104,17 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it begins and ends with whole records, so that its rows are in its own bytes."""
+        """Whether it begins and ends with whole records, so that no other bytes are needed for its rows."""
         return self.starts_on_record and self.end == self.limit
 
     @property
     def read_from(self) -> int:
-        """Offset of the first byte the piece has to look at."""
+        """Offset of the first byte that the piece must read."""
         return self.begin if self.starts_on_record else self.begin - 1
 
 
 class FragmentSpan(Protocol):
-    """Where a fragment begins and ends."""
+    """Begin and end of a fragment."""
 
     @property
     def begin(self) -> int:
@@ -122,7 +122,7 @@ class FragmentSpan(Protocol):
 
     @property
     def end(self) -> int:
-        """Offset behind its last byte."""
+        """Offset after its last byte."""
 
 
 def split(
@@ -138,18 +138,18 @@ def split(
 
     Args:
         ranges: Ranges to read. Empty ranges give no pieces.
-        fragments: Fragments by journal, in any order; journals may be left out. Where a fragment's
-            edge lies in the second half of a piece, the piece ends there.
-        solid: Fragments that are better read whole.
-        framings: Framings by journal; ``lines`` for journals that are left out.
-        min_partitions: At least this many pieces, if there are as many bytes.
-        max_bytes: Maximum length of a piece, 0: as long as its range.
+        fragments: Fragments by journal, in any order; journals may be missing. A piece ends at a fragment's
+            edge that lies in its second half.
+        solid: Fragments that should be read whole.
+        framings: Framings by journal; the default is ``lines``.
+        min_partitions: Minimum number of pieces, if there are as many bytes.
+        max_bytes: Maximum length of a piece; 0 for no limit.
 
-    Pieces of an anchored framing are longer, and fewer, where fragments are; so are those that end with
-    a solid fragment, by less than its length.
+    Pieces of an anchored framing are longer, and fewer, if fragments are long. Pieces that end with a solid
+    fragment may be longer by less than that fragment.
 
     Returns:
-        The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
+        The pieces, in the order of the ranges and of their offsets. They depend only on the arguments.
     """
     total = sum(span.size_bytes for span in ranges)
     at_most = min(max_bytes or max(total, 1), max(1, total // max(1, min_partitions)))
@@ -173,8 +173,8 @@ def split(
                 begin = cut
         return pieces
 
-    # Whole solid fragments cost the least in total, but if that leaves too few pieces, a cluster would idle
-    # while few cores decompress. Then ranges are cut anywhere.
+    # Whole solid fragments cost the least in total. But if that gives too few pieces, most of a cluster would
+    # be idle while few cores decompress, so ranges are cut anywhere.
     anywhere = cut_all({})
     if not solid or len(anywhere) <= len(ranges):
         return anywhere
@@ -184,7 +184,7 @@ def split(
 
 
 def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
-    """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
+    """Yield the fragment edges at which a range is cut: the last one within ``at_most``, or else the next."""
     edges = sorted(edge for edge in begins if span.begin < edge < span.end)
     at = span.begin
     while span.end - at > at_most:
@@ -199,12 +199,12 @@ def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> 
 def _cuts(
     span: OffsetRange, begins: Collection[int], solid: Sequence[FragmentSpan], at_most: int
 ) -> Iterator[int]:
-    """Yield where a range is cut: just past the last edge in reach, else after equal lengths.
+    """Yield where a range is cut: just past the last edge within reach, or else after equal lengths.
 
-    An equal length that would end inside a solid fragment is drawn out to the end of that.
+    A cut that would be inside a solid fragment moves to that fragment's end.
     """
     edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
-    whole: list[tuple[int, int]] = []  # Solid bytes, as ascending spans that do not overlap.
+    whole: list[tuple[int, int]] = []  # Solid bytes as ascending spans without overlaps.
     for begin, end in sorted((fragment.begin, fragment.end) for fragment in solid):
         if whole and begin < whole[-1][1]:
             whole[-1] = (whole[-1][0], max(whole[-1][1], end))
@@ -219,7 +219,7 @@ def _cuts(
             at = edge
         else:
             at += step
-            # A cut one byte after a fragment's begin is where it belongs: see the module.
+            # A cut one byte after a fragment's begin is right: see the module's docstring.
             index = bisect_right(whole, at - 1, key=itemgetter(0)) - 1
             if index >= 0 and whole[index][0] + 1 < at <= whole[index][1]:
                 at = whole[index][1] + 1
@@ -229,14 +229,14 @@ def _cuts(
 
 
 def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
-    """Group pieces into tasks: small ones share a task where there are more than keep a cluster busy.
+    """Group pieces into tasks. Small pieces share a task if there are more than a cluster needs to be busy.
 
-    A task costs Spark some milliseconds, and a connection. A batch of thousands of journals with little news
-    each would pay for that thousands of times.
+    A task costs Spark some milliseconds and a connection. A batch of thousands of journals with little news
+    each would pay that thousands of times.
 
     Args:
         pieces: The pieces of a batch.
-        min_partitions: At least this many tasks, if there are as many pieces.
+        min_partitions: Minimum number of tasks, if there are as many pieces.
 
     Returns:
         The pieces in their order; at least :data:`ENOUGH_PIECES` tasks, if there are as many pieces.
@@ -258,15 +258,15 @@ def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece,
 
 
 PLANNED_BYTES = 8 << 20
-"""Maximum bytes of a batch that its pieces bring along: Spark carries them through the driver's JVM."""
+"""Maximum bytes of content in a batch's pieces: they pass through the driver's JVM."""
 
 
 class PlannedBytes:
-    """The bytes of the ranges of one batch, by journal, as far as they are few."""
+    """The bytes of one batch's small ranges, by journal."""
 
     def __init__(self) -> None:
         self._contents: dict[str, tuple[int, bytes]] = {}
-        """By journal, where the range begins, and its bytes."""
+        """Begin and bytes of the range, by journal."""
 
     def __repr__(self) -> str:
         return f"PlannedBytes({len(self._contents)} journals)"
@@ -275,9 +275,9 @@ class PlannedBytes:
         """Keep the bytes of a new batch, the smallest ranges first, and forget those of the last one.
 
         Args:
-            begins: Where the batch begins.
-            ends: Where it ends.
-            contents: Bytes from the begin on; they may be fewer than those of the range, or more.
+            begins: Begin of the batch by journal.
+            ends: End of the batch by journal.
+            contents: Bytes from the begin on; there may be fewer bytes than in the range, or more.
         """
         self._contents = {}
         budget = PLANNED_BYTES
@@ -289,7 +289,7 @@ class PlannedBytes:
                 budget -= size
 
     def attach_to(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return pieces with their bytes where these are kept. They stay kept, as Spark may plan again."""
+        """Return pieces with their bytes, if available. The bytes stay, because Spark may plan again."""
         attached: list[Piece] = []
         for piece in pieces:
             begin, content = self._contents.get(piece.journal, (0, b""))

@@ -1,22 +1,22 @@
 """What a query reads next: the start of a query, the end of each batch, and the pieces of a batch.
 
 A :class:`Planner` runs on the driver and decides positions. Executors read the planned pieces and decide
-nothing. The planner asks a client for lists, write heads and small tail windows. Every answer follows from
-the position it is given and from the brokers, so a query continues after a crash with a new planner.
+nothing. The planner requests lists, write heads and short tails from a client. Every answer follows from
+the given position and from the brokers, so a query continues after a crash with a new planner.
 
 A position moves like this:
 
-1. A new query gets its offsets from :meth:`Planner.initial`, marked ``initial``. Spark does not write them
-   down, so the first batch ends at the same offsets, marked ``pinned``, and reads nothing: its entry in the
-   query checkpoint keeps the start.
+1. A new query gets its offsets from :meth:`Planner.initial`, marked ``initial``. Spark does not store them,
+   so the first batch ends at the same offsets, marked ``pinned``, and reads nothing: its entry in the query
+   checkpoint stores the start.
 2. Each later batch ends where the read limits allow, moved to the end of a whole record
-   (:meth:`Planner.next`). A record that is half written stays for a later batch.
+   (:meth:`Planner.next`). A half-written record waits for a later batch.
 3. A journal that appears later is pinned the same way: the batch in which it appears records its first
-   available offset and reads nothing of it. A journal that is deleted is recorded, too, by a batch that may
+   available offset and reads nothing of it. The deletion of a journal is also recorded by a batch, which may
    be empty.
 
-Each position has the state of the journals when it was made (see ``offsets``). ``selection`` uses that when
-a journal is gone, ``identities`` when a journal may be another one of the same name.
+Each position has the state of the journals at its time (see ``offsets``). ``selection`` uses that state when
+a journal is gone, and ``identities`` when a journal may be another one of the same name.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ log = logging.getLogger(__name__)
 NO_LIMITS = ReadLimits()
 
 IDLE_POLL_S = 0.1
-"""Minimum time between two looks at journals that had nothing new. By default Spark asks 100 times a second,
-and each look costs the brokers a call per journal."""
+"""Minimum seconds between two polls of journals that had nothing new. By default Spark asks 100 times a
+second, and each poll costs the brokers a call per journal."""
 
 TAIL_BYTES = 64 << 10
-"""Maximum bytes of a journal that come with its write head."""
+"""Maximum bytes of a journal that are fetched with its write head."""
 
 TOTAL_TAIL_BYTES = 64 << 20
-"""Maximum bytes of all journals that come with their write heads."""
+"""Maximum bytes of all journals that are fetched with their write heads."""
 
 SHOWN_RANGES = 3
-"""Number of journals of a batch whose ranges the log shows: the largest ones."""
+"""Number of a batch's ranges that the log shows: the largest ones."""
 
 
 class Planner:
-    """Decides the positions of one query. To be used by one thread.
+    """Decides the positions of one query. For one thread.
 
-    Its state is a cache and suppresses repeated warnings, with two exceptions: the heads that :meth:`freeze`
-    takes, which Spark calls again in each run, and the time of the last batch, without which no batch waits.
+    Its state is a cache, and suppresses repeated warnings, with two exceptions: the heads that :meth:`freeze`
+    takes, which Spark calls again in each run, and the time of the last batch, from which delays count.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class Planner:
         """Plan a query's batches.
 
         Args:
-            client: Brokers or a store. It stays open.
+            client: Brokers or a store. The planner does not close it.
             options: The query's options.
-            journals: Lists the query's journals; by default each look requests the list.
-            clock: Seconds, from any origin.
-            many: Number of journals from which on only write heads are requested, without new bytes, unless
+            journals: Lists the query's journals; by default each poll requests the list.
+            clock: Seconds from any origin.
+            many: With at least this many journals, only write heads are requested, without new bytes, unless
                 most journals have news.
-            idle_poll_s: Minimum time between two looks that find nothing; 0: no look waits.
-            wait: Waits for some seconds.
+            idle_poll_s: Minimum seconds between two polls without news; 0 disables waiting.
+            wait: Waits for a number of seconds.
         """
         self._view = JournalView(client, options)
         self._journals = journals or RequestedJournals(client, selector_of(options))
@@ -124,18 +124,18 @@ class Planner:
             self._open = OpenTransactions(StateFiles(options.state_location))
         self._clock, self._many, self._idle_poll_s, self._wait = clock, many, idle_poll_s, wait
         self._from_checkpoint = True
-        """The next batch begins at a position that comes from outside."""
+        """Whether the next batch begins at a position that this planner has not made."""
         self._frozen: Mapping[str, int] | None = None
         self._last_batch_s = -math.inf
         self._idle_until_s = -math.inf
         self._unfinished: dict[str, tuple[int, int]] = {}
-        """By journal, a begin and a write head with no whole record between them."""
+        """Begin and write head by journal, with no whole record between them."""
         self._mostly_news = False
-        """At least half of the journals had something new at the last look."""
+        """Whether more than half of the journals had news at the last poll."""
         self._planned = PlannedBytes()
 
     def close(self) -> None:
-        """Close the watch of the list of journals; the client stays open."""
+        """Close the watch of the list of journals. The client stays open."""
         self._journals.close()
 
     def __repr__(self) -> str:
@@ -145,15 +145,16 @@ class Planner:
         """Return the start of a new query, marked ``initial``.
 
         Raises:
-            OffsetError: the query continues a table's messages, and ``stateLocation`` lacks their states.
+            OffsetError: the query continues a table of committed messages, and ``stateLocation`` lacks their
+                producers' states.
         """
         self._from_checkpoint = False
         options, first = self._view.options, self._resolver.initial()
         if not options.reads_committed:
             return first.at("initial")
 
-        # The messages of a new query begin where it does. A query that continues a table goes on with the
-        # states of producers that the table's query had: a transaction that was open there began before.
+        # The messages of a new query begin at its start. A query that continues a table needs the states of
+        # producers that the table's query had, because a transaction open at its end began earlier.
         resumed = options.resume_offsets.named if options.resume_offsets else {}
         names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
         starts = dict(first.read_through)
@@ -164,9 +165,9 @@ class Planner:
                 loaded = files.load(journal, starts[journal], None)
                 if loaded is None:
                     raise OffsetError(
-                        "resumeOffsets goes on where a table ends, and stateLocation does not have the "
-                        "states of producers there: which transactions are open is not known. Name the "
-                        "stateLocation that the table's query had",
+                        "resumeOffsets continues at a table's end, but stateLocation does not have the "
+                        "states of producers there, so the open transactions are unknown. Set the "
+                        "stateLocation of the table's query",
                         journal,
                         starts[journal],
                     )
@@ -176,12 +177,12 @@ class Planner:
         return replace(first, starts=starts).at("initial")
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
-        """Take the current write heads, or ``ends``, as the last ends that this planner returns."""
+        """Take the current write heads, or ``ends``, as the final ends of this run."""
         if ends is not None:
             self._frozen = ends.read_through
             return
         # A journal that an option names may be gone because the query has read all of it. Only the position
-        # can show that, so its absence is no error here.
+        # can show that, so its absence is not an error here.
         self._frozen = self._view.final_heads(self._selection.listed(), {})
 
     def next(self, start: JournalOffsets, limits: ReadLimits = NO_LIMITS) -> JournalOffsets:
@@ -190,21 +191,21 @@ class Planner:
         After :meth:`freeze` no batch waits: the frozen heads are final.
 
         Raises:
-            JournalNotFoundError: a journal of the query is gone with bytes that were not read, under
+            JournalNotFoundError: a journal of the query is gone with unread bytes, under
                 ``failOnDataLoss=true``.
             JournalRecreatedError: a journal was deleted and created again.
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
             OtherJournalsError: ``start`` is the position of another source.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
-        # Spark does not write down where a new query starts. So its first batch reads nothing and ends where
-        # it begins: the query checkpoint then has the start, and a restart cannot choose another one.
+        # Spark does not store where a new query starts. So its first batch reads nothing and ends where it
+        # begins: the query checkpoint then has the start, and a restart cannot choose another one.
         if start.position == "initial":
             log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
 
-        # Spark asks again at once when nothing was new. The pause is at least as long as the last look took,
-        # so that looks at thousands of journals occupy the brokers half of the time at most. A run with
+        # When nothing was new, Spark asks again at once. The pause is at least as long as the last poll took,
+        # so that polling thousands of journals occupies the brokers at most half of the time. A run with
         # frozen heads never waits for news.
         began_s = self._clock()
         if self._frozen is None and self._idle_poll_s and self._idle_until_s > began_s:
@@ -218,8 +219,8 @@ class Planner:
         try:
             end = self._batch_end(start, limits)
         except JournalNotFoundError as error:
-            # The journal may have been deleted after it was listed. A fresh list shows what that means:
-            # it raises if bytes are lost, and the second attempt then plans without the journal.
+            # The journal may have been deleted after it was listed. The check with a fresh list raises if
+            # bytes are lost. Otherwise the second attempt plans without the journal.
             if error.journal in self._selection.selected(start, fresh=True):
                 raise
             end = self._batch_end(start, limits)
@@ -235,38 +236,38 @@ class Planner:
         begins, frozen = start.read_through, self._frozen
 
         # While no query ran, a journal may have been deleted and another one created under its name. The
-        # fingerprints of a position that comes from outside show that before anything is read.
+        # fingerprints in the run's first position reveal that before anything is read.
         if self._from_checkpoint:
             identities.take(start.fingerprints)
 
         # Which journals exist? Absence from the list proves nothing: journals of the position that the list
-        # lacks are looked up by name, and an error is raised here if one is gone with bytes not read.
+        # lacks are looked up by name, and an error is raised here if one is gone with unread bytes.
         selected = selection.selected(start)
         # A journal that appeared after the heads were frozen has no final end, so the run leaves it out.
         added = sorted(name for name in selected - begins.keys() if frozen is None or name in frozen)
 
         # Which have news? Only bytes up to a frozen head count.
-        tails = self._look(start, sorted(selected & begins.keys()))
+        tails = self._poll(start, sorted(selected & begins.keys()))
         heads = {name: tail.write_head for name, tail in tails.items()}
         backlogs = {}
         for name, head in sorted(heads.items()):
             final = head if frozen is None else min(head, frozen.get(name, 0))
             backlogs[name] = Backlog(begins[name], max(begins[name], final))
-        # A half-written record is no news until the journal grows: without this memory the planner would
+        # A half-written record is not news until the journal grows. Without this memory the planner would
         # read it again at each trigger.
         news = {
             name: backlog
             for name, backlog in backlogs.items()
             if backlog.size_bytes and self._unfinished.get(name) != (backlog.begin, backlog.head)
         }
-        # Journals are compared with their fingerprints before they are read for the first time. One that was
-        # created again over the same bytes is not read in this batch, only recorded: see `identities`.
+        # Journals are compared with their fingerprints before they are read for the first time. A journal
+        # that was created again over the same bytes is only recorded in this batch: see `identities`.
         identities.compare_first({name: begins[name] for name in news}, selection.created, heads)
         news = {name: backlog for name, backlog in news.items() if name not in identities.renewed}
         self._mostly_news = 2 * len(news) > len(backlogs)
 
-        # What do the limits admit? A batch that is not due reads nothing, but it may still record a journal
-        # that appeared or went. Frozen heads are final, so their last bytes must not wait for more.
+        # What do the limits admit? A batch that is not due reads nothing, but may still record a journal that
+        # appeared or disappeared. Frozen heads are final, so their last bytes must not wait for more.
         now_s, total_bytes = self._clock(), sum(backlog.size_bytes for backlog in news.values())
         ends: dict[str, int] = {}
         contents: dict[str, bytes] = {}
@@ -282,9 +283,9 @@ class Planner:
             granted_bytes = {name: admitted[name] - begins[name] for name in news}
             max_records = allocate_limit(granted_bytes, limits.max_records)
 
-            # Where does each range end? At the last whole record that was admitted, or else at the end of
-            # the first one. The few unread bytes of a journal are fetched at once: the search needs them, the
-            # batch's task gets them, and the next batch's fingerprint comes from them.
+            # Where does each range end? At the last admitted whole record, or else at the end of the first
+            # record. A small backlog is fetched as a whole: the search needs the bytes, the batch's task gets
+            # them, and the next batch's fingerprint is computed from them.
             small = {
                 name: begins[name]
                 for name, backlog in news.items()
@@ -304,7 +305,7 @@ class Planner:
                     content=contents.get(name),
                 )
 
-            # Bytes in memory need no waiting, and a thread costs more than the search.
+            # Only journals without bytes in memory need threads: a thread costs more than a search in memory.
             range_ends = view.map_journals(end_of, news.keys() - contents.keys())
             range_ends |= {name: end_of(name) for name in contents}
             for name, (end, bytes_before) in range_ends.items():
@@ -316,15 +317,15 @@ class Planner:
             if any(end > begins[name] for name, end in ends.items()):
                 self._last_batch_s = now_s
 
-        # A journal that appeared is pinned at its first offset. Without that record a restart would take the
-        # journal's first offset of then, and lose what retention deleted in between.
+        # A journal that appeared is pinned at its first offset. Without that record a restart would start at
+        # the journal's first offset at that time, and lose what retention had deleted in between.
         firsts = view.map_journals(view.client.first_offset, added)
         reached = {**begins, **ends, **firsts}
         if reached == begins and selection.gone == start.gone and not identities.renewed:
             return start
 
-        # The ledger has to account for each byte of a batch. Where missing bytes are no error, the position
-        # names them. Ranges whose bytes are all here lack none.
+        # The ledger must account for each byte of a batch. So the position names missing bytes that are
+        # allowed. Ranges whose bytes are all in memory have no missing bytes.
         gaps: dict[str, tuple[tuple[int, int], ...]] = {}
         if not view.options.fail_on_data_loss:
             remote = {
@@ -344,10 +345,10 @@ class Planner:
         heads: Mapping[str, int],
         gaps: Mapping[str, tuple[tuple[int, int], ...]],
     ) -> JournalOffsets:
-        """Return a position with what a later run needs to judge journals that are gone or others."""
+        """Return a position with the state by which a later run judges missing or recreated journals."""
         selection, identities = self._selection, self._identities
-        # Etcd's revision at which all journals were seen, and the heads of those with more to read. Stores
-        # have no revisions, and heads mean nothing without one.
+        # The Etcd revision at which all journals were seen, and the heads of those with more to read. Stores
+        # have no revisions, and without one heads are meaningless.
         recorded_heads: dict[str, int] = {}
         if selection.revision:
             recorded_heads = {name: start.heads[name] for name in selection.paused if name in start.heads}
@@ -369,8 +370,8 @@ class Planner:
             fingerprints=fingerprints,
         )
 
-    def _look(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
-        """Return the write heads of journals, with new bytes where those may be few.
+    def _poll(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
+        """Return the write heads of journals, with new bytes where they are likely to be few.
 
         Raises:
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
@@ -381,23 +382,23 @@ class Planner:
         for name in journals:
             last_head = self._selection.heads.get(name, start.head_seen(name))
             if view.suspended_at(name) == begins[name]:
-                # Nothing can be appended to it, and a look at it takes three calls.
+                # Nothing can be appended to a suspended journal, and polling it takes three calls.
                 heads[name] = begins[name]
             elif last_head is not None and last_head > begins[name]:
-                # It had more to read at the last look. No look brings those bytes twice.
+                # It had more to read at the last poll, so the tail would fetch the same bytes twice.
                 behind.append(name)
             else:
                 caught_up.append(name)
         if len(caught_up) >= self._many and not self._mostly_news:
-            # A head costs half of a tail. Where few of many journals have news, the others need no tail.
+            # A head costs half as much as a tail. If few of many journals have news, most need no tail.
             behind, caught_up = behind + caught_up, []
         heads |= view.client.write_heads(behind)
         tails = self._ask_tails({name: begins[name] for name in caught_up})
         tails |= {name: Tail(head) for name, head in heads.items()}
 
-        # A head below what was read, or below a frozen head, may be that of a replica that has just joined
-        # the journal. Taken as it is, it would be an error, or end the run with bytes left to read. So all
-        # members of the journal are asked.
+        # A head below what was read, or below a frozen head, may come from a replica that has just joined
+        # the journal. Without a check, it would raise an error, or end the run before all bytes are read. So
+        # all members of the journal are asked.
         frozen = self._frozen or {}
         expected = {name: max(begins[name], frozen.get(name, 0)) for name in tails}
         low = {name: offset for name, offset in expected.items() if tails[name].write_head < offset}
@@ -415,13 +416,13 @@ class Planner:
     def _missing(
         self, begins: Mapping[str, int], ends: Mapping[str, int]
     ) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return the bytes of ranges that rows leave out because bytes are missing, by journal."""
+        """Return the bytes of ranges, by journal, that give no rows because bytes are missing."""
         view = self._view
 
-        def left_out(journal: str) -> Iterator[tuple[int, int]]:
+        def omitted_bytes(journal: str) -> Iterator[tuple[int, int]]:
             begin, end, framing = begins[journal], ends[journal], view.framing(journal)
             for low, high in skipped_spans(view.client, journal, view.spans_from(journal, begin), begin, end):
-                # Where bytes go on no record need begin. What is left of a cut record is skipped, too.
+                # No record need begin where bytes continue. The rest of a cut record is skipped as well.
                 after: int | None = high
                 if high != end and framing.resyncs:
                     longest = view.options.max_record_bytes
@@ -429,14 +430,14 @@ class Planner:
                     after = next_record_end(window, high, end, longest, journal=journal, framing=framing)
                 yield low, end if after is None else after
 
-        spans = view.map_journals(lambda journal: tuple(joined(left_out(journal))), begins)
+        spans = view.map_journals(lambda journal: tuple(joined(omitted_bytes(journal))), begins)
         return {journal: missing for journal, missing in spans.items() if missing}
 
     def completed(self, start: JournalOffsets, end: JournalOffsets) -> JournalOffsets:
-        """Return ``end``, which ends a batch that begins at ``start``, with what the ledger records of it.
+        """Return the end of a batch that begins at ``start``, completed with what the ledger records.
 
-        That is a fingerprint of each journal that the batch reads, which takes a small read, and the missing
-        bytes. Where missing bytes are an error, there are none.
+        That is a fingerprint of each journal that the batch reads, which costs a small read, and the missing
+        bytes, unless they are an error.
         """
         begins = {journal: begin for journal, begin, _ in changed(start, end)}
 
@@ -455,18 +456,18 @@ class Planner:
     ) -> dict[str, Fingerprint]:
         """Compare journals with the fingerprints of a table's ledger.
 
-        A store may lack bytes that a table has from brokers. Those are not compared.
+        Bytes that a table has from brokers, but that a store lacks, are not compared.
 
         Args:
             recorded: The ledger's fingerprints.
-            reached: Where the table's rows end.
-            ends: Journals of the query, and where their bytes end today.
+            reached: Offsets at which the table's rows end.
+            ends: Journals of the query, and the offsets at which their bytes now end.
 
         Returns:
-            The fingerprints under today's creations. They show the sink which journals were compared.
+            The fingerprints under the current creations. They show the sink which journals were compared.
 
         Raises:
-            JournalRecreatedError: a journal is another one than the table has rows of.
+            JournalRecreatedError: the table's rows are from another journal of the same name.
         """
         comparable = {
             name: fingerprint
@@ -483,31 +484,31 @@ class Planner:
         self._view.check_heads(reached)
 
     def report(self) -> dict[str, Any] | None:
-        """Return the heads of the last look and open transactions for the query's progress, None before."""
+        """Return the latest heads and open transactions for the query's progress; None before a poll."""
         if not self._selection.heads:
             return None
         opened = {} if self._open is None else self._open.to_dict()
         return JournalOffsets(self._selection.heads).to_dict() | ({"transactions": opened} if opened else {})
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return start and end of a batch query in each of its journals."""
+        """Return the start and the end of a batch query."""
         self._from_checkpoint = False
         start, end = self._resolver.batch()
         since = self._view.options.messages_since or {}
         for journal, first in since.items():
             if first > start.read_through.get(journal, first):
-                raise OffsetError("messagesSince lies past the start of the query", journal, first)
+                raise OffsetError("messagesSince is past the start of the query", journal, first)
         starts = {journal: first for journal, first in since.items() if journal in end.read_through}
         return start, replace(end, starts=starts)
 
     def continued_starts(self, begin: JournalOffsets, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Return where the query of a table's committed messages began, as far as states are known since.
+        """Return the offsets since which the states of a table's committed messages are known.
 
-        Where journals begin that the table does not have, the states are written: no task writes them there.
+        For journals that the table lacks, the empty states at their begin are written, because no task does.
 
         Args:
-            begin: The end of the table's rows; of journals that it does not have, where they are to begin.
-            recorded: Where the table's rows begin.
+            begin: The end of the table's rows, and the begin of journals that the table lacks.
+            recorded: The offsets at which the table's rows begin.
         """
         files = StateFiles(self._view.options.state_location or "")
 
@@ -525,16 +526,16 @@ class Planner:
         """Cut a batch into pieces.
 
         Raises:
-            OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
+            OffsetError: ``end`` cannot follow ``start``, or no record begins at ``start``.
             OtherJournalsError: ``start`` is the position of another source.
         """
         view, options = self._view, self._view.options
         check_forward(start, end)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
 
-        # The first batch of a run may have been planned by an earlier run, from a checkpoint that somebody
-        # edited or that belongs to other journals. Its rows must be those that were planned, so its journals
-        # are compared with the fingerprints of its end, and its offsets must lie between records.
+        # The first batch of a run may have been planned by an earlier run, from a checkpoint that was edited
+        # or belongs to other journals. Its rows must be those that were planned, so its journals are compared
+        # with the fingerprints of its end, and its offsets must be record boundaries.
         if self._from_checkpoint:
             self._selection.check_continued(start)
             names = end.fingerprints.keys() & {span.journal for span in ranges}
@@ -544,8 +545,8 @@ class Planner:
                 replayed.take(planned)
                 planned_ends = {name: end.read_through[name] for name in planned}
                 replayed.compare_first(planned_ends, self._selection.created, view.check_heads(planned_ends))
-            # The next batch continues this one. Without its fingerprints, a journal that was created again
-            # over its own bytes could not be compared there, and would be refused.
+            # The next batch continues this one. Without this batch's fingerprints, a journal that was created
+            # again over its own bytes could not be compared then, and would be refused.
             self._identities.go_on_from(planned)
             self._identities.take(start.fingerprints)
             if options.fail_on_data_loss:
@@ -555,14 +556,14 @@ class Planner:
         view.refresh_specs(span.journal for span in ranges)
         framings = {span.journal: view.framing(span.journal) for span in ranges}
         if options.reads_committed:
-            # Transactions span pieces, so one task reads all of a journal's range.
+            # A transaction may span pieces, so one task reads all of a journal's range.
             pieces = [
                 replace(piece, start=end.starts.get(piece.journal, piece.begin))
                 for piece in split(ranges, framings=framings)
             ]
         else:
             at_least, at_most = options.min_partitions or 1, options.max_bytes_per_partition
-            # Only a range that will be cut needs its fragments: listing them costs a request per journal.
+            # Only ranges that will be cut need their fragments: a listing costs a request per journal.
             large = {span.journal for span in ranges if at_least > len(ranges) or span.size_bytes > at_most}
             fragments = view.map_journals(view.fragments, sorted(large))
             solid = {
@@ -582,26 +583,26 @@ class Planner:
 
 
 def stream_planner(options: SourceOptions) -> tuple[Planner, Client]:
-    """Return the planner of a stream and its client, which the caller closes after the planner."""
+    """Return the planner of a stream and its client. The caller closes the planner first."""
     show_logs(options.log_level)
     client = open_client(options)
     try:
         return Planner(client, options, follow(client, options), idle_poll_s=IDLE_POLL_S), client
     except BaseException:
-        client.close()  # The caller never gets it.
+        client.close()  # The caller never receives it.
         raise
 
 
 def batch_line(
     ranges: Sequence[OffsetRange], pieces: int, behind: Mapping[str, int], heads: Mapping[str, int]
 ) -> str:
-    """Return the line about a planned batch.
+    """Return the log line about a planned batch.
 
     Args:
-        ranges: ranges that the batch reads.
-        pieces: number of its tasks.
-        behind: end of the batch in each journal of the query.
-        heads: write heads as far as they were seen; empty for a batch that is run again.
+        ranges: Ranges that the batch reads.
+        pieces: Number of its pieces.
+        behind: End of the batch in each journal of the query.
+        heads: Known write heads; empty for a repeated batch.
     """
     lag = sum(max(0, heads[journal] - end) for journal, end in behind.items() if journal in heads)
     unseen = len(behind.keys() - heads.keys()) if heads else 0
@@ -618,7 +619,7 @@ def batch_line(
 
 
 def gaps_line(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Return the line about missing bytes that a batch skips."""
+    """Return the log line about missing bytes that a batch skips."""
     sizes = {journal: sum(end - begin for begin, end in spans) for journal, spans in gaps.items()}
     largest = sorted(sizes, key=lambda journal: (-sizes[journal], journal))
     shown = [f"{journal}:{sizes[journal]}" for journal in largest[:SHOWN_RANGES]]
@@ -628,6 +629,6 @@ def gaps_line(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> str:
 
 
 def start_line(starts: Mapping[str, int], heads: Mapping[str, int]) -> str:
-    """Return the line about a query that starts, ``heads`` being of the journals that have more to read."""
+    """Return the log line about a query that starts; ``heads`` are those of journals with unread bytes."""
     lag = sum(head - starts[journal] for journal, head in heads.items())
     return f"query starts journals={len(starts)} lag_bytes={lag}"

@@ -1,33 +1,33 @@
-"""Which journals a listing of a fragment store holds, and which fragment serves which byte. Pure.
+"""Which journals are in a listing of a fragment store, and which fragment serves which byte. Pure.
 
-A fragment's path below the store is ``{journal}/{path postfix}/{name}``, and nothing in it tells where the
-journal ends and the postfix begins. So:
+A fragment's path below the store is ``{journal}/{path postfix}/{name}``, and does not show where the journal
+ends and the postfix begins. So:
 
 ====================  ==========================================================================
 journals are          a file's journal is
 ====================  ==========================================================================
-named                 the longest name it lies under, at most ``levels`` directories deep
-selected by a prefix  its directory, less ``levels`` directories
+named                 the longest name that is a parent, at most ``levels`` directories above
+selected by a prefix  its directory without the last ``levels`` directories
 ====================  ==========================================================================
 
-``levels`` defaults to 0, unless the listing contradicts that: a directory of the form ``name=value``, one
-within another, or one that begins just where its neighbour ends. Then ``levels`` is required, because rows of
-a journal that does not exist would be worse than an error.
+``levels`` defaults to 0, unless the listing contradicts that: by a directory of the form ``name=value``, by
+one within another, or by one that begins exactly where its neighbour ends. Then ``levels`` is required,
+because rows of a journal that does not exist would be worse than an error.
 
-Files whose name begins with a dot are not looked at: brokers write them, and rename them when they are whole.
-Other files that are no fragments are left out and counted.
+Files whose name begins with a dot are ignored: brokers write them, and rename them when they are complete.
+Other files that are not fragments are skipped and counted.
 
-Stored fragments may overlap: replicas store the same bytes in different spans. A byte is read from the
-fragment that holds it and reaches furthest, as brokers do, so it is read once. That is right as long as
-fragments agree where they overlap. They do not if a journal lost bytes and used their offsets again. Then the
-journal's true bytes are unknown, and reading ends with an error that names both files:
+Stored fragments may overlap, because replicas store the same bytes in different spans. Each byte is read
+once, from the fragment that contains it and reaches furthest, as in brokers. That is correct if fragments
+agree where they overlap. They disagree if a journal lost bytes and reused their offsets. Then the journal's
+true bytes are unknown, and reading ends with an error that names both files:
 
-- in the listing (:func:`check_fragments`): two fragments of the same span have different SHA-1 sums, or two
-  that begin together have the same sum and different lengths;
-- while reading (:class:`Overlaps`): a fragment that is not read by itself, because others serve its bytes,
-  is compared by its sum with their bytes. That costs a SHA-1, and only where there is an overlap.
+- in the listing (:func:`check_fragments`), if two fragments of the same span have different SHA-1 sums, or if
+  two with the same begin have the same sum and different lengths;
+- while reading (:class:`Overlaps`), if the sum of a fragment that is not read itself differs from the sum of
+  the bytes that others served for it. That costs a SHA-1, but only for overlapping fragments.
 
-Uncompressed files are held to their length in the listing, too.
+The length of an uncompressed file is also checked in the listing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import CoverSet, Fragment, parse_content_path
 
 LEVELS = "fragmentPostfixLevels"
-"""The option that says ``levels``."""
+"""The option that sets ``levels``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class StoreFile:
     """One file of a listing."""
 
     path: str
-    """Below the store, separated by slashes."""
+    """Path below the store, separated by slashes."""
     size: int
     mod_time: int
-    """Unix seconds; 0 if the store does not say."""
+    """Modification time in Unix seconds; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFragment:
-    """A fragment and the file that should hold it."""
+    """A fragment, and the file that should contain it."""
 
     fragment: Fragment
     path: str
@@ -79,29 +79,29 @@ class StoredFragment:
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte."""
+        """Offset after the last byte."""
         return self.fragment.end
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSelection:
-    """The selected journals of a store: those named, or else those under a prefix."""
+    """The selected journals of a store: named journals, or those with a prefix."""
 
     names: tuple[str, ...] = ()
     prefix: str = ""
-    """Ends in a slash."""
+    """Prefix of journal names. It ends in a slash."""
     levels: int | None = None
-    """Directories between a journal and its fragments; None: not said."""
+    """Number of directories between a journal and its fragments; None if not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Content of a listing: journals and their fragments."""
+    """The journals of a listing and their fragments."""
 
     journals: Mapping[str, tuple[StoredFragment, ...]] = field(default_factory=dict)
-    """Fragments by journal, ascending by begin, then by end; all of them, overlapping or not."""
+    """All fragments by journal, including overlapping ones, ascending by begin, then by end."""
     skipped: tuple[str, ...] = ()
-    """Paths of files below the journals that are no fragments."""
+    """Paths of files below the journals that are not fragments."""
 
 
 def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
@@ -135,7 +135,7 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
                 continue
             if fragment.length:
                 fragments.append(StoredFragment(fragment, file.path, file.size))
-        # Without `levels`, a fragment below a named journal may be one of a journal that nobody named.
+        # Without `levels`, a fragment below a named journal may belong to a journal that is not named.
         if selection.names and selection.levels is None and fragments and directory != journal:
             raise _undecided(fragments[0].path, f"below the journal {journal!r}", "another journal")
         by_journal[journal] += fragments
@@ -150,9 +150,9 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
 
 
 def _journal_of(directory: str, selection: StoreSelection) -> str | None:
-    """Return the journal that files in a directory are of, None if it is not selected.
+    """Return the journal of the files in a directory; None if it is not selected.
 
-    Under a prefix that may be a name which does not have the prefix any more.
+    With a prefix, the name that remains without ``levels`` directories may no longer have the prefix.
     """
     parts = directory.split("/")
     if not selection.names:
@@ -167,19 +167,19 @@ def _journal_of(directory: str, selection: StoreSelection) -> str | None:
 
 
 def _check_shallow(files: Iterable[StoreFile], selection: StoreSelection) -> None:
-    """Raise if fragments under the prefix are less deep than those of journals with a postfix."""
+    """Raise if a fragment with the prefix is in too few directories for a journal with a postfix."""
     for file in files:
         name = file.path.rpartition("/")[2]
         try:
             parse_content_path("any-journal", name)
         except ProtocolError:
             continue
-        got = f"{selection.levels}, and the fragment {file.path!r} is not so deep under {selection.prefix!r}"
-        raise OptionError(LEVELS, got, "what holds for all journals of a prefix; or name the journals")
+        got = f"{selection.levels}, but the fragment {file.path!r} is not so deep under {selection.prefix!r}"
+        raise OptionError(LEVELS, got, "the number that all journals of a prefix have; or name the journals")
 
 
 def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
-    """Raise if directories that count as journals look like parts of one."""
+    """Raise if directories that count as journals look like parts of one journal."""
     ends: dict[str, dict[int, str]] = defaultdict(dict)
     for journal, fragments in journals.items():
         parent, _, last = journal.rpartition("/")
@@ -199,26 +199,26 @@ def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
 
 
 def _undecided(path: str, where: str, what: str) -> OptionError:
-    got = f"nothing, and the fragment {path!r} lies {where}"
+    got = f"nothing, but the fragment {path!r} is {where}"
     expected = (
-        f"0 if its directory is {what}, else the number of directories that the journals' "
+        f"0 if its directory is {what}, otherwise the number of directories that the journals' "
         "path_postfix_template adds below each journal"
     )
     return OptionError(LEVELS, got, expected)
 
 
 class FragmentCoverage:
-    """Fragments of one journal, and which of them serves which byte."""
+    """The fragments of one journal, and which of them serves which byte."""
 
     def __init__(self, fragments: Iterable[StoredFragment]) -> None:
         self.fragments = tuple(fragments)
         """Ascending by begin, then by end."""
-        # Of equal spans the first path wins, wherever the listing began.
+        # Of fragments with equal spans the first one serves, regardless of the directory that was listed.
         self._by_span = {(stored.begin, stored.end): stored for stored in reversed(self.fragments)}
         self._cover = CoverSet.of(stored.fragment for stored in self._by_span.values())
         self._begins = [stored.begin for stored in self.fragments]
         self._reach = list(accumulate((stored.end for stored in self.fragments), max))
-        """Largest end up to each fragment."""
+        """Largest end of the fragments up to each one."""
 
     def __repr__(self) -> str:
         return f"FragmentCoverage({len(self.fragments)} fragments, {len(self._cover)} of them serve)"
@@ -230,12 +230,12 @@ class FragmentCoverage:
 
     @property
     def begin(self) -> int:
-        """Smallest offset of all; 0 without one."""
+        """Smallest offset; 0 without fragments."""
         return self._cover.summary()[0]
 
     @property
     def end(self) -> int:
-        """Largest offset of all; 0 without one."""
+        """Largest offset; 0 without fragments."""
         return self._cover.summary()[1]
 
     def covering(self, offset: int) -> StoredFragment | None:
@@ -244,16 +244,16 @@ class FragmentCoverage:
         return self._by_span[fragment.begin, fragment.end] if fragment is not None else None
 
     def following(self, offset: int) -> StoredFragment | None:
-        """Return the first one behind an offset that no fragment holds."""
+        """Return the first fragment after an offset that no fragment contains."""
         fragment = self._cover.following(offset)
         return self._by_span[fragment.begin, fragment.end] if fragment is not None else None
 
     def without(self, lost: StoredFragment) -> FragmentCoverage:
-        """Return the coverage that remains without a fragment."""
+        """Return the coverage without a fragment."""
         return FragmentCoverage(stored for stored in self.fragments if stored != lost)
 
     def of_range(self, begin: int, end: int) -> tuple[StoredFragment, ...]:
-        """Return the fragments with bytes in a range and, if its end is in no fragment, the next one."""
+        """Return the fragments with bytes in a range and, if no fragment contains its end, the next one."""
         first, last = bisect_right(self._reach, begin), bisect_left(self._begins, end)
         inside = tuple(stored for stored in self.fragments[first:last] if stored.end > begin)
         after = self.following(end - 1) if self.covering(end - 1) is None else None
@@ -264,12 +264,12 @@ def check_fragments(fragments: Sequence[StoredFragment], store: str) -> None:
     """Check fragments of one journal by their names and sizes.
 
     Args:
-        fragments: ascending by begin.
-        store: how errors name the store.
+        fragments: Fragments ascending by begin.
+        store: Name of the store for errors.
 
     Raises:
-        FragmentConflictError: two of them cannot both be right.
-        CorruptFragmentError: an uncompressed file has not the length that its name says.
+        FragmentConflictError: two fragments contradict each other.
+        CorruptFragmentError: the length of an uncompressed file is not the one in its name.
     """
     by_span: dict[tuple[int, int], StoredFragment] = {}
     by_sum: dict[tuple[int, bytes], StoredFragment] = {}
@@ -289,11 +289,11 @@ def check_size(stored: StoredFragment, size: int, source: str) -> None:
     """Check the size of an uncompressed fragment's file.
 
     Raises:
-        CorruptFragmentError: it is not the length that the file's name says.
+        CorruptFragmentError: the size is not the length in the file's name.
     """
     fragment = stored.fragment
     if size != fragment.length:
-        problem = f"it holds {size} bytes, not {fragment.length}"
+        problem = f"it has {size} bytes, not {fragment.length}"
         kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
         raise kind(fragment.journal, fragment.begin, fragment.end, problem, source)
 
@@ -306,7 +306,7 @@ def _conflict(one: StoredFragment, other: StoredFragment, store: str, why: str) 
 
 @dataclass(slots=True)
 class _UnreadFragment:
-    """A fragment whose bytes come from others."""
+    """A fragment whose bytes are served by others."""
 
     stored: StoredFragment
     position: int
@@ -315,7 +315,7 @@ class _UnreadFragment:
 
 
 class Overlaps:
-    """Compares the sums of fragments that are not read with the bytes that are. For one thread."""
+    """Compares the sums of fragments that are not read with the bytes served for them. For one thread."""
 
     def __init__(self, coverage: FragmentCoverage, offset: int, end_offset: int, store: str) -> None:
         """Choose the fragments that a read of ``[offset, end_offset)`` can compare."""
@@ -323,7 +323,7 @@ class Overlaps:
         read_whole, at = set(), offset
         for stored in coverage.serving:
             if stored.end > at:
-                # It is read whole, and its own sum is checked, if nothing before reaches into it.
+                # If no earlier fragment reaches into it, it is read as a whole, which checks its sum.
                 if stored.begin >= at and stored.end <= end_offset:
                     read_whole.add(stored)
                 at = stored.end
@@ -334,10 +334,10 @@ class Overlaps:
         ]
 
     def feed(self, offset: int, content: bytes, source: str) -> None:
-        """Take the next bytes of the journal, which came from a file.
+        """Take the next bytes of the journal, which come from the file ``source``.
 
         Raises:
-            FragmentConflictError: a fragment is complete, and its sum is another.
+            FragmentConflictError: a complete fragment has another sum than these bytes.
         """
         if not self._unread:
             return
@@ -348,7 +348,7 @@ class Overlaps:
                 unfinished.append(unread)
                 continue
             if unread.position < offset:
-                continue  # Some of its bytes are gone.
+                continue  # Some of its bytes are missing.
             stop = min(stored.end, end)
             unread.digest.update(memoryview(content)[unread.position - offset : stop - offset])
             unread.position = stop
@@ -358,7 +358,7 @@ class Overlaps:
                 unfinished.append(unread)
             elif unread.digest.digest() != stored.fragment.sum:
                 sources = tuple(self._store + path for path in (*unread.served_by, stored.path))
-                problem = "the bytes they hold differ"
+                problem = "their bytes differ"
                 raise FragmentConflictError(
                     stored.fragment.journal, stored.begin, stored.end, sources, problem
                 )

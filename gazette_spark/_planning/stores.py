@@ -1,12 +1,12 @@
-"""A fragment store in place of brokers: files, readers, and answers to the planner's questions.
+"""A fragment store instead of brokers: its files, readers, and the interface that a planner needs.
 
-The driver lists the store once per query. The piece of a task carries the fragments of its bytes, so tasks
-list nothing, and a file that appears in between changes no row.
+The driver lists the store once per query. The piece of a task has the fragments of its bytes, so tasks list
+nothing, and a file that appears later changes no row.
 
-A store is a directory or a bucket that ``pyarrow.fs`` opens. Directories are read by the code that reads
-``file://`` fragments of brokers: regular files only, and links are not followed. Buckets are opened from
-their URL with the credentials of the environment, because Spark's plans show the text of options. Every
-fragment is read by :class:`~gazette_spark.client.FragmentReader`, which checks codec, length and SHA-1.
+A store is a directory, or a bucket that ``pyarrow.fs`` opens. The code that reads ``file://`` fragments of
+brokers also reads directories: only regular files, without following links. Buckets are opened from their
+URL with the credentials of the environment, because Spark's plans show the text of options. Every fragment is
+read by :class:`~gazette_spark.client.FragmentReader`, which checks codec, length and SHA-1.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FILE = "file://"
 GZIP_MAGIC = b"\x1f\x8b"
 
 BUFFER_BYTES = 1 << 20
-"""Bytes asked of a bucket at a time."""
+"""Number of bytes requested from a bucket at a time."""
 
 
 class StoreFiles(Protocol):
@@ -72,17 +72,17 @@ class StoreFiles(Protocol):
 
     @property
     def url(self) -> str:
-        """The store as errors name it; ends in a slash and holds nothing secret."""
+        """The store's name in errors. It ends in a slash and contains no secret."""
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
-        """Yield all files below some directories of the store; a missing directory is empty.
+        """Yield all files below directories of the store; a missing directory is empty.
 
         Raises:
             FragmentStoreError: the store cannot be listed.
         """
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
-        """Return a reader of a fragment; the caller closes it.
+        """Return a reader of a fragment. The caller closes it.
 
         Raises:
             DirectReadError: its file is ``missing``, or cannot be opened.
@@ -98,7 +98,7 @@ def open_store(url: str) -> StoreFiles:
     """
     if url.startswith(FILE):
         return Directory(path_of_url(url))
-    # Loaded here: queries on brokers and directories do without.
+    # Imported here because queries on brokers and directories do not need it.
     from pyarrow.fs import FileSystem
 
     shown = without_query(url)
@@ -113,7 +113,7 @@ def check_bucket(url: str) -> None:
     """Check that a bucket exists and can be listed below the URL's path, with the environment's credentials.
 
     Raises:
-        FragmentStoreError: it does not exist, it cannot be listed, or pyarrow does not know its scheme.
+        FragmentStoreError: it does not exist or cannot be listed, or pyarrow does not support its scheme.
     """
     store = open_store(url)
     assert isinstance(store, Bucket)
@@ -121,7 +121,7 @@ def check_bucket(url: str) -> None:
 
 
 class Directory:
-    """A store in a local, or mounted, file system."""
+    """A store in a local or mounted file system."""
 
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/")
@@ -138,7 +138,7 @@ class Directory:
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
         """Walk the directories; see :class:`StoreFiles`."""
         if not Path(self._root).is_dir():
-            raise FragmentStoreError(self.url, "no such directory")
+            raise FragmentStoreError(self.url, "the directory does not exist")
         for directory in directories:
             yield from self._walk(directory.strip("/"))
 
@@ -158,7 +158,7 @@ class Directory:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if entry.is_symlink():
                 if not entry.name.startswith("."):
-                    problem = "a symbolic link, which is not followed: it may lead out of the store"
+                    problem = "it is a symbolic link, which is not followed because it may leave the store"
                     raise FragmentStoreError(f"{self.url}{path}", problem)
             elif entry.is_dir():
                 yield from self._walk(path)
@@ -170,12 +170,12 @@ class Directory:
                 yield StoreFile(path, status.st_size, max(1, int(status.st_mtime)))
             elif not entry.name.startswith("."):
                 raise FragmentStoreError(
-                    f"{self.url}{path}", "neither a regular file nor a directory; remove it"
+                    f"{self.url}{path}", "it is neither a regular file nor a directory; remove it"
                 )
 
 
 class Bucket:
-    """A store in a file system of pyarrow's."""
+    """A store in one of pyarrow's file systems."""
 
     def __init__(self, system: FileSystem, base: str, url: str) -> None:
         self._system = system
@@ -190,13 +190,13 @@ class Bucket:
         """Check that the bucket exists and that one level of the path can be listed.
 
         Raises:
-            FragmentStoreError: it does not, or cannot.
+            FragmentStoreError: the bucket does not exist, or cannot be listed.
         """
         from pyarrow.fs import FileSelector
 
         try:
             exists = self._bucket_exists()
-            # Of a missing bucket this would list nothing, as of a path without an object.
+            # The listing of a missing bucket would be empty, like that of a path without objects.
             self._system.get_file_info(FileSelector(self._base, allow_not_found=True))
         except (OSError, ValueError) as error:
             raise FragmentStoreError(self.url, f"it cannot be listed: {error}") from None
@@ -238,7 +238,7 @@ class Bucket:
                 check_size(stored, file.size(), source)
                 file.seek(start - fragment.begin)
             else:
-                # By default pyarrow would decompress by the name, and hide an invalid file.
+                # By default pyarrow would decompress according to the name, and hide an invalid file.
                 file = self._system.open_input_stream(path, compression=None, buffer_size=BUFFER_BYTES)
         except (OSError, ValueError) as error:
             raise _unreadable(source, error) from None
@@ -266,16 +266,16 @@ class Bucket:
 
 
 class _Stream:
-    """A file of pyarrow's whose trouble is a DirectReadError."""
+    """A file of pyarrow's. Its errors are raised as DirectReadError."""
 
     def __init__(self, file: Any, source: str) -> None:  # noqa: ANN401 - pyarrow's, which has no types
         self._file = file
         self._source = source
         self._peeked = b""
-        """Bytes that were looked at, and not returned yet."""
+        """Bytes that were examined but not returned yet."""
 
     def codec_of_content(self, codec: int) -> int:
-        """Return the codec of the content: a store may decompress a file that is labelled compressed."""
+        """Return the content's actual codec: a store may decompress a file that is labelled as compressed."""
         if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
             return codec
         self._peeked = self.read(len(GZIP_MAGIC))
@@ -308,7 +308,7 @@ def _text(error: Exception, url: str) -> str:
 class StoreReader(Closing):
     """Iterates over the chunks of ``[offset, end_offset)``. For one thread; a context manager.
 
-    It ends at ``end_offset``, which no chunk passes. Errors are raised where they are met and end it.
+    It ends at ``end_offset``, and no chunk goes past that. An error ends the reader.
     """
 
     def __init__(
@@ -317,16 +317,16 @@ class StoreReader(Closing):
         """Make a reader; nothing is opened yet.
 
         Args:
-            files: the store.
-            coverage: fragments of the journal, at least those up to ``known_to``.
-            offset: of the first byte.
-            end_offset: behind the last one.
-            known_to: where fragments may be missing that exist; there the read ends early.
+            files: The store.
+            coverage: Fragments of the journal, at least those up to ``known_to``.
+            offset: Offset of the first byte.
+            end_offset: Offset after the last byte.
+            known_to: Offset from which ``coverage`` may lack fragments; the read ends there.
         """
         self.offset = offset
-        """Next byte that comes."""
+        """Offset of the next byte."""
         self.jumps: list[tuple[int, int]] = []
-        """Each offset that no fragment held, with the one the journal goes on at, or the end."""
+        """Offsets that no fragment contains, each with the offset where the journal continues, or the end."""
         self._files = files
         self._coverage = coverage
         self._end = end_offset
@@ -341,7 +341,7 @@ class StoreReader(Closing):
         return self._chunks
 
     def close(self) -> None:
-        """Close the open file; may be called again."""
+        """Close the open file. May be called again."""
         self._chunks.close()
 
     def _run(self) -> Generator[Chunk, None, None]:
@@ -375,7 +375,7 @@ class StoreReader(Closing):
 log = logging.getLogger(__name__)
 
 MAX_ROOTS = 16
-"""Maximum number of named journals whose directories are listed one by one; for more, their common one."""
+"""Maximum number of named journals whose directories are listed separately instead of a common parent."""
 
 MAX_OFFSET = 2**63 - 1
 
@@ -387,9 +387,9 @@ class StoreJournals(Closing):
         """Keep a listing.
 
         Args:
-            files: files of the store.
-            layout: journals of the store.
-            known_to: offset from which on the layout may lack fragments, of each journal.
+            files: Files of the store.
+            layout: Journals of the store.
+            known_to: Offset from which the layout may lack fragments, in every journal.
         """
         self._files = files
         self._coverage = {name: FragmentCoverage(fragments) for name, fragments in layout.journals.items()}
@@ -397,16 +397,16 @@ class StoreJournals(Closing):
 
     @classmethod
     def listed(cls, files: StoreFiles, selection: StoreSelection) -> Self:
-        """List a store; the journals named that have no fragment are not there.
+        """List a store. A named journal without a fragment does not exist.
 
         Raises:
-            FragmentStoreError: it cannot be listed.
-            OptionError: the listing does not tell which directories are journals.
+            FragmentStoreError: the store cannot be listed.
+            OptionError: the listing does not show which directories are journals.
         """
         layout = layout_of(files.list(roots_of(selection)), selection)
         if layout.skipped:
             log.warning(
-                "files that are no fragments are left out store=%s count=%d first=%s",
+                "files that are not fragments are skipped store=%s count=%d first=%s",
                 files.url,
                 len(layout.skipped),
                 layout.skipped[0],
@@ -417,14 +417,14 @@ class StoreJournals(Closing):
     def of_piece(
         cls, files: StoreFiles, journal: str, fragments: Sequence[StoredFragment], known_to: int
     ) -> Self:
-        """Return the one journal of a task, with the fragments its piece came with."""
+        """Return the journal of a task, with the fragments of its piece."""
         return cls(files, Layout({journal: tuple(fragments)}), known_to=known_to)
 
     def __repr__(self) -> str:
         return f"StoreJournals({self._files!r}, {len(self._coverage)} journals)"
 
     def close(self) -> None:
-        """Do nothing: only readers hold files."""
+        """Do nothing: only readers open files."""
 
     @property
     def endpoint(self) -> str:
@@ -433,17 +433,17 @@ class StoreJournals(Closing):
 
     @property
     def timeout_s(self) -> float:
-        """No time: nothing is waited for."""
+        """0: nothing is awaited."""
         return 0.0
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
-        """Return the journals whose name matches a selector, without a revision: stores have no revisions."""
+        """Return the journals whose name matches a selector. Stores have no revisions."""
         return Listing(pb.Header(), tuple(self.list_journals(selector)))
 
     def list_journals(
         self, selector: str | pb.LabelSelector = "", *, limit: int = 0
     ) -> list[pb.ListResponse.Journal]:
-        """Return the journals whose name a selector matches. Their specs have no labels."""
+        """Return the journals whose name matches a selector. Their specs have no labels."""
         parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
         specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
         return [
@@ -456,7 +456,7 @@ class StoreJournals(Closing):
         """Return one journal.
 
         Raises:
-            JournalNotFoundError: the listing has no fragment of it.
+            JournalNotFoundError: the listing has no fragment of the journal.
         """
         self._of(name)
         return pb.ListResponse.Journal(spec=pb.JournalSpec(name=name))
@@ -484,7 +484,7 @@ class StoreJournals(Closing):
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
     ) -> list[ListedFragment]:
-        """Return the fragments that serve, as brokers list them."""
+        """Return the fragments that serve bytes, as brokers list them."""
         return [
             ListedFragment(stored.fragment, "")
             for stored in self._of(journal).serving
@@ -493,12 +493,12 @@ class StoreJournals(Closing):
         ]
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> StoreReader:
-        """Return a reader of ``[offset, end_offset)``; raises as :meth:`fragments_of`."""
+        """Return a reader of ``[offset, end_offset)``. Errors are those of :meth:`fragments_of`."""
         coverage = FragmentCoverage(self.fragments_of(journal, offset, end_offset))
         return StoreReader(self._files, coverage, offset, end_offset, known_to=self._known_to)
 
     def fragments_of(self, journal: str, begin: int, end: int) -> tuple[StoredFragment, ...]:
-        """Return the fragments with bytes in a range and, if its end is in no fragment, the next one.
+        """Return the fragments with bytes in a range and, if no fragment contains its end, the next one.
 
         Raises:
             FragmentConflictError: two of the fragments contradict each other.
@@ -510,12 +510,12 @@ class StoreJournals(Closing):
 
     def _of(self, journal: str) -> FragmentCoverage:
         if journal not in self._coverage:
-            raise JournalNotFoundError(journal, f"no fragment of it is in {self._files.url}")
+            raise JournalNotFoundError(journal, f"{self._files.url} has no fragment of it")
         return self._coverage[journal]
 
 
 def roots_of(selection: StoreSelection) -> list[str]:
-    """Return the directories of a store to list for the wanted journals; no directory contains another."""
+    """Return the directories of a store to list for the selected journals; none contains another."""
     if not selection.names:
         return [selection.prefix.rstrip("/")]
     names = sorted(set(selection.names))
@@ -525,15 +525,15 @@ def roots_of(selection: StoreSelection) -> list[str]:
 
 
 SLACK_BYTES = 4 << 20
-"""More than a cutter reads at a time."""
+"""Bytes by which reading may pass a record's maximum length: more than a cutter reads at a time."""
 
 
 def listed_store(options: SourceOptions) -> StoreJournals:
-    """Return the journals of a query's store, which is listed now.
+    """List a query's store, and return its journals.
 
     Raises:
-        FragmentStoreError: it cannot be listed.
-        OptionError: the listing does not tell which directories are journals.
+        FragmentStoreError: the store cannot be listed.
+        OptionError: the listing does not show which directories are journals.
     """
     files = open_store(options.fragment_store or "")
     return StoreJournals.listed(files, store_selection(options))
@@ -547,17 +547,17 @@ def store_selection(options: SourceOptions) -> StoreSelection:
 
 
 def store_of_piece(options: SourceOptions, piece: Piece) -> StoreJournals:
-    """Return the journals that a task reads its piece from."""
+    """Return the journals from which a task reads its piece."""
     files = open_store(options.fragment_store or "")
     return StoreJournals.of_piece(files, piece.journal, piece.fragments, reach_of(options, piece))
 
 
 def with_fragments(journals: object, pieces: Sequence[Piece], options: SourceOptions) -> list[Piece]:
-    """Return pieces with the fragments their bytes may lie in; as they are, if they are read by brokers.
+    """Return pieces with the fragments of their bytes; unchanged if they are read from brokers.
 
     Raises:
-        FragmentConflictError: two fragments cannot both be right.
-        CorruptFragmentError: a file has not the length that its name says.
+        FragmentConflictError: two fragments contradict each other.
+        CorruptFragmentError: the length of a file is not the one in its name.
     """
     if not isinstance(journals, StoreJournals):
         return list(pieces)
@@ -565,7 +565,7 @@ def with_fragments(journals: object, pieces: Sequence[Piece], options: SourceOpt
         replace(
             piece,
             fragments=journals.fragments_of(
-                # Messages that are committed in a piece may begin anywhere since the query's start.
+                # Messages that are committed in a piece may be anywhere since the query's start.
                 piece.journal,
                 piece.start if options.reads_committed else piece.read_from,
                 reach_of(options, piece),
@@ -576,5 +576,5 @@ def with_fragments(journals: object, pieces: Sequence[Piece], options: SourceOpt
 
 
 def reach_of(options: SourceOptions, piece: Piece) -> int:
-    """Return an offset that reading a piece does not pass: its last record ends before, or is too long."""
+    """Return an offset that reading a piece never passes: its last record ends before it, or is too long."""
     return min(piece.limit, piece.end + 2 * options.max_record_bytes + SLACK_BYTES)

@@ -1,20 +1,20 @@
-"""The planner's questions to brokers about journals, and a cache of the journals' specs.
+"""The planner's requests to brokers about journals, and a cache of the journals' specs.
 
-Everything here is a question. ``plan``, ``ends`` and ``selection`` decide by the answers.
+This module only asks. ``plan``, ``ends`` and ``selection`` decide.
 
-The options ``startingTimestamp`` and ``endingTimestamp`` name a time, and Gazette does not record when a byte
-was appended, only when the fragment that holds it was stored, in whole seconds (``mod_time``). That is the
-time of the append or later. So the offset of a time is the smallest offset whose fragment was stored in that
-second or later, and
+The options ``startingTimestamp`` and ``endingTimestamp`` name a time, but Gazette does not record when a byte
+was appended, only when its fragment was stored, in whole seconds (``mod_time``). That is the time of the
+append or later. So the offset of a time is the smallest offset whose fragment was stored in that second or
+later. Hence
 
-- every byte that was appended at that time or later is at this offset or after it, and so are some older
-  ones, up to a fragment's worth. To have newer records only, filter by a time in the records;
-- a range that ends at a time and one that starts at it meet: they share no byte and leave none out;
+- every byte that was appended at that time or later is at or after this offset, and so are some older bytes,
+  up to a fragment's worth. For newer records only, filter by a time in the records;
+- a range that ends at a time and one that starts at the same time share no byte and omit none;
 - a byte that is not stored yet is later than any time that an option can name.
 
-A store's clock that is behind the writers' breaks the first rule: start earlier by as much. A fragment counts
-as not stored until brokers have listed their store again. So the offset of a time less than the journal's
-``refresh_interval`` ago may still increase.
+If a store's clock is behind the writers' clocks, the first rule does not hold: start earlier by that amount.
+A fragment counts as not stored until brokers have listed their store again. So the offset of a time less than
+the journal's ``refresh_interval`` ago may still increase.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from gazette_spark.client import Listing
 
 THREADS = 8
-"""Requests to the brokers at the same time."""
+"""Maximum number of concurrent requests to brokers."""
 
 T = TypeVar("T")
 
 
 class JournalView:
-    """Journals as brokers show them, under a query's options. To be used by one thread."""
+    """Brokers' journals under a query's options. For one thread."""
 
     def __init__(self, client: JournalSource, options: SourceOptions) -> None:
         self.client = client
@@ -53,13 +53,13 @@ class JournalView:
         self._specs: dict[str, pb.JournalSpec] = {}
         self._framings: dict[str, RecordFraming] = {}
         self._listed_from: dict[str, int] = {}
-        """By journal, start of a fragment; earlier fragments have nothing left to read."""
+        """Start of a fragment by journal; earlier fragments have nothing left to read."""
 
     def __repr__(self) -> str:
         return f"JournalView({self.client!r}, {len(self._specs)} specs)"
 
     def cache_spec(self, spec: pb.JournalSpec) -> None:
-        """Remember a spec that was listed.
+        """Remember a listed spec.
 
         Raises:
             OptionError: the options contradict the journal's labels.
@@ -70,9 +70,9 @@ class JournalView:
         self._specs[spec.name] = spec
 
     def suspended_at(self, journal: str) -> int | None:
-        """Return the offset at which a journal is wholly suspended, as it was listed; None if it is not.
+        """Return the offset at which a journal is fully suspended, according to its spec; None if it is not.
 
-        Nothing can be appended without a change of its spec.
+        Nothing can be appended to such a journal without a change of its spec.
         """
         spec = self._specs.get(journal)
         if spec is None or spec.suspend.level != pb.JournalSpec.Suspend.FULL:
@@ -80,18 +80,18 @@ class JournalView:
         return spec.suspend.offset
 
     def describe_journals(self, names: Sequence[str], revision: int, listed: int) -> Listing:
-        """Ask about journals by name until the answer is as new as what is known of them.
+        """Look journals up by name until the answer is as new as what the query knows.
 
         Args:
-            names: Their names.
-            revision: Etcd's revision at which the query saw them last.
-            listed: The revision of a list that lacks them.
+            names: The journals' names.
+            revision: Etcd revision at which the query last saw them.
+            listed: Revision of a list that lacks them.
 
         Returns:
             An answer at ``listed`` or later; if a journal is missing, also at ``revision`` or later.
 
         Raises:
-            UnavailableError: for as long as a request may take, a broker knows less.
+            UnavailableError: a broker stays behind for longer than a request may take.
         """
         selector = pb.LabelSelector(include=label_set({"name": list(names)}))
 
@@ -100,11 +100,11 @@ class JournalView:
             missing = sorted(set(names) - set(answer.names))
             needed = max(listed, revision) if missing else listed
             if answer.revision < needed:
-                claim = f"it knows no journal {missing[0]!r}" if missing else f"it knows journal {names[0]!r}"
+                claim = f"it lacks journal {missing[0]!r}" if missing else f"it has journal {names[0]!r}"
                 seen = "the query saw it" if needed == revision else "the journals were listed"
                 problem = (
-                    f"{claim} at Etcd's revision {answer.revision}, and {seen} at {needed}: "
-                    "the broker is behind, or its Etcd was made anew"
+                    f"{claim} at Etcd revision {answer.revision}, but {seen} at {needed}: "
+                    "the broker is behind, or its Etcd was reset"
                 )
                 raise UnavailableError(self.client.endpoint, problem)
             return answer
@@ -119,16 +119,16 @@ class JournalView:
         return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
 
     def fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
-        """Return a journal's fragments, or those the client is asked for; none if it is wholly suspended."""
+        """Return a journal's fragments, narrowed by arguments of the client; none if it is suspended."""
         try:
             return [listed.fragment for listed in self.client.list_fragments(journal, **narrowed)]
         except SuspendedError:
             return []
 
     def spans_from(self, journal: str, begin: int) -> list[tuple[int, int]]:
-        """Return the spans of fragments from an offset on, and maybe of some before.
+        """Return the spans of fragments from an offset on, and perhaps of some before it.
 
-        Later calls have the same offset or a larger one: fragments before it are not listed again.
+        Later calls must pass the same offset or a larger one: fragments before it are not listed again.
         """
         fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
         started = [fragment.begin for fragment in fragments if fragment.begin <= begin]
@@ -136,32 +136,32 @@ class JournalView:
         return [(fragment.begin, fragment.end) for fragment in fragments]
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
-        """Return the start of the first fragment stored at a time or later; None without such a fragment."""
-        # Brokers need not send earlier fragments. The times of the sent ones are checked again.
+        """Return the begin of the first fragment stored at a time or later; None without such a fragment."""
+        # The request limits what brokers send. The times are checked again here.
         since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
         return offset_at(since, timestamp_ms)
 
     def framing(self, journal: str) -> RecordFraming:
-        """Return the framing a journal is read in."""
+        """Return the framing in which a journal is read."""
         if journal not in self._framings:
             self.cache_spec(self.spec(journal))
         return self._framings[journal]
 
     def refresh_specs(self, journals: Iterable[str]) -> None:
-        """List journals that were never listed, in one request: a batch that is run again begins so."""
+        """List journals that were never listed, in one request. A repeated batch needs this."""
         unknown = [journal for journal in journals if journal not in self._specs]
         if len(unknown) > 1:
             selector = pb.LabelSelector(include=label_set({"name": unknown}))
             self._specs |= {entry.spec.name: entry.spec for entry in self.client.list_journals(selector)}
 
     def spec(self, journal: str) -> pb.JournalSpec:
-        """Return a journal's spec, from the last list if it was in that."""
+        """Return a journal's spec, from the last list if that has it."""
         if journal not in self._specs:
             self._specs[journal] = self.client.get_journal(journal).spec
         return self._specs[journal]
 
     def map_journals(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
-        """Ask about many journals at the same time; return the answers by journal."""
+        """Call ``answer`` for many journals concurrently, and return the results by journal."""
         names = list(journals)
         if len(names) < 2:
             return {name: answer(name) for name in names}
@@ -171,16 +171,16 @@ class JournalView:
     def final_heads(
         self, journals: Iterable[str], named: Mapping[str, int], *, is_listed: bool = False
     ) -> dict[str, int]:
-        """Return write heads at which a range may end for good: no later look corrects one that is too low.
+        """Return write heads at which a range may end finally, because no later poll corrects a low head.
 
-        A broker that has just started answers with a head of 0 until it has listed the stores; asking
-        for the first offset waits for that. A replica that has just joined a journal knows of stored bytes
-        only, so all members of the journal are asked.
+        A broker that has just started reports a head of 0 until it has listed the stores; a request for the
+        first offset waits for that. A replica that has just joined a journal knows only stored bytes, so all
+        members of the journal are asked.
 
         Args:
-            journals: Their names.
-            named: By journal, an offset that the query's options name. A head below it is confirmed.
-            is_listed: The brokers have listed the stores: somebody has asked for first offsets.
+            journals: The journals' names.
+            named: Offset by journal that the query's options name. A head below it is confirmed.
+            is_listed: Whether the brokers have listed the stores, because first offsets were requested.
         """
         names = sorted(journals)
         if not is_listed:
@@ -197,12 +197,12 @@ class JournalView:
         """Return write heads of journals, all at or past the offsets that were already read.
 
         Args:
-            reached: By journal, the offset up to which it was read.
-            expected: The same or larger offsets, at which the journals were seen to end; a lower head is
-                confirmed, but is no error.
+            reached: Offset by journal up to which it was read.
+            expected: The same or larger offsets at which the journals were seen to end. A lower head is
+                confirmed, but is not an error.
 
         Raises:
-            OffsetBeyondHeadError: a journal ends before it was read to, as far as its primary tells in time.
+            OffsetBeyondHeadError: a journal ends before the offset up to which it was read.
         """
         heads = {}
         for name, settled in self.client.settled_heads(expected or reached).items():
@@ -230,13 +230,13 @@ class JournalView:
         return record_end(window, begin, end, limit, journal=journal, framing=framing, write_head=write_head)
 
     def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
-        """Return the reader of a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
+        """Return the reader of a journal's bytes. Under ``failOnDataLoss`` a hole is an error."""
         lossless = self.options.fail_on_data_loss and not skip_holes
         return window_reader(self.client, journal, fail_on_data_loss=lossless)
 
 
 class HasModTime(Protocol):
-    """A fragment, as far as its time is concerned."""
+    """A fragment's begin and store time."""
 
     @property
     def begin(self) -> int:
@@ -244,15 +244,15 @@ class HasModTime(Protocol):
 
     @property
     def mod_time(self) -> int:
-        """When it was stored, in Unix seconds; 0 if it is not stored yet."""
+        """Time at which it was stored, in Unix seconds; 0 if it is not stored yet."""
 
 
 def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
-    """Return the first offset stored at a time or later, None if all that there is was stored before.
+    """Return the first offset stored at a time or later; None if everything was stored earlier.
 
     Args:
-        fragments: of one journal, in any order.
-        timestamp_ms: milliseconds since 1970; the second they lie in counts as a whole.
+        fragments: Fragments of one journal, in any order.
+        timestamp_ms: Milliseconds since 1970; the whole second that contains them counts.
     """
     second = timestamp_ms // 1000
     return min(

@@ -107,7 +107,7 @@ def test_end_offset_clips(wire: Wire, ten_bytes: str, offset: int, end_offset: i
 
 
 def test_end_offset_past_the_head(wire: Wire, ten_bytes: str) -> None:
-    """A read whose end lies past the write head gives what there is and says it is caught up."""
+    """A read whose end is past the write head gives what there is and says it is caught up."""
     messages = wire.read(ten_bytes, offset=5, end_offset=20)
     assert b"".join(each.content for each in messages) == b"56789"
     assert caught_up(messages[-1]) == ("OFFSET_NOT_YET_AVAILABLE", 10, 10)

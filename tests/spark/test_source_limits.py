@@ -137,7 +137,7 @@ def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> 
             {"startingOffsets": '{"%s":99999}'}, "past the write head", id="beyond", marks=pytest.mark.soak
         ),
         pytest.param({"startingOffsets": '{"%s":3}'}, "in the middle of a record", id="inside"),
-        pytest.param({"endingOffsets": '{"%s":99999}'}, "endingOffsets lies past the write head", id="end"),
+        pytest.param({"endingOffsets": '{"%s":99999}'}, "endingOffsets is past the write head", id="end"),
     ],
 )
 def test_offsets_that_cannot_be_are_named(journals: Journals, options: dict[str, str], problem: str) -> None:

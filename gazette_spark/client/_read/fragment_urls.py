@@ -329,7 +329,7 @@ def _open_file(
             # Not compressed: its size is known at once, and bytes before the offset need not be read.
             size = os.fstat(file.file.fileno()).st_size
             if size != fragment.length:
-                problem = f"it holds {size} bytes, not {fragment.length}"
+                problem = f"it has {size} bytes, not {fragment.length}"
                 kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
                 raise kind(fragment.journal, fragment.begin, fragment.end, problem, path)
             start = max(start, min(offset or start, fragment.end))

@@ -61,7 +61,7 @@ def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int 
     except SuspendedError:
         fragments = []
     if end is not None and end > head:
-        raise OffsetError(f"the end lies past the write head {head}", journal, end)
+        raise OffsetError(f"the end is past the write head {head}", journal, end)
     first = min((fragment.begin for fragment in fragments), default=head)
     low, high = first if begin is None else begin, head if end is None else end
     if begin is not None and not 0 <= begin <= high:

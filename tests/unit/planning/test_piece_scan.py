@@ -210,7 +210,7 @@ def test_without_fragments_cuts_are_even() -> None:
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (6, 5)])
 def test_an_impossible_range_is_refused(begin: int, end: int) -> None:
     """A range cannot be negative or go back."""
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="invalid range"):
         OffsetRange(NAME, begin, end)
 
 

@@ -86,7 +86,7 @@ def test_a_table_is_resumed_where_it_ends() -> None:
 @pytest.mark.parametrize(
     ("offset", "error", "text"),
     [
-        pytest.param(131, OffsetError, r"resumeOffsets \(the end of the table\) lies past", id="made again"),
+        pytest.param(131, OffsetError, r"resumeOffsets \(the end of the table\) is past", id="made again"),
         pytest.param(99, DataLossError, "1 bytes are gone", id="before the first byte"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_batch_ends_by_time_where_another_starts(timestamp: str) -> None:
 def test_a_batch_that_ends_by_time_before_its_start_is_named() -> None:
     """The error names the option that says where the batch ends."""
     options = {"startingOffsets": '{"log/a":130}', "endingTimestamp": "15000"}
-    with pytest.raises(OffsetError, match="endingTimestamp lies before the start at 130"):
+    with pytest.raises(OffsetError, match="endingTimestamp is before the start at 130"):
         planner_of(STORED, "batch", **options)[0].batch()
 
 
@@ -698,8 +698,8 @@ def test_a_batch_query_ends_where_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("end", "text"),
     [
-        pytest.param(131, "endingOffsets lies past the write head 130", id="past_head"),
-        pytest.param(99, "endingOffsets lies before the start at 100", id="before_start"),
+        pytest.param(131, "endingOffsets is past the write head 130", id="past_head"),
+        pytest.param(99, "endingOffsets is before the start at 100", id="before_start"),
     ],
 )
 def test_a_batch_end_that_cannot_be_is_named(end: int, text: str) -> None:

@@ -61,7 +61,7 @@ def test_a_sample_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """The error is the sample's, and the next start draws another one."""
 
     def infer_nothing() -> Fields:
-        raise OffsetError("lies past the write head", "log/a", 5)
+        raise OffsetError("is past the write head", "log/a", 5)
 
     with pytest.raises(OffsetError):
         remembered(location_of(tmp_path), infer_nothing)

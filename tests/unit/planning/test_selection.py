@@ -205,7 +205,7 @@ def test_brokers_that_know_less_are_not_believed() -> None:
     del client.journals[B]
     for allowed in ("true", "false"):
         planner = revived_planner(client, 4, failOnDataLoss=allowed)
-        with pytest.raises(UnavailableError, match=r"'log/b' at Etcd's revision 4, .* saw it at 5"):
+        with pytest.raises(UnavailableError, match=r"'log/b' at Etcd revision 4, .* saw it at 5"):
             planner.next(position)
 
 
@@ -237,7 +237,7 @@ def test_a_journal_is_looked_up_until_the_answer_is_as_new_as_the_list() -> None
     client.journals["log/c"] = new
     planner, other = planner_of(client.journals, selector="name=log/a,name=log/c")
     other.revision, other.lags = 10, [0, 0, 3]
-    with pytest.raises(UnavailableError, match=r"'log/b' at Etcd's revision 7, .* listed at 10"):
+    with pytest.raises(UnavailableError, match=r"'log/b' at Etcd revision 7, .* listed at 10"):
         planner.next(position)
     other.timeout_s, other.lags = 5.0, [0, 3, 3]
     after = planner.next(position)

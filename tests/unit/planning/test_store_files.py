@@ -168,7 +168,7 @@ def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> N
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     """A missing store is named, and so is a journal that is not in it."""
-    with pytest.raises(FragmentStoreError, match=f"file://{tmp_path}/none/: no such directory"):
+    with pytest.raises(FragmentStoreError, match=f"file://{tmp_path}/none/: the directory does not exist"):
         rows_of(open_store(f"file://{tmp_path}/none"))
 
 

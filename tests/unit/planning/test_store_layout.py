@@ -90,7 +90,7 @@ def test_a_postfix_is_left_off() -> None:
 def test_a_fragment_that_is_not_deep_enough_is_no_silent_loss() -> None:
     """A template may have come later than a journal's first fragments: then journals have to be named."""
     paths = [f"log/a/{name(0, 9)}", f"log/a/2026/{name(9, 12)}"]
-    with pytest.raises(OptionError, match=r"got 2, and the fragment 'log/a/0.* is not so deep under 'log/'"):
+    with pytest.raises(OptionError, match=r"got 2, but the fragment 'log/a/0.* is not so deep under 'log/'"):
         layout(*paths, levels=2)
     assert spans(layout(*paths, names=("log/a",), levels=2)) == {"log/a": [(0, 9), (9, 12)]}
     with pytest.raises(OptionError, match="not so deep"):

@@ -85,7 +85,7 @@ def restarted(tracked: TrackedPosition) -> None:
 @pytest.mark.parametrize(
     ("before", "begin", "end", "problem"),
     [
-        pytest.param(planned_new, ONE, ONE, "ends at .* took a restarted query for a new", id="told_late"),
+        pytest.param(planned_new, ONE, ONE, "ends at .* mistook a restarted query for a new", id="told_late"),
         pytest.param(planned_new, ONE, PINNED, "begins at .*triggerAvailableNowWrapper", id="not_told"),
         pytest.param(
             lambda _: None, ONE, PINNED, "Delete the newest file in .* offsets", id="not_told_again"
