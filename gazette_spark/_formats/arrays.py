@@ -1,7 +1,7 @@
-"""Arrow arrays from numpy and from bytes, without Arrow's own conversions.
+"""Makes Arrow arrays from numpy arrays and bytes, without Arrow's own conversions.
 
-``pa.array()``, ``pa.scalar()`` and ``pa.repeat()`` import pandas where it is installed, which costs every new
-Spark worker half a second. Arrays that are made of buffers cost nothing.
+``pa.array()``, ``pa.scalar()`` and ``pa.repeat()`` import pandas if it is installed, which costs every new
+Spark worker half a second. Arrays made from buffers cost nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 def int64_array(values: Positions) -> pa.Int64Array:
-    """Return numbers for Arrow, without a copy."""
+    """Return numbers as an Arrow array, without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], null_count=0)
 
 
 def bool_array(values: Mask) -> pa.BooleanArray:
-    """Return flags for Arrow."""
+    """Return flags as an Arrow array."""
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.BooleanArray.from_buffers(pa.bool_(), len(values), [None, bits], null_count=0)
 
 
 def unpacked(bits: pa.Buffer, offset: int, count: int) -> Mask:
-    """Return some flags of an Arrow bitmap."""
+    """Return ``count`` flags of an Arrow bitmap, from a bit offset on."""
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=offset + count, bitorder="little")
     return flags[offset:].astype(np.bool_)
 
@@ -50,7 +50,7 @@ def null_rows(values: pa.Array) -> Positions:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.StringArray:
-    """Return texts for Arrow."""
+    """Return texts as an Arrow array."""
     data = [(text or "").encode() for text in texts]
     bounds = pa.py_buffer(np.cumsum([0, *map(len, data)], dtype=np.int32))
     filled = bool_array(np.array([text is not None for text in texts], np.bool_)).buffers()[1]
@@ -58,7 +58,7 @@ def text_array(texts: Sequence[str | None]) -> pa.StringArray:
 
 
 def string_array(texts: Sequence[str]) -> pa.StringArray:
-    """Return texts for Arrow. Half of a surrogate pair, which has no UTF-8, becomes ``?``, as in Java."""
+    """Return texts as an Arrow array. Half a surrogate pair, which has no UTF-8, becomes ``?`` as in Java."""
     sizes: Iterable[int] = map(len, texts)
     joined = "".join(texts)
     data = joined.encode("utf-8", "replace")
@@ -70,7 +70,7 @@ def string_array(texts: Sequence[str]) -> pa.StringArray:
 
 
 def number_array(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
-    """Return numbers for Arrow as a type of fixed width, such as integers, doubles and timestamps."""
+    """Return numbers as an Arrow array of a fixed-width type, such as integers, doubles and timestamps."""
     dtype = f"{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}"
     data = pa.py_buffer(np.array([0 if value is None else value for value in values], dtype))
     filled = bool_array(np.array([value is not None for value in values], np.bool_)).buffers()[1]
@@ -78,23 +78,23 @@ def number_array(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
 
 
 def text_scalar(text: str | None) -> pa.StringScalar:
-    """Return a text as an argument of Arrow's functions."""
+    """Return a text as an Arrow scalar."""
     return text_array([text])[0]
 
 
 def binary_array(values: Sequence[bytes]) -> pa.BinaryArray:
-    """Return bytes for Arrow."""
+    """Return byte strings as an Arrow array."""
     bounds = np.cumsum([0, *map(len, values)], dtype=np.int32)
     return packed_binary(len(values), bounds, b"".join(values))
 
 
 def binary_scalar(value: bytes) -> pa.BinaryScalar:
-    """Return bytes as an argument of Arrow's functions."""
+    """Return a byte string as an Arrow scalar."""
     return binary_array([value])[0]
 
 
 def packed_binary(count: int, bounds: npt.NDArray[np.int32], data: bytes | np.ndarray) -> pa.BinaryArray:
-    """Return an array of values that follow each other in data; there are ``count + 1`` bounds."""
+    """Return an array of contiguous values in data; there are ``count + 1`` bounds."""
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=0)
 
@@ -109,7 +109,7 @@ def value_bounds(values: pa.Array) -> Positions:
 
 
 def value_octets(values: pa.Array) -> np.ndarray:
-    """Return all data of a binary or string array, in which :func:`value_bounds` points."""
+    """Return all data of a binary or string array, to which :func:`value_bounds` refers."""
     data = values.buffers()[2] if len(values) else None
     return np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
 
@@ -125,8 +125,8 @@ def between(
 ) -> pa.BinaryArray:
     """Return slices of bytes, in ascending order, as one array without the bytes between them.
 
-    The slices and the bytes between them are taken as the values of one array. Arrow then copies every second
-    value, at memory speed.
+    The slices and the bytes between them are treated as the values of one array. Arrow then copies every
+    second value, at memory speed.
     """
     count = len(begins)
     if not count:
@@ -139,16 +139,16 @@ def between(
 def slices(
     data: bytes, begins: npt.NDArray[np.signedinteger], ends: npt.NDArray[np.signedinteger]
 ) -> pa.StringArray:
-    """Return slices of bytes that are known to be UTF-8, in ascending order, as one packed array."""
+    """Return ascending slices of valid UTF-8 as one packed array."""
     packed = between(data, begins, ends)
     return pa.Array.from_buffers(pa.string(), len(packed), packed.buffers(), null_count=0)
 
 
 def invalid_utf8_at(data: bytes) -> int:
-    """Return the index of the first byte that is not UTF-8, -1 if all are."""
+    """Return the index of the first byte that is not UTF-8; -1 if all are."""
     if data.isascii():
         return -1
-    # Arrow looks at bytes only, where decode() makes wide characters of them: a twentieth of the time.
+    # Arrow only examines bytes, whereas decode() makes wide characters, which takes 20 times as long.
     bounds = pa.py_buffer(np.array([0, len(data)], np.int64))
     try:
         pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(data), None, 0).validate(full=True)

@@ -1,16 +1,16 @@
 r"""The framing ``csv``: records as in RFC 4180, which end with a newline that is not inside quotes.
 
-Quotes count at a field's start alone, as in most readers: a field that begins with one goes on to the
-next quote that is not doubled; anywhere else a quote is a character like others. A ``\r`` before the
-newline belongs to the record's bytes. Blank lines are no records.
+A quote is special only at a field's start, as in most readers: the field then continues to the next quote
+that is not doubled. Anywhere else a quote is an ordinary character. A ``\r`` before the newline belongs to
+the record's bytes. Blank lines are not records.
 
-Quotes are paired off by their number, for a whole block at once. That is the same as reading byte by
-byte if every opening quote is at a field's start. The reader checks that for all of them; a block where it
-fails is read record by record.
+Quotes are paired by their order, for a whole block at once. The result equals reading byte by byte if every
+opening quote is at a field's start. The reader checks that for all of them, and reads the block record by
+record if the check fails.
 
-Whether a byte in the middle of a journal is inside quotes is not guessed. A window is read in each of the
-four possible ways: at a field's start, in a plain field, in quotes, just after quotes. A record end is true
-if all of them agree on it. A way that makes a record longer than allowed is false.
+Whether a byte in the middle of a journal is inside quotes is never guessed. A window is read in each of the
+four possible states: at a field's start, in a plain field, in quotes, just after quotes. A record end counts
+if all readings agree on it. A reading with a record longer than allowed is discarded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETURN = 0x0D
 
 
 def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Positions:
-    """Return the position of each newline that ends a record or a blank line; data begins with a record."""
+    """Return the position of each newline that ends a record or a blank line of data that begins with one."""
     feeds = newlines(data)
     quotes = quote_positions(data, quote)
     if not len(quotes):
@@ -43,7 +43,12 @@ def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Position
     if regular.all():
         outside: Positions = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
         return outside
-    return _read_ends(data, _record(separator, quote))
+    # A quote is in an odd place, so the block is read record by record.
+    record, ends, at = _record(separator, quote), list[int](), 0
+    while match := record.match(data, at):
+        at = match.end()
+        ends.append(at - 1)
+    return np.array(ends, np.int64)
 
 
 def quote_positions(data: bytes, quote: str) -> Positions:
@@ -53,18 +58,9 @@ def quote_positions(data: bytes, quote: str) -> Positions:
     return octet_positions(data, ord(quote))
 
 
-def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
-    ends: list[int] = []
-    at = 0
-    while match := record.match(data, at):
-        at = match.end()
-        ends.append(at - 1)
-    return np.array(ends, np.int64)
-
-
 @cache
 def _record(separator: str, quote: str) -> re.Pattern[bytes]:
-    """Return the pattern of a record and its newline, wherever its quotes are."""
+    """Return the pattern of a record and its newline, with quotes in any place."""
     s, q = re.escape(separator.encode()), re.escape(quote.encode())
     field = rb"(?:%b(?:[^%b]++|%b%b)*+%b[^%b\n]*+|[^%b%b\n][^%b\n]*+|)" % (q, q, q, q, q, s, q, s, s)
     return re.compile(rb"(?:%b%b)*+%b\n" % (field, s, field))
@@ -77,7 +73,7 @@ class CsvFraming:
     separator: str = ","
     """One ASCII character."""
     quote: str = '"'
-    """One ASCII character, or empty: then every newline ends a record."""
+    """One ASCII character; if empty, every newline ends a record."""
     name: str = "csv"
     anchored: bool = True
     resyncs: bool = False
@@ -89,13 +85,13 @@ class CsvFraming:
         return None
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
-        """Return the last record end on which all readings of the window agree, None when they do not."""
+        """Return the last record end on which all readings of the window agree; None if they disagree."""
         if not self.quote or self.quote.encode() not in window:
             unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
             return None if unproved else window.rfind(b"\n") + 1 or None
         last_ends = set()
         quote = self.quote.encode()
-        # Bytes before the window that lead to its four readings.
+        # Prefixes that put the window into each of the four states.
         for lead in (b"", b"x", quote, quote * 2):
             ends = self._ends(lead + window) - len(lead)
             if len(ends) and ends[0] > max_record_bytes:
@@ -107,11 +103,11 @@ class CsvFraming:
         return last_ends.pop() if len(last_ends) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows says nothing.
-        """Tell whether the byte before is a newline, if inside quotes or not."""
+        """Return whether the byte before is a newline, inside quotes or not."""
         return not before or before.endswith(b"\n")
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - records are the same anywhere.
-        """Cut at every newline outside quotes, and leave out blank lines."""
+        """Cut at every newline outside quotes, and skip blank lines."""
         starts, ends = spans(self._ends(data))
         size = int(ends[-1]) + 1 if len(ends) else 0
         blank = _blank(data, starts, ends)
@@ -133,10 +129,10 @@ class CsvFraming:
         differing = np.flatnonzero(read_ends[:common] != ends[:common])
         wrong = int(differing[0]) if len(differing) else common
         if first_blank < wrong:
-            problem = "its value is a blank line, which is not a record of CSV"
+            problem = "its value is a blank line, which is not a CSV record"
             return RowRefusal(first_blank, problem, 'Filter such rows out, or write ""')
         if wrong < len(ends):
-            problem = "its value is not one record of CSV: quotes or newlines are left open"
+            problem = "its value is not one record of CSV: it has an open quote, or a newline outside quotes"
             return RowRefusal(wrong, problem, "Write each value as to_csv does, or write with framing=fixed")
         return data
 

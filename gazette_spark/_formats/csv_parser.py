@@ -1,27 +1,27 @@
 r"""Records of CSV to the user's columns: field by field, in the order of the schema.
 
-The options and their defaults are those of Spark's CSV reader. But quotes inside quotes are doubled, as in
-RFC 4180, which Spark reads with ``escape='"'``.
+The options and their defaults are those of Spark's CSV reader, except that a quote inside quotes is doubled,
+as in RFC 4180. Spark reads such records with ``escape='"'``.
 
 The block parser splits a whole block with ``pyarrow.csv`` and converts each column at once; the record parser
 splits one record. A field's value comes from its text alone and from one function, ``converted``, for both.
 So a row never depends on its neighbours. A field that is invalid for its column becomes null and makes its
-record malformed, as too few or too many fields do; the other fields keep their values.
+record malformed, and so do too few or too many fields. The other fields keep their values.
 
-Fields mean what they mean to Spark's CSV reader, odd quotes included; but a ``\r`` at a record's end belongs
-to no field.
+Fields have the same meaning as in Spark's CSV reader, including odd quotes, except that a ``\r`` at the end
+of a record belongs to no field.
 
-Every writer may begin with a header, so a header is recognised by its content and not by its place: with
-``header`` set, a record that names the columns in the schema's order gives no row, wherever it is. And the
-first record of a journal has to be one: a header that names other columns would fill the wrong ones.
+Every writer may begin with a header, so a header is recognised by its content and not by its position: with
+``header`` set, a record that names the columns in the schema's order gives no row. The first record of a
+journal must be such a header, because a header that names other columns would mean that fields fill the
+wrong ones.
 
-Arrow converts a whole column of texts at once where it and Spark agree on their values. Where they do not,
-the column is halved until the rest is small, and the rest is converted one by one. The forms of numbers are
-Java's, those of dates and timestamps are those of ``_formats.timestamps``. Where this differs from Spark, on
-purpose: digits are ASCII's, hexadecimal floating point numbers are invalid, and timestamps need a date (Spark
-takes today's date).
+Arrow converts a whole column of texts at once if it and Spark agree on their values. Otherwise the column is
+halved until the rest is small, and the rest is converted text by text. The forms of numbers are Java's, those
+of dates and timestamps are in ``_formats.timestamps``. Deliberate differences from Spark: digits are ASCII's,
+hexadecimal floating point numbers are invalid, and timestamps need a date (Spark takes today's date).
 
-This file is apart from the framing in ``_formats.csv`` because it loads ``pyarrow.compute``, which takes a
+This file is separate from the framing in ``_formats.csv`` because it loads ``pyarrow.compute``, which takes a
 Spark worker longer than the rest of the package.
 """
 
@@ -65,7 +65,7 @@ class CsvStyle:
     quote: str = '"'
     """One ASCII character around fields that contain separators or newlines; empty: newlines end records."""
     null_value: str = ""
-    """A field of this text is null, quoted or not; so is one that is empty and not quoted."""
+    """A field with this text is null, quoted or not. An empty field without quotes is always null."""
     empty_value: str = ""
     """Value of an empty field in quotes."""
     times: JsonDialect = SPARK_DIALECT
@@ -77,13 +77,13 @@ SPARK_STYLE = CsvStyle()
 
 
 FEW_CELLS = 8
-"""Cells that are converted one by one where a column cannot be converted at once."""
+"""Number of cells that are converted one by one if a column cannot be converted at once."""
 
 TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
     "timestamp_ntz"
 )
-"""Spark's types that fields can have."""
+"""Spark's types that a field can have."""
 
 BLANKS = "".join(map(chr, range(33)))
 """Characters that Java's ``trim`` removes."""
@@ -92,13 +92,13 @@ _BOM = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 _HEX = r"^-?0[xX]"
-"""Start of numbers that Arrow accepts and Spark does not."""
+"""Begin of numbers that Arrow accepts and Spark does not."""
 _WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
 _SPARK_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 """Words that are numbers to Spark; Arrow reads them in any case."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-# Possessive: what gives digits back takes quadratic time, which is minutes for a cell of 30 KB.
+# Possessive, because backtracking takes quadratic time, which is minutes for a cell of 30 KB.
 _FLOAT = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
 
 
@@ -194,7 +194,7 @@ class CsvBlockParser:
             column_types=dict.fromkeys(self._names, pa.string()),
             null_values=[""],
             strings_can_be_null=True,
-            # Otherwise a quoted empty field would be null, whatever emptyValue is.
+            # Otherwise a quoted empty field would be null, regardless of emptyValue.
             quoted_strings_can_be_null=False,
         )
 
@@ -261,7 +261,7 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
             fields.append((plain, False))
         else:
             inside = inside.replace(double, style.quote)
-            # Blanks behind a closing quote are left out; anything else makes quotes characters like others.
+            # Blanks after a closing quote are dropped. Anything else makes the quotes ordinary characters.
             as_is = f"{style.quote}{inside}{style.quote}{after}"
             fields.append((as_is if after.strip(BLANKS) else inside, True))
         if not separator:
@@ -272,16 +272,16 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
 
 @cache
 def field_expression(style: CsvStyle) -> re.Pattern[str]:
-    """Return the pattern of a field and the separator behind it."""
+    """Return the pattern of a field and the separator after it."""
     quote, separator = re.escape(style.quote), re.escape(style.separator)
     inside = f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}([^{separator}]*)"
     return re.compile(f"(?:{inside}|([^{separator}]*))({separator}|\\Z)")
 
 
 def _suspect(block: Block, style: CsvStyle) -> int | None:
-    """Return the first record that Arrow would read in another way, None if Arrow reads all of them well.
+    """Return the first record that Arrow would read differently; None if Arrow reads all correctly.
 
-    Such a record is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
+    Such a record is not UTF-8, or has a lone return, or a quote that neither begins nor ends a field.
     """
     data = block.data
     odd_places = [0] if data.startswith(_BOM) else []
@@ -291,7 +291,7 @@ def _suspect(block: Block, style: CsvStyle) -> int | None:
         odd_places.append(lone.start())
     quotes = quote_positions(data, style.quote)
     if len(quotes):
-        # The first quote inside a field, and the first that ends a field before its end.
+        # The first opening quote inside a field, and the first closing quote before a field's end.
         octets = np.frombuffer(data + b"\n\n", np.uint8)
         separator, quote = ord(style.separator), ord(style.quote)
         opening, closing = quotes[0::2], quotes[1::2]
@@ -353,7 +353,7 @@ def _by_halves(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tupl
 
 
 def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Array | None:
-    """Convert all texts as Arrow does, None when it cannot do that with each of them as Spark would."""
+    """Convert all texts with Arrow; None if it would not convert each of them as Spark does."""
     if kind == texts.type:
         return texts
     if pa.types.is_boolean(kind):
@@ -384,7 +384,7 @@ def _cell(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
 
 
 def _whole(text: str, _kind: pa.DataType) -> int:
-    # A 64-bit number has 19 digits; int() takes quadratic time on long texts.
+    # A 64-bit number has at most 19 digits, and int() takes quadratic time for long texts.
     if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 19:
         raise ValueError("is not a whole number")
     return int(text)
@@ -395,7 +395,7 @@ def _floating(text: str, kind: pa.DataType) -> object:
     trimmed = number[1] if number else text.strip(BLANKS)
     if not number and not re.fullmatch(_SPARK_WORDS, trimmed):
         raise ValueError("is not a number")
-    # Arrow's own cast: going through a double would round twice.
+    # Arrow casts the text directly, because going through a double would round twice.
     return pa.array([trimmed.removeprefix("+")]).cast(kind)[0].as_py()
 
 
@@ -409,7 +409,7 @@ def _date(text: str) -> int:
     try:
         return parse_date(text)
     except ValueError:
-        # Spark reads the format of its first versions; unlike in JSON, a number of days is not a date.
+        # Spark still reads the format of its first versions. Unlike in JSON, a number of days is not a date.
         if "GMT" not in text:
             raise
         return parse_date(text.replace("GMT", ""))

@@ -1,4 +1,4 @@
-"""Values to the bytes of records: the scan of a framing reads them back as exactly these values."""
+"""Encodes values as records, which are read back as exactly these values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gazette_spark._formats.arrays import null_rows, value_bounds
 from gazette_spark._formats.framing import RecordFraming, RowRefusal
 
 CHUNK_BYTES = 4 << 20
-"""Bytes that are made at a time, unless one record is longer."""
+"""Maximum bytes per piece, unless one record is longer."""
 
 FRAME_BYTES = 8
-"""Longest frame of a record, that of ``fixed``."""
+"""Maximum length of a record's framing, which is that of ``fixed``."""
 
 
 def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
-    """Return the first value that no framing can encode, None if all values are fine."""
+    """Return a refusal of the first value that no framing can encode; None if all values are valid."""
     if values.null_count:
         index = int(null_rows(values)[0])
         return RowRefusal(index, "its value is null", "Filter such rows out, or give them a value")
@@ -26,9 +26,7 @@ def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
     if len(lengths) and lengths.max() > max_record_bytes:
         index = int(np.argmax(lengths > max_record_bytes))
         problem = f"its value has {lengths[index]} bytes, more than the {max_record_bytes} of maxRecordBytes"
-        return RowRefusal(
-            index, problem, "Make it shorter, or raise maxRecordBytes here and where it is read"
-        )
+        return RowRefusal(index, problem, "Shorten it, or raise maxRecordBytes for both writing and reading")
     return None
 
 
@@ -36,14 +34,14 @@ def encoded(values: pa.Array, framing: RecordFraming) -> Iterator[bytes] | RowRe
     """Return the bytes of records, in pieces of whole records.
 
     Args:
-        values: Binary or string; :func:`check_values` accepted all of them.
-        framing: How a value becomes a record.
+        values: Binary or string values that :func:`check_values` has accepted.
+        framing: The framing of the records.
 
     Returns:
-        Pieces of :data:`CHUNK_BYTES` at most unless one record is longer, or the first value that is refused.
+        Pieces of at most :data:`CHUNK_BYTES`, unless one record is longer, or the first refusal.
     """
     bounds = value_bounds(values)
-    # Where each value would end if every frame had the longest form.
+    # Offsets at which values would end if every frame had the maximum length.
     ends = bounds + np.arange(len(bounds)) * FRAME_BYTES
     pieces: list[bytes] = []
     first = 0

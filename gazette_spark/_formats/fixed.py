@@ -1,14 +1,14 @@
 """The framing ``fixed``: frames of a header of 8 bytes (a magic word, the payload's length) and the payload.
 
-Frames are found without a step of Python per frame: the magic word is searched in whole blocks, and a frame
-is sound if it ends, by its header, at the next header. Only where that fails, because a payload holds the
-magic word or bytes are damaged, the chain is followed step by step.
+Frames are found without executing Python per frame: whole blocks are searched for the magic word, and a frame
+is valid if the length in its header ends at the next header. Only if that fails, because a payload contains
+the magic word or bytes are damaged, is the chain of frames followed step by step.
 
-Where a frame should begin without a magic word, frame and reader are out of step (Gazette calls it a desync):
-the bytes up to the next magic word are ``skipped``.
+If the magic word is missing where a frame should begin (Gazette calls this a desync), the bytes up to the
+next magic word are ``skipped``.
 
-Journals may hold frames inside frames, so a magic word proves nothing: whether bytes in the middle of a
-journal are headers is known when every chain of frames that can be found from there comes to the same end.
+A payload may itself contain frames, so a magic word proves nothing. Bytes in the middle of a journal are
+known to be headers only if every possible chain of frames has the same end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER_BYTES = 8
 """The magic word, and the payload's length as an unsigned little-endian number of 4 bytes."""
 
 _RAREST = 2
-"""The byte of the magic word that text does not have is looked for first."""
+"""The byte of the magic word that does not occur in text; it is searched first."""
 
 
 def magic_words(data: bytes) -> Positions:
@@ -41,7 +41,7 @@ def magic_words(data: bytes) -> Positions:
 
 
 def frame_ends(data: bytes, headers: Positions) -> Positions:
-    """Return the ends of frames, by the lengths in their headers."""
+    """Return the ends of frames according to the lengths in their headers."""
     octets = np.frombuffer(data, np.uint8)
     ends = headers + HEADER_BYTES
     for index in range(4):
@@ -69,10 +69,10 @@ class FixedFraming:
         return None
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
-        """Return where every chain of frames ends that may be the true one, None when they differ.
+        """Return the common end of all chains of frames that may be the true one; None if they differ.
 
-        The true chain has a header within the longest frame's length. A window that ends within that header
-        does not show it, so shorter windows prove nothing.
+        The true chain has a header within the longest frame's length. A window that may end inside that
+        header is too short to prove anything.
         """
         reach = max_record_bytes + HEADER_BYTES
         if len(window) < reach + HEADER_BYTES - 1:
@@ -83,10 +83,10 @@ class FixedFraming:
             return None
         ends = frame_ends(window, headers)
         if (ends[:-1] == headers[1:]).all():
-            # Each frame ends where the next header is, so there is one chain.
+            # Each frame ends at the next header, so there is only one chain.
             last_ends = {_chain_end(window, words, int(headers[-1]), int(ends[-1]), reach)}
         else:
-            # From the last header backwards, so that the end of the chain behind a frame is there already.
+            # Backwards from the last header, so that the end of the chain after a frame is already known.
             chain_ends: dict[int, int] = {}
             for at, end in zip(headers[::-1].tolist(), ends[::-1].tolist(), strict=True):
                 chain_ends[at] = (
@@ -98,7 +98,7 @@ class FixedFraming:
         return last_ends.pop() if len(last_ends) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - the header is what counts.
-        """Tell whether a magic word is there, or the beginning of one as far as the bytes show."""
+        """Return whether the bytes after the offset are the magic word, or its beginning."""
         return after[: len(MAGIC)] == MAGIC[: len(after)]
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - frames are the same anywhere.
@@ -113,7 +113,7 @@ class FixedFraming:
         while at < len(data):
             index = int(np.searchsorted(headers, at))
             if index == len(headers) or headers[index] != at:
-                # Frame and reader are out of step: go on at the next magic word, which more bytes may bring.
+                # A desync: continue at the next magic word, which may arrive later.
                 resume = _resume(data, words, at)
                 if resume == at:
                     break
@@ -121,10 +121,10 @@ class FixedFraming:
                 at = resume
                 continue
             if next_header is None and (ends[index:-1] == headers[index + 1 :]).all():
-                # The usual case, decided for all frames at once: each ends where the next header is.
+                # The usual case, decided for all frames at once: each ends at the next header.
                 chain = np.arange(index, len(headers))
             else:
-                # A payload holds a magic word, or bytes are damaged: follow the chain frame by frame.
+                # A payload contains a magic word, or bytes are damaged: follow the chain frame by frame.
                 if next_header is None:
                     after = np.searchsorted(headers, ends)
                     there = headers[np.minimum(after, len(headers) - 1)] == ends
@@ -151,8 +151,8 @@ class FixedFraming:
         return gathered(block)
 
     def encode(self, values: pa.BinaryArray) -> bytes:
-        """Return values with a header before each; a frame can hold any value."""
-        # Readers do without this import, which takes a worker longer than the rest of the package.
+        """Return values with a header before each. A frame can hold any value."""
+        # Imported here because readers do not need it, and it takes a worker longer than this package.
         import pyarrow.compute as pc
 
         count = len(values)
@@ -165,7 +165,7 @@ class FixedFraming:
 
 
 def _resume(data: bytes, words: Positions, at: int) -> int:
-    """Return the first place at or after ``at`` where a frame may begin; the end if none may."""
+    """Return the first position from ``at`` on at which a frame may begin, or the end."""
     index = int(np.searchsorted(words, at))
     if index < len(words):
         return int(words[index])
@@ -180,7 +180,7 @@ def _resume(data: bytes, words: Positions, at: int) -> int:
 
 
 def _chain_end(window: bytes, words: Positions, at: int, end: int, reach: int) -> int:
-    """Return where a chain ends whose last header is at ``at``, -1 when the chain is broken."""
+    """Return the end of a chain whose last header is at ``at``; -1 if the chain is broken."""
     if end > len(window):
         return at if end - at <= reach else -1
     return end if _resume(window, words, end) == end else -1

@@ -1,13 +1,13 @@
-"""What a record framing does, and the block of whole records that scans pass on.
+"""The interface of record framings, and the block of whole records that scans return.
 
-A framing finds where records begin and end in a journal's bytes, and writes values as such records.
-Everything that reads journals (the planner's search for the last whole record, the scan of a piece, the
-column builders) asks a :class:`RecordFraming` and knows nothing about newlines itself.
+A framing finds where records begin and end in a journal's bytes, and writes values as such records. Only
+framings know about newlines: everything else that reads journals (the planner's search for the last whole
+record, the scan of a piece, the column builders) asks a :class:`RecordFraming`.
 
-In some framings every record end is visible by itself: a newline always ends a record. In others, which are
-``anchored``, bytes can only be understood from the start of a record on: a newline may be inside quotes, and
-four bytes that look like a frame's header may be inside another frame. Ranges of anchored framings are cut
-only where records are known to begin, and a record end counts only when it is proved.
+In some framings a record end can be recognised locally: a newline always ends a record. In ``anchored``
+framings, bytes can only be understood from the start of a record on: a newline may be inside quotes, and four
+bytes that look like a frame's header may be inside another frame. Ranges of anchored framings are cut only at
+known record boundaries, and a record end counts only if it is proved.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from gazette_spark._formats.arrays import (
 from gazette_spark._formats.timestamps import MICROS_PER_S
 
 MAX_ROWS = 64 << 10
-"""Most rows of one record batch."""
+"""Maximum number of rows of a record batch."""
 
 _NEWLINE = 0x0A
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Whole records of one journal, next to each other, as the journal holds them.
+    """Consecutive whole records of one journal, as the journal stores them.
 
-    Record *i* is ``data[starts[i]:ends[i]]``: what frames it (a newline, a header) is left out. Bytes
-    between two frames belong to no record.
+    Record *i* is ``data[starts[i]:ends[i]]``, without its framing (a newline, a header). Bytes between two
+    frames belong to no record.
     """
 
     journal: str
@@ -51,17 +51,17 @@ class Block:
     starts: Positions
     ends: Positions
     header_bytes: int = 0
-    """Length of what frames each record before its first byte."""
+    """Length of the framing before each record."""
     trailer_bytes: int = 1
-    """Length of what frames each record after its last byte."""
+    """Length of the framing after each record."""
     stored: Sequence[tuple[int, int]] = ()
-    """Store times: pairs of an offset and the time from there on, in ascending order.
+    """Store times: ascending pairs of an offset and the time from that offset on.
 
-    A time is in Unix seconds, and 0 where the bytes are not stored. The first offset is at most ``offset``.
+    A time is in Unix seconds, and 0 for bytes that are not stored. The first offset is at most ``offset``.
     Without pairs no byte is stored.
     """
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    """Metadata columns that the scan has read already, by name, one value per record."""
+    """Metadata columns that the scan has already read, by name, one value per record."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -80,15 +80,15 @@ class Block:
         return self.data[self.starts[index] : self.ends[index]]
 
     def offset_array(self) -> pa.Int64Array:
-        """Return the offset of the first byte of each record's frame for Arrow, without a copy."""
+        """Return the offset of the first byte of each record's frame as an Arrow array, without a copy."""
         return int64_array(self.offsets)
 
     def end_offset_array(self) -> pa.Int64Array:
-        """Return the offset just past each record's frame for Arrow."""
+        """Return the offset just past each record's frame as an Arrow array."""
         return int64_array(self.ends + (self.offset + self.trailer_bytes))
 
     def mod_time_array(self) -> pa.TimestampArray:
-        """Return when the first byte of each record's frame was stored for Arrow, null if it is not."""
+        """Return the store time of the first byte of each record's frame as an Arrow array, or null."""
         seconds = np.zeros(len(self), np.int64)
         if self.stored:
             since, times = np.array(self.stored, np.int64).T
@@ -121,7 +121,7 @@ class Block:
         return replace(self, offset=self.offset + low, data=data, starts=starts, ends=ends, columns=columns)
 
     def only(self, keep: Mask) -> Block:
-        """Return the records for which ``keep`` holds, over the same bytes."""
+        """Return the records that the mask selects, over the same bytes."""
         columns = self.columns
         if columns:
             flags = bool_array(keep)
@@ -133,13 +133,13 @@ def gathered(block: Block) -> pa.BinaryArray:
     """Return the records of a block as one binary array, without the bytes between them."""
     count = len(block)
     if count and (block.starts[1:] == block.ends[:-1]).all():
-        # Nothing stands between the records, so the array can share the block's bytes.
+        # There is nothing between the records, so the array can share the block's bytes.
         return packed_binary(count, np.append(block.starts, block.ends[-1:]).astype(np.int32), block.data)
     return between(block.data, block.starts, block.ends)
 
 
 def one_byte_apart(block: Block) -> bool:
-    """Tell whether the bytes of a block are its records with one byte after each, and nothing else."""
+    """Return whether a block's bytes are exactly its records with one byte after each."""
     stops = block.ends + 1
     return bool(
         len(block)
@@ -150,7 +150,7 @@ def one_byte_apart(block: Block) -> bool:
 
 
 def as_lines(block: Block) -> Block:
-    """Return the records with a newline after each and nothing else between them.
+    """Return the records with exactly a newline after each.
 
     Positions in such a block are not offsets of a journal.
     """
@@ -166,7 +166,7 @@ def as_lines(block: Block) -> Block:
 
 
 def lines_of(block: Block, records: Sequence[bytes]) -> Block:
-    """Return other records in a block's place, as :func:`as_lines` does."""
+    """Return a block with other records, in the form of :func:`as_lines`."""
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(sizes + 1) - 1
     data = b"".join([record + b"\n" for record in records])
@@ -174,7 +174,7 @@ def lines_of(block: Block, records: Sequence[bytes]) -> Block:
 
 
 def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block]:
-    """Cut blocks of many short records: each record costs its row's other columns, too."""
+    """Split blocks of many short records, because each record also costs its row's other columns."""
     for block in blocks:
         for first in range(0, max(len(block), 1), max_rows):
             yield block if len(block) <= max_rows else block.rows(first, min(first + max_rows, len(block)))
@@ -187,11 +187,11 @@ class Cut:
     starts: Positions
     ends: Positions
     size: int
-    """Number of bytes that are done: records, frames, and the bytes between them."""
+    """Number of processed bytes: records, their framing, and the bytes between them."""
     needs: int = 0
-    """Least length of the unfinished frame that follows, 0 if it is unknown."""
+    """Minimum length of the unfinished frame that follows; 0 if unknown."""
     skipped: tuple[tuple[int, int], ...] = ()
-    """Bytes among these that begin no record although one should begin there, ``(begin, end)`` each."""
+    """Processed bytes ``(begin, end)`` at which a record should begin but none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,56 +212,56 @@ class RecordFraming(Protocol):
 
     @property
     def anchored(self) -> bool:
-        """Bytes can only be understood from the start of a record on."""
+        """Whether bytes can only be understood from the start of a record on."""
 
     @property
     def resyncs(self) -> bool:
-        """Bytes after missing ones are left out up to a record's end: appends may hold half a record."""
+        """Whether bytes after missing ones are skipped up to a record end, as appends may cut records."""
 
     @property
     def header_bytes(self) -> int:
-        """Length of what frames a record before its first byte."""
+        """Length of the framing before a record."""
 
     @property
     def trailer_bytes(self) -> int:
-        """Length of what frames a record after its last byte."""
+        """Length of the framing after a record."""
 
     def first_boundary(self, window: bytes, offset: int) -> int | None:
         """Return the index, 1 or more, of the first record start in a window of a journal.
 
         Args:
             window: Bytes that may begin anywhere.
-            offset: Where in the journal they do.
+            offset: Offset of the window in the journal.
 
         Returns:
-            None when no record is seen to begin; always None when ``anchored``.
+            None if no record start can be recognised; always None if ``anchored``.
         """
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the index, 1 or more, just past the last record end in a window that may start anywhere.
 
-        None when the window has no record end, or when the end depends on bytes before the window; no record
-        is longer than ``max_record_bytes``.
+        The result is None if the window has no record end, or if that depends on bytes before the window. No
+        record is longer than ``max_record_bytes``.
         """
 
     def may_begin(self, before: bytes, after: bytes) -> bool:
-        """Tell whether a record may begin between these bytes, as far as they show it."""
+        """Return whether a record may begin between these bytes, as far as they show it."""
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:
         """Cut data that begins with a record.
 
         Args:
             data: Bytes of a journal.
-            offset: Where in the journal they begin.
-            last: No bytes will follow that belong to the last record.
+            offset: Offset of ``data`` in the journal.
+            last: Whether no more bytes of the last record will follow.
         """
 
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the records of a block as one binary array."""
 
     def encode(self, values: pa.BinaryArray) -> bytes | RowRefusal:
-        """Return values as records, or the first value that would be read back as something else.
+        """Return values as records, or a refusal of the first value that would not be read back as it is.
 
-        Nothing is escaped or repaired. The record ends are looked for in the encoded bytes, in one pass at
-        memory speed.
+        Nothing is escaped or repaired. The encoded bytes are searched for record ends, in one pass at memory
+        speed.
         """

@@ -1,34 +1,34 @@
-"""Records of JSON to the user's columns: one row from each record, from that record alone.
+"""Parses JSON records to the user's columns: one row from each record, from that record alone.
 
-Where it was built and has all types of the schema, the native decoder (``_formats.native``) reads a block,
-and the reference parser (``_formats.json_reference``) the few records that it does not take. Elsewhere the
-block parser gives a whole block to ``pyarrow.json``. Of a block that it refuses, the records at fault go
-through the reference parser, or all records where these are unknown or too many. All parsers give the same
-row for a record, so a row never depends on its neighbours.
+If the native decoder (``_formats.native``) was built and supports all types of the schema, it reads a block,
+and the reference parser (``_formats.json_reference``) reads the few records that it does not support.
+Otherwise the block parser passes a whole block to ``pyarrow.json``. Of a block that it refuses, the records
+at fault go through the reference parser, or all records if these are unknown or too many. All parsers give
+the same row for a record, so a row never depends on its neighbours.
 
 With a column for rescued data, a field that does not fit its column, or has no column, does not make a record
-malformed. The column has the text of such fields as one JSON object, with the record's journal and offset. A
-record that is not a JSON object is there as text under ``_record``, and it is malformed all the same.
+malformed. The column has such fields as one JSON object, with the record's journal and offset. A record that
+is not a JSON object has its text under ``_record``, and still counts as malformed.
 
-Rows are those of Spark's ``from_json``; ``docs/reference/formats.md`` says where and why they differ.
+Rows are those of Spark's ``from_json``; ``docs/reference/formats.md`` lists and explains the differences.
 
 The block parser
 ----------------
-``pyarrow.json`` reads a stream of JSON values and ignores line ends, so it only gets blocks in which
-every record begins with ``{`` and ends with ``}``. Its result only counts when it has as many rows as
-records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is
-closed, and strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence
-every record has at least one value, and by the count exactly one. It gets no blocks with a NUL or invalid
-UTF-8, no record that nests too deep, and nothing but objects: a lone ``null`` crashes it.
+``pyarrow.json`` reads a stream of JSON values and ignores line ends. So it only gets blocks in which every
+record begins with ``{`` and ends with ``}``, and its result only counts if it has as many rows as there are
+records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the previous value
+is closed, and strings cannot span lines, so a value that continues in the next record is a syntax error.
+Hence every record has at least one value, and according to the count exactly one. The parser gets no blocks
+with a NUL or invalid UTF-8, no record that nests too deep, and only objects: a lone ``null`` crashes it.
 
-It gets decimals wrong (all seen with pyarrow 26). It silently accepts digits beyond the column's precision
-when there is an exponent, and drops bits beyond 128. So their magnitude is read as doubles first, and the
-result validated. It rescales by a table of powers of ten without a check of the table's bounds: an exponent
-of -4 million reads memory that is not there, and the process dies. So it gets no records with such exponents.
+It reads decimals incorrectly (seen with pyarrow 26). It silently accepts digits beyond the column's precision
+if there is an exponent, and drops bits beyond 128. So the magnitudes are read as doubles first, and the
+result is validated. It rescales with a table of powers of ten without checking the table's bounds: an exponent
+of -4 million reads invalid memory, and the process dies. So it gets no records with such exponents.
 
-Dates, timestamps and bytes are requested as strings, and converted by ``_formats.values``: the parser's
-timestamps are not Spark's. Nor is the number ``Inf``, so records with one are not given to it. Decimals in
-strings and timestamps in seconds are left to the reference parser.
+Dates, timestamps and bytes are requested as strings and converted by ``_formats.values``, because the
+parser's timestamps differ from Spark's. It also differs for the number ``Inf``, so it gets no records with
+that. The reference parser reads decimals in strings and timestamps in seconds.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ if TYPE_CHECKING:
     from gazette_spark._formats.json_reference import JsonReferenceParser
 
 MAX_SUSPECT_SHARE = 0.25
-"""Share of suspects in a block up to which the native decoder is of use: the reference parser takes some 20
-times as long for a record, the block parser 5 times."""
+"""Maximum share of suspects for which the native decoder pays off: for a record, the reference parser takes
+about 20 times as long, the block parser 5 times."""
 
 MAX_FAST_ATTEMPTS = 4
-"""Times that the block parser is given a block, each time less the records at fault."""
+"""Maximum number of times that the block parser tries a block, each time without the records at fault."""
 
 MAX_FAILURES = 5
-"""Failures in a row that count: after these the block parser is left out for 31 blocks."""
+"""Maximum number of consecutive failures that count: after these, the block parser skips 31 blocks."""
 
 PART_BYTES = 512 << 10
-"""Bytes of a part for the reference parser, unless a record is longer. It takes many times as much memory."""
+"""Bytes of a part for the reference parser, unless a record is longer: it needs many times as much memory."""
 
 MAX_TRIM = 8
-"""White space around a record that is still looked behind."""
+"""Maximum white space around a record that is skipped."""
 
 _TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp, "
@@ -89,15 +89,15 @@ _ERROR_ROW = re.compile(r" in row ([0-9]{1,9})")
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
 _INFINITY = re.compile(rb"Inf(?:inity)?[ \t\r\n,\]}]")
 _NAN = re.compile(rb"NaN[ \t\r\n,\]}]")
-"""Possible numbers of these names; a match inside a string costs speed only. Each begins with letters that
-are always there: these are found in a third of the time that ``in`` takes, and a 15th of alternatives'."""
+"""Possible numbers of these names; a match inside a string only costs speed. Each pattern begins with fixed
+letters: these are found in a third of the time of ``in``, and in a 15th of the time of alternatives."""
 
 _SMALL_EXPONENT = re.compile(
     rb":[ \t\r]*+-?(?:[0-9.]{24,}+[eE]|[0-9.]++[eE](?:\+?0*+[0-9]{3}|-0*+[1-9][0-9]))"
 )
 """A possible number for which the parser might leave its table of 38 powers of ten: with an exponent of -10
-or less, of three digits, or behind 24 digits. The colon that begins it is found at memory speed; a match in a
-string costs speed only."""
+or less, of three digits, or after 24 digits. The colon that begins it is found at memory speed; a match in a
+string only costs speed."""
 
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
@@ -132,12 +132,12 @@ class JsonParser(RowParser):
             NativeDecoder.of(fields, extra_fields=extra_fields, dialect=self._dialect) if fast else None
         )
         self._failures = 0
-        """Blocks in a row that the block parser was of no use for."""
+        """Number of consecutive blocks for which the block parser was useless."""
         self._pause = 0
-        """Blocks that it is not tried on, twice as many with each failure."""
+        """Number of blocks that the block parser still skips; it doubles with each failure."""
 
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        # The fastest parser first. Where one is of little use for a block, the next one takes it.
+        # The fastest parser comes first. If one does not pay off for a block, the next one reads it.
         columns = self._native_columns(block) or self._fast_columns(block)
         if columns is not None:
             yield self._finished(block, columns)
@@ -150,7 +150,7 @@ class JsonParser(RowParser):
             first += len(part)
 
     def _native_columns(self, block: Block) -> Columns | None:
-        """Return the columns of a block, None where the native decoder is of little use for it."""
+        """Return the columns of a block; None if the native decoder does not pay off for it."""
         decoded = self._decoder.decode(block) if self._decoder else None
         if decoded is None:
             return None
@@ -165,7 +165,7 @@ class JsonParser(RowParser):
         return self._completed(block, Columns(values), np.arange(len(block)), is_suspect)
 
     def _fast_columns(self, block: Block) -> Columns | None:
-        """Return the columns of a block, None where the block parser is of little use for it."""
+        """Return the columns of a block; None if the block parser does not pay off for it."""
         if self._block_parser is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
@@ -176,8 +176,8 @@ class JsonParser(RowParser):
             columns = self._block_parser.columns(as_lines(block if sound.all() else block.only(sound)))
             if not isinstance(columns, BlockRefusal):
                 break
-            # Records at fault are left out and the rest is tried again, unless they are too many to be worth
-            # it. The parser stops at the first one: if it names one alone, an early one promises more.
+            # Records at fault are removed and the rest is tried again, unless there are too many. The parser
+            # stops at its first error: a single suspect near the begin makes more suspects likely.
             suspects = list(columns.suspects)
             sound[np.flatnonzero(sound)[suspects]] = False
             if not suspects or (suspects[0] < many if len(suspects) == 1 else len(suspects) > many):
@@ -191,7 +191,7 @@ class JsonParser(RowParser):
         return self._completed(block, columns, np.flatnonzero(sound), ~sound)
 
     def _completed(self, block: Block, columns: Columns, here: Positions, is_suspect: Mask) -> Columns:
-        """Return columns of some records, which stand ``here``, with the rows of suspects in their places."""
+        """Return columns of the records at the indices ``here``, completed with the rows of suspects."""
         reference = self._reference.columns(block.only(is_suspect))
         there = np.flatnonzero(is_suspect)
         values = {
@@ -205,7 +205,7 @@ class JsonParser(RowParser):
 
     @cached_property
     def _reference(self) -> JsonReferenceParser:
-        # Most tasks do without, and Spark starts many processes.
+        # Imported here because most tasks do not need it, and Spark starts many processes.
         from gazette_spark._formats.json_reference import JsonReferenceParser
 
         return JsonReferenceParser(self.format.data_fields, rescue=self.format.rescues, dialect=self._dialect)
@@ -214,8 +214,8 @@ class JsonParser(RowParser):
 class JsonBlockParser:
     """Reads whole blocks by a schema. Immutable.
 
-    Without ``extra_fields`` a block in which a record has a field that the schema has not is refused, and so
-    is one in which a text does not fit its column.
+    Without ``extra_fields``, a block is refused if a record has a field that the schema lacks, or if a text
+    does not fit its column.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ class JsonBlockParser:
         self._storage = pa.schema(
             [field.with_type(kind) for field, kind in zip(fields, kinds, strict=True)] if self.usable else []
         )
-        # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
+        # Slightly more than the type's maximum: up to that 128 bits do not overflow, and validation sees the
+        # rest.
         self._magnitudes = {
             field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
             for field in fields
@@ -238,7 +239,7 @@ class JsonBlockParser:
         }
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
-        """Return the columns by name, or a refusal when they might not be each record's own."""
+        """Return the columns by name, or a refusal if a value might not come from its own record."""
         suspects = _suspects(block, self._dialect)
         if self._magnitudes and not suspects:
             at = [number.start() for number in _SMALL_EXPONENT.finditer(block.data)]
@@ -269,10 +270,10 @@ class JsonBlockParser:
         return Columns(values, problems)
 
     def _has_fitting_magnitudes(self, block: Block) -> bool:
-        """Tell whether the decimals, read as doubles, are not too large for their columns."""
+        """Return whether the decimals, read as doubles, are not too large for their columns."""
         if not self._magnitudes:
             return True
-        # Loaded for decimals only: it takes a worker longer than all of this package.
+        # Imported only for decimals, because it takes a worker longer than this package.
         import pyarrow.compute as pc
 
         table = _read(block, pa.schema([(name, pa.float64()) for name in self._magnitudes]))
@@ -283,7 +284,7 @@ class JsonBlockParser:
 
 
 def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
-    """Return the type that Arrow's parser is asked for in a column's place; None if it supports none."""
+    """Return the type requested from Arrow's parser for a column; None if it supports none."""
     if is_variant(kind) or pa.types.is_map(kind) or (nested and pa.types.is_decimal(kind)):
         return None
     if pa.types.is_struct(kind):
@@ -294,12 +295,12 @@ def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
     if pa.types.is_list(kind):
         child = _storage_type(kind.value_type, nested=True)
         return None if child is None else pa.list_(kind.value_field.with_type(child))
-    # Dates, timestamps and bytes are strings in JSON, and converted here.
+    # Dates, timestamps and bytes are strings in JSON, and are converted later.
     return pa.string() if pa.types.is_temporal(kind) or pa.types.is_binary(kind) else kind
 
 
 def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.Table:
-    # Loaded here, because tasks whose blocks the native decoder reads do without.
+    # Imported here because tasks whose blocks the native decoder reads do not need it.
     import pyarrow.json as pj
 
     return pj.read_json(
@@ -312,10 +313,10 @@ def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.
 
 
 def _converted(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Converted:
-    """Return a column that was read in its storage type as its own type.
+    """Convert a column from its storage type to its own type.
 
     Raises:
-        ValueError: a value inside of a list or struct does not fit.
+        ValueError: a value inside a list or struct does not fit.
     """
     if column.type == kind:
         if pa.types.is_decimal(kind):
@@ -351,10 +352,10 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
             break
         first, last = first + (before & (first < last)), last - (after & (first < last))
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
-    # A record that is deep enough has two brackets for each level. What is not ASCII means nothing here.
+    # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not matter.
     for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():
         odd[index] |= is_nested_deeper(block.record(index).decode("latin-1"), MAX_DEPTH)
-    # One such place in a block is enough: its record is read by the reference parser, and the rest again.
+    # The first such place is enough: the reference parser reads its record, and the rest is tried again.
     at = data.find(b"\0")
     if at < 0:
         constants = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)

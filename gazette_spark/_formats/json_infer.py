@@ -3,11 +3,11 @@
 Each record has a type; types are merged until one is left that takes all records:
 
 - whole numbers are BIGINT; those past 64 bits DECIMAL, past 38 digits DOUBLE; other numbers are DOUBLE;
-- two types become the narrowest that holds both, STRING if nothing else does;
-- an empty text counts as null; a field that is null in every record is STRING, an empty object is left out;
+- two types become the narrowest type that holds both, or STRING;
+- an empty text counts as null; a field that is null in every record is STRING; an empty object is omitted;
 - under PERMISSIVE a malformed record adds the column for such records, under FAILFAST it is an error.
 
-Columns are in order of their names. Empty records and ``null`` add nothing.
+Columns are sorted by name. Empty records and ``null`` add nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gazette_spark._formats.values import SPARK_DIALECT, JsonDialect, conversion
 from gazette_spark.errors import RecordError
 
 Type = Any
-"""A leaf's type; fields by name; or a list of one, the type of its elements."""
+"""An Arrow type; for objects a dict of types by field name; for arrays a list with the elements' type."""
 
 MAX_DEPTH = 64
-"""Deepest nesting of a record that is read: Arrow sends no deeper column to Spark, so one such record in the
-sample would end each query."""
+"""Deepest nesting of a record that is read: Arrow cannot send a deeper column to Spark, so one such record in
+the sample would fail every query."""
 
 MAX_DIGITS = 38
-"""Most digits of a decimal."""
+"""Maximum number of digits of a decimal."""
 
 _NULL, _STRING, _LONG, _DOUBLE, _BOOLEAN = pa.null(), pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _LONG_DIGITS = 20
@@ -45,7 +45,7 @@ def infer(
     corrupt_column: str = "_corrupt_record",
     dialect: JsonDialect = SPARK_DIALECT,
 ) -> pa.Schema:
-    """Return the columns of records, in order of their names; none if no record has any.
+    """Return the columns of records, sorted by name; none if no record has a field.
 
     Raises:
         RecordError: a record is malformed and the mode is FAILFAST.
@@ -53,19 +53,22 @@ def infer(
     record_type: Type = {}
     for block in blocks:
         for index in range(len(block)):
-            kind = _record_type(block.record(index), dialect)
-            if kind is None and mode == "FAILFAST":
+            record = block.record(index)
+            if record.strip() in (b"", b"null"):
+                continue
+            value, _ = conversion(lambda text: _value(text.decode(), dialect), record)
+            if isinstance(value, dict):
+                record_type = merged(record_type, value)
+            elif mode == "FAILFAST":
                 raise RecordError(block.journal, int(block.offsets[index]), "malformed: not a JSON object")
-            if kind is None and mode == "PERMISSIVE":
-                kind = {corrupt_column: _STRING}
-            if kind:
-                record_type = merged(record_type, kind)
+            elif mode == "PERMISSIVE":
+                record_type = merged(record_type, {corrupt_column: _STRING})
     struct = _arrow(record_type)
     return pa.schema(list(struct) if struct is not None else [])
 
 
 def merged(one: Type, other: Type) -> Type:
-    """Return the narrowest type that takes what either takes."""
+    """Return the narrowest type that holds the values of both."""
     if other in (one, _NULL):
         return one
     match one, other:
@@ -81,7 +84,7 @@ def merged(one: Type, other: Type) -> Type:
 
 
 def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the narrowest type without children that takes what two different ones take."""
+    """Return the narrowest type that holds the values of two different types without children."""
     kinds = [one, other]
     if not all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
         return _STRING
@@ -94,14 +97,6 @@ def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale) if precision <= MAX_DIGITS else _DOUBLE
-
-
-def _record_type(record: bytes, dialect: JsonDialect) -> dict[str, Type] | None:
-    """Return the fields of a record, None when it is malformed; no fields when it says nothing."""
-    if not record.strip() or record.strip() == b"null":
-        return {}
-    value, _ = conversion(lambda text: _value(text.decode(), dialect), record)
-    return value if isinstance(value, dict) else None
 
 
 def _value(text: str, dialect: JsonDialect) -> object:
@@ -118,7 +113,7 @@ def _value(text: str, dialect: JsonDialect) -> object:
 
 def _number(text: str) -> pa.DataType:
     digits = len(text.lstrip("-"))
-    # Python makes no numbers of more than 4,300 digits.
+    # Python refuses to parse numbers of more than 4,300 digits.
     if digits < 19 or (digits == 19 and -(2**63) <= int(text) < 2**63):
         return _LONG
     return _decimal(digits, 0)
@@ -145,7 +140,7 @@ def _type_of(value: object) -> Type:
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
     fields: dict[str, Type] = {}
     for written, value in pairs:
-        # A surrogate without its partner is a question mark, as where records are read.
+        # A surrogate without its partner becomes a question mark, as when records are read.
         name = written if written.isascii() else written.encode("utf-8", "replace").decode()
         kind = _type_of(value)
         fields[name] = merged(fields[name], kind) if name in fields else kind
@@ -161,7 +156,7 @@ _DECODER, _STRICT_DECODER = (
     )
     for constant in (lambda _text: _DOUBLE, no_constant)
 )
-"""Decode to types in place of values, with NaN and the infinities and without."""
+"""Decode to types instead of values: the first with NaN and infinities, the second without."""
 
 
 def _arrow(kind: Type) -> pa.DataType | None:

@@ -1,11 +1,11 @@
-"""A JSON record to a Python object, by Python's parser, whose scanner is written in C.
+"""Decodes a JSON record to a Python object with Python's parser, whose scanner is written in C.
 
-Strings become strings and numbers bytes: their texts, since what they are is decided by the type of a column.
-An object that has a name twice becomes :class:`RepeatedNames`. JSON extensions that Spark's reader accepts
-are rewritten to standard JSON first.
+Strings become strings, and numbers become bytes with their text, because the type of a column decides what
+they are. An object that repeats a name becomes :class:`RepeatedNames`. JSON extensions that Spark's reader
+accepts are rewritten to standard JSON first.
 
-The parser does not say where a value is. Columns of strings take objects and arrays as they are written, and
-fields that do not fit are rescued as texts: the few records that have some are scanned again.
+The parser does not report the position of a value. Columns of strings keep the texts of objects and arrays,
+and fields that do not fit are rescued as texts, so the few records with such values are scanned again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPACE = " \t\r\n"
 _SPACES = re.compile(f"[{_SPACE}]*+")
 
 _END = r"(?![A-Za-z0-9_$])"
-# A string without an end is a token, too: if it were none, each quote in it would be looked behind again.
+# A string without an end is also a token. Otherwise the scan would start again at each quote in it.
 _LENIENT_TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*+"?' + r"|'(?:[^'\\]|\\.)*+'?" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
 )
@@ -29,17 +29,17 @@ _ESCAPED = re.compile(r'\\(.)|"', re.DOTALL)
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TO_BRACKET = re.compile(rf'(?:[^"\[\]{{}}]++|{_STRING})*+[\[\]{{}}]', re.DOTALL)
-"""What of a JSON text is before a bracket, and the bracket."""
+"""The text before a bracket, and the bracket."""
 _MEMBER = re.compile(
     rf'[{_SPACE}{{,]*+{_STRING}[{_SPACE}]*+:[{_SPACE}]*+({_STRING}|[^"\[{{,}}{_SPACE}]*+)', re.DOTALL
 )
-"""A member of an object with what is before it. The group is its value, empty if that is a container."""
+"""A member of an object and the text before it. The group is its value, empty for a container."""
 
 _CONTAINERS = (dict, list)
 
 
 class RepeatedNames(dict[str, list[Any]]):
-    """An object that has a name more than once: all values of each name, and the members in order."""
+    """An object that repeats a name: all values of each name, and the members in order."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class RecordDecoder:
         """Return a record's object and its text in standard JSON.
 
         Raises:
-            ValueError: the record is malformed, and why.
+            ValueError: the record is malformed. The text says why.
         """
         try:
             text = record.decode()
@@ -80,14 +80,14 @@ class RecordDecoder:
         try:
             return self._object_of(text), text
         except ValueError:
-            # Spark's parser accepts more than JSON: what it accepts is rewritten, and read again.
+            # Spark's parser accepts extensions of JSON, which are rewritten and read again.
             strict = strict_text(text, self._dialect)
             if strict == text:
                 raise
             return self._object_of(strict), strict
 
     def _object_of(self, text: str) -> dict[str, Any]:
-        # Before the scanner sees it: recursion without a limit would end the process.
+        # Checked before the scanner runs, because recursion without a limit would end the process.
         if is_nested_deeper(text, MAX_DEPTH):
             raise ValueError(f"not a JSON object: nested more than {MAX_DEPTH} levels deep")
         decoder = self._escaped if "\\u" in text else self._plain
@@ -106,7 +106,7 @@ class RecordDecoder:
 def _decoder(
     dialect: JsonDialect, make_object: Callable[[list[tuple[str, Any]]], dict[str, Any]]
 ) -> json.JSONDecoder:
-    """Return a decoder that makes bytes of numbers and constants: their texts, which are no strings."""
+    """Return a decoder that returns numbers and constants as bytes with their texts."""
     constant: Callable[[str], bytes] = no_constant
     if dialect.allow_non_numeric_numbers:
         constant = str.encode
@@ -116,7 +116,7 @@ def _decoder(
 
 
 def no_constant(name: str) -> NoReturn:
-    """Refuse NaN or an infinity: for ``parse_constant`` of a decoder of standard JSON."""
+    """Refuse NaN and infinities: the ``parse_constant`` of a decoder of standard JSON."""
     raise ValueError(f"not a JSON object: {name} is not a number in standard JSON")
 
 
@@ -126,7 +126,7 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _escaped_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose names may have half a surrogate pair, which becomes ``?``, as in Java."""
+    """Return an object. Half a surrogate pair in a name becomes ``?``, as in Java."""
     return _object(
         [
             (name if name.isascii() else name.encode("utf-8", "replace").decode(), value)
@@ -136,23 +136,23 @@ def _escaped_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _SKIPPER = json.JSONDecoder(parse_int=len, parse_float=len, object_pairs_hook=len)
-"""Decodes what is known to be JSON only for its end: lengths take less memory than values."""
+"""Decodes valid JSON only to find its end: lengths take less memory than values."""
 
 
 def _decoded(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at a place, and where it ends."""
+    """Return the JSON value that begins at an index, and its end."""
     try:
         return decoder.raw_decode(text, at)
     except RecursionError:
-        # How much of the stack our caller has used must not decide what a record's row is.
+        # The result must not depend on how much of the stack the caller has used.
         return decode_without_recursion(decoder, text, at)
 
 
 def decode_without_recursion(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
-    """Return a value and its end as the decoder itself does, but slowly, and however deep the value nests.
+    """Return a value and its end like the decoder, but slowly, and for any depth of nesting.
 
     Raises:
-        JSONDecodeError: there is no JSON value at that place.
+        JSONDecodeError: no JSON value begins at that index.
     """
     readers = [_reader(decoder, text, at)]
     value: tuple[Any, int] | None = None
@@ -172,7 +172,7 @@ def decode_without_recursion(decoder: json.JSONDecoder, text: str, at: int) -> t
 def _reader(
     decoder: json.JSONDecoder, text: str, at: int
 ) -> Generator[int, tuple[Any, int] | None, tuple[Any, int]]:
-    """Read a value. Yields where an object or array in it begins, and is sent that value and its end."""
+    """Read a value. Yields the begin of each nested object or array, and is sent its value and end."""
     if not text.startswith(("{", "["), at):
         return decoder.raw_decode(text, at)
     is_object = text[at] == "{"
@@ -207,12 +207,12 @@ def _reader(
 
 def _after_space(text: str, at: int) -> int:
     spaces = _SPACES.match(text, at)
-    assert spaces is not None, "the pattern matches nothing, too"
+    assert spaces is not None, "the pattern also matches an empty text"
     return spaces.end()
 
 
 def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
-    """Return the members of a record as they are written; of a repeated name the last, in its place."""
+    """Return the texts of a record's members. Of a repeated name, the last value counts."""
     texts: dict[str, str] = {}
     at = 0
     for name in names_of(members):
@@ -227,18 +227,18 @@ def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
 
 
 TextPlaces: TypeAlias = "bool | dict[str | None, TextPlaces]"
-"""Where values are taken as they are written: at a place, or by field in an object; None for all items."""
+"""Places at which values are kept as texts: True for the place itself, or by field; None for all items."""
 
 
 def written_out(members: dict[str, Any], places: TextPlaces, text: str) -> dict[str, Any]:
-    """Return a record's object in which objects and arrays in some places are bytes: as they are written."""
+    """Return a record's object in which objects and arrays at some places are bytes with their texts."""
     written, _ = _written_out(members, places, text, text.index("{"))
     assert isinstance(written, dict)
     return written
 
 
 def _written_out(container: Any, places: TextPlaces, text: str, begin: int) -> tuple[Any, int]:  # noqa: ANN401
-    """Return an object or array that begins at an index of a text, written out, and where it ends."""
+    """Return the object or array that begins at an index of a text, written out, and its end."""
     in_list = isinstance(container, list)
     if not isinstance(places, dict) or (in_list and None not in places):
         _, end = _decoded(_SKIPPER, text, begin)
@@ -254,14 +254,14 @@ def _written_out(container: Any, places: TextPlaces, text: str, begin: int) -> t
 
 
 def _bracket(text: str, at: int) -> int:
-    """Return where the next bracket outside of strings is."""
+    """Return the index of the next bracket outside strings."""
     to_bracket = _TO_BRACKET.match(text, at)
     assert to_bracket is not None, "the record was read before"
     return to_bracket.end() - 1
 
 
 def strict_text(text: str, dialect: JsonDialect) -> str:
-    """Return a record in which strings and numbers are written as JSON has it, the rest as it is."""
+    """Return a record with its strings and numbers rewritten to standard JSON."""
 
     def rewritten(match: re.Match[str]) -> str:
         token = match[0]
@@ -278,7 +278,7 @@ def strict_text(text: str, dialect: JsonDialect) -> str:
 
 
 def _in_double_quotes(match: re.Match[str]) -> str:
-    """Return an escape, or a double quote, as a string in double quotes has it."""
+    """Return an escape or a double quote in the form for a string in double quotes."""
     if match[0] == '"':
         return '\\"'
     return "'" if match[1] == "'" else match[0]

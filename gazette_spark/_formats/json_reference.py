@@ -1,9 +1,9 @@
-"""Any JSON records to columns: plain and exact, the reference for the fast readers of ``_formats.json``.
+"""The reference parser of JSON records, simple and exact, against which ``_formats.json`` is fast.
 
-Each record becomes a Python object (``_formats.json_records``). Then the values of a field, of all records,
-are converted by the type of its column. A value that does not fit its type is noted, and the field it is in
-becomes null, be it a column or a field of a struct: arrays and maps are read as a whole or not at all, as in
-Spark. The rest of the record counts.
+Each record becomes a Python object (``_formats.json_records``). Then the values that all records have in a
+field are converted to the type of its column. A value that does not fit is noted, and its field becomes null,
+whether it is a column or a field of a struct. Arrays and maps are read as a whole or not at all, as in Spark.
+The rest of the record is kept.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _NON_FINITE = {
     "-INF": -math.inf,
     "-Infinity": -math.inf,
 }
-"""Strings that Spark reads as floating point numbers."""
+"""Strings that Spark reads as floating-point numbers."""
 
 _ABSENT = object()
-"""Stands for the value of a field that an object does not have, where null is a value."""
+"""Stands for a missing field of an object, if null is a value."""
 
 _NO_OBJECT: dict[str, Any] = {}
-"""Stands for the object where there is none: no field has a value."""
+"""Stands for a missing object: none of its fields has a value."""
 
 
 class JsonReferenceParser:
     """Reads blocks by a schema. Immutable.
 
-    With ``rescue``, the text of each field that does not fit, or that no column takes, is kept, and the
-    record is fine. A field in which something deeper does not fit is kept as a whole.
+    With ``rescue``, the texts of fields that do not fit, or have no column, are kept, and the record is
+    valid. A field that contains a value that does not fit is kept as a whole.
     """
 
     def __init__(self, fields: Sequence[pa.Field], *, rescue: bool, dialect: JsonDialect) -> None:
@@ -81,8 +81,8 @@ class JsonReferenceParser:
         self._text_places = _text_places(pa.struct(fields))
 
     def columns(self, block: Block) -> Columns:
-        """Read records. Never raises for bad bytes, only for something missing on the machine."""
-        # Objects first, record by record. A malformed record is an object without fields from here on.
+        """Read records. It never raises for invalid bytes, only for a problem of the machine."""
+        # First objects, record by record. A malformed record then counts as an object without fields.
         objects, texts, problems = self._objects(block)
         rescued: dict[int, dict[str, str]] = {}
         if self._rescue:
@@ -90,7 +90,7 @@ class JsonReferenceParser:
                 text = block.record(index).decode("utf-8", "replace")
                 rescued[index] = {WHOLE_RECORD: json.dumps(text)}
 
-        # Then column by column. A record may have a field several times, and each of these is read.
+        # Then columns. A record may have a field several times, and each of its values is read.
         columns: dict[str, pa.Array] = {}
         misfits: dict[int, set[str]] = {}
         for column in self._fields:
@@ -100,7 +100,7 @@ class JsonReferenceParser:
                 if not self._rescue:
                     problems.setdefault(owners[at], problem)
                 elif owners[at] not in owners[at + 1 : at + 2]:
-                    # Only the last field of a name is rescued.
+                    # Only the last of several fields with the same name is rescued.
                     misfits.setdefault(owners[at], set()).add(column.name)
 
         if self._rescue:
@@ -115,7 +115,7 @@ class JsonReferenceParser:
         return Columns(columns, problems, rescued)
 
     def _objects(self, block: Block) -> tuple[list[dict[str, Any]], list[str], dict[int, str]]:
-        """Return the objects and texts of records, and by index the problems of those that have none."""
+        """Return the objects and texts of records, and the problems of malformed records by index."""
         objects: list[dict[str, Any]] = []
         texts: list[str] = []
         problems: dict[int, str] = {}
@@ -132,21 +132,21 @@ class JsonReferenceParser:
     def _column(
         self, objects: list[dict[str, Any]], texts: list[str], column: pa.Field
     ) -> tuple[pa.Array, _ColumnReading]:
-        """Return a column of records, and what was noted."""
+        """Return a column of records, and the reading with its problems."""
         for _ in range(2):
             values, owners = _values_of(objects, column)
             reading = _ColumnReading(owners, self._dialect, self._rescue)
             read, wrong = reading.read(values, column.type, np.arange(len(values)), column.name)
             if not reading.unwritten:
                 break
-            # The column takes objects or arrays as they are written: it is read again when these are texts.
+            # The column has objects or arrays as texts, so it is read again after these are written out.
             for index in reading.unwritten:
                 objects[index] = written_out(objects[index], self._text_places, texts[index])
         return _last_fitting(len(objects), read, owners, wrong), reading
 
 
 def _text_places(kind: pa.DataType) -> TextPlaces:
-    """Return where in a value of a type others are taken as they are written."""
+    """Return the places in a type at which values are kept as their texts."""
     if pa.types.is_string(kind) or is_variant(kind):
         return True
     inner: dict[str | None, TextPlaces] = {}
@@ -158,11 +158,11 @@ def _text_places(kind: pa.DataType) -> TextPlaces:
 
 
 def _values_of(objects: Sequence[dict[str, Any]], child: pa.Field) -> tuple[list[Any], Positions]:
-    """Return the values of a field of some objects, in order, and which object each is of.
+    """Return the values of a field of objects, in order, and the index of each value's object.
 
-    An object has one value at least, if only one that stands for none.
+    Each object has at least one value, which may stand for a missing one.
     """
-    # To a variant null is a value.
+    # For a variant, null is a value.
     absent, name = _ABSENT if is_variant(child.type) else None, child.name
     if RepeatedNames not in set(map(type, objects)):
         return [members.get(name, absent) for members in objects], np.arange(len(objects))
@@ -180,7 +180,7 @@ def _values_of(objects: Sequence[dict[str, Any]], child: pa.Field) -> tuple[list
 
 
 def _last_fitting(count: int, column: pa.Array, owners: Positions, wrong: list[int]) -> pa.Array:
-    """Return a field of ``count`` objects; of several values of one object the last that fits counts."""
+    """Return a field of ``count`` objects. Of several values of one object, the last that fits counts."""
     if len(column) == count:
         return column
     fits = np.ones(len(column), np.bool_)
@@ -190,9 +190,9 @@ def _last_fitting(count: int, column: pa.Array, owners: Positions, wrong: list[i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ColumnReading:
-    """Reads the values of one column, and what is in them.
+    """Reads the values of one column, including nested values.
 
-    ``origins`` says of each value which of the column's values it is in.
+    ``origins`` has, for each value, the index of the column's value that contains it.
     """
 
     owners: Positions
@@ -200,16 +200,16 @@ class _ColumnReading:
     dialect: JsonDialect
     rescue: bool
     misfits: dict[int, str] = field(default_factory=dict)
-    """The first problem in each of the column's values. With ``rescue``, a member without a field is one."""
+    """The first problem in each of the column's values. With ``rescue``, a member without a field counts."""
     unwritten: set[int] = field(default_factory=set)
-    """Records that have objects or arrays which are taken as they are written, and are not written out."""
+    """Records with objects or arrays that are kept as texts, but have not been written out."""
 
     def read(
         self, values: list[Any], kind: pa.DataType, origins: Positions, path: str
     ) -> tuple[pa.Array, list[int]]:
-        """Return values as a type, and the indices of those that do not fit, which are null.
+        """Return values as a type, and the indices of those that do not fit, which become null.
 
-        ``path`` names their field from the record on.
+        ``path`` is the path of their field in the record.
         """
         if is_variant(kind):
             column, wrong = self._variants(values, kind, origins)
@@ -250,7 +250,7 @@ class _ColumnReading:
     def _lists(
         self, values: list[Any], kind: pa.ListType, origins: Positions, path: str
     ) -> tuple[pa.Array, list[int]]:
-        """Read arrays: one with an item that does not fit is lost."""
+        """Read arrays. An array with an item that does not fit is null."""
         lists: list[Sequence[Any]] = [value if isinstance(value, list) else () for value in values]
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
         owners = np.repeat(np.arange(len(lists)), sizes)
@@ -262,7 +262,7 @@ class _ColumnReading:
     def _maps(
         self, values: list[Any], kind: pa.MapType, origins: Positions, path: str
     ) -> tuple[pa.Array, list[int]]:
-        """Read maps: one with an item that does not fit is lost."""
+        """Read maps. A map with a value that does not fit is null."""
         objects = [value if isinstance(value, dict) else _NO_OBJECT for value in values]
         keys = list(chain.from_iterable(map(names_of, objects)))
         items = list(chain.from_iterable(map(items_of, objects)))
@@ -271,7 +271,7 @@ class _ColumnReading:
         column, wrong = self.read(items, kind.item_type, origins[owners], f"{path}{{}}")
         lost = owners[wrong]
         if RepeatedNames in set(map(type, objects)):
-            # A map has each key once. As in a dictionary, the first place and the last item count.
+            # A map has each key once. As in a dictionary, the first position and the last value count.
             last = {entry: at for at, entry in enumerate(zip(owners.tolist(), keys, strict=True))}
             keys = [key for _, key in last]
             chosen = np.fromiter(last.values(), np.int64, len(last))
@@ -283,7 +283,7 @@ class _ColumnReading:
         return _whole(column, values, dict, lost)
 
     def _strings(self, values: list[Any], origins: Positions) -> pa.Array:
-        """Read texts: a column of strings takes any value as it is written."""
+        """Read strings. Other values become strings as they are written in the record."""
         if set(map(type, values)) <= {str}:
             return string_array(values)
         self._note_unwritten(values, origins)
@@ -294,8 +294,7 @@ class _ColumnReading:
     def _variants(
         self, values: list[Any], kind: pa.DataType, origins: Positions
     ) -> tuple[pa.Array, list[int]]:
-        # Few queries have one.
-        from gazette_spark._formats.variant import encode
+        from gazette_spark._formats.variant import encode  # Few queries have a variant.
 
         self._note_unwritten(values, origins)
         if self.unwritten:
@@ -315,7 +314,7 @@ class _ColumnReading:
         self.unwritten.update(self.owners[origins[unwritten]].tolist())
 
     def _scalars(self, values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-        """Read a type without children: numbers, strings and booleans apart, all of one of these at once."""
+        """Read a type without children: all numbers at once, then all strings, and so on."""
         parts: list[tuple[Positions, pa.Array]] = []
         wrong: list[int] = []
         types = set(map(type, values))
@@ -336,7 +335,7 @@ class _ColumnReading:
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON
-    """Return a value as it is written, but a string without its quotes, and a container as nothing."""
+    """Return a value as it is written, a string without quotes, and a container as an empty text."""
     match value:
         case str():
             return value
@@ -348,13 +347,13 @@ def _text(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def _by_class(values: list[Any], container: type) -> tuple[Mask, list[int]]:
-    """Return which values are containers of a class, and the indices of those that are not, nor null."""
+    """Return a mask of the containers of a class, and the indices of other values that are not null."""
     is_one = np.array([isinstance(value, container) for value in values], np.bool_)
     return is_one, [at for at in np.flatnonzero(~is_one).tolist() if values[at] is not None]
 
 
 def _bounds(sizes: Positions) -> pa.Array:
-    """Return where lists of some sizes begin and end among their items, for Arrow."""
+    """Return the offsets of lists with these sizes, as an Arrow array."""
     bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
     return pa.Array.from_buffers(pa.int32(), len(bounds), [None, pa.py_buffer(bounds)], null_count=0)
@@ -363,7 +362,7 @@ def _bounds(sizes: Positions) -> pa.Array:
 def _whole(
     column: pa.Array, values: list[Any], container: type, lost: Positions
 ) -> tuple[pa.Array, list[int]]:
-    """Return arrays or maps, null where the value is none or one is lost, and which values do not fit."""
+    """Return arrays or maps, null for lost ones and for other values, and which values do not fit."""
     sound, misplaced = _by_class(values, container)
     if sound.all() and not len(lost):
         return column, []
@@ -373,7 +372,7 @@ def _whole(
 
 
 def _converted(values: list[Any], kind: pa.DataType, dialect: JsonDialect) -> Converted | None:
-    """Return values, all of one type in JSON, as a type without children; None where none of them fits."""
+    """Return values, all of one JSON type, as a type without children; None if none of them fits."""
     converted = None
     match values[0]:
         case bool() if pa.types.is_boolean(kind):
@@ -396,15 +395,15 @@ def _converted(values: list[Any], kind: pa.DataType, dialect: JsonDialect) -> Co
 
 
 def _one_by_one(values: list[Any], kind: pa.DataType, convert: Callable[[Any], float | None]) -> Converted:
-    """Convert values to a type of numbers; None stands for one that does not fit."""
+    """Convert values to a numeric type; ``convert`` returns None for one that does not fit."""
     numbers = list(map(convert, values))
     misfits = [at for at, number in enumerate(numbers) if number is None]
     return Converted(number_array(numbers, kind), dict.fromkeys(misfits, "does not fit"))
 
 
 def _integer(word: bytes, bits: int, factor: int = 1) -> int | None:
-    """Return an integer times a factor; None if it is none, as 1.0 is none, or has more bits."""
-    # A 64-bit number has 19 digits. Longer ones are not read: int() takes quadratic time on them.
+    """Return an integer times a factor; None if it has too many bits or, like 1.0, is not an integer."""
+    # A 64-bit number has at most 19 digits. int() takes quadratic time for longer ones.
     if len(word) > 20:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The library in Rust (``native/`` in the repository), where it was built: loading it, and the ends of lines.
+"""Loads the library in Rust (``native/`` in the repository), if it was built, and finds newlines with it.
 
-It is loaded by ``ctypes``: one file serves every version of Python, and other threads run during a call.
-``GAZETTE_SPARK_NATIVE=0`` in the environment of a process keeps it from being loaded.
+It is loaded with ``ctypes``: one file serves every version of Python, and other threads run during a call.
+``GAZETTE_SPARK_NATIVE=0`` in the environment of a process disables it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gazette_spark._formats.arrays import Positions
 log = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).with_name("libgazette_json.so")
-"""Where the build puts the library, by one name on all platforms."""
+"""Path of the built library, the same on all platforms."""
 
 SWITCH = "GAZETTE_SPARK_NATIVE"
-"""The environment variable that switches the decoder off."""
+"""Environment variable that disables the library."""
 
 ABI_VERSION = 2
-"""Version of the library's interface, the same as in ``native/src/ffi.rs``."""
+"""Version of the library's interface, as in ``native/src/ffi.rs``."""
 
 _USUAL_LINE = 64
-"""Bytes of a line for which there is room at the first try."""
+"""Assumed bytes per line, which decides the room for positions at the first attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """Load the library, once in a process. Never raises: without it everything works, only slower."""
+    """Load the library once in a process. Never raises, because everything works without it, only slower."""
     if os.environ.get(SWITCH) == "0":
         return Library(None, absence=f"switched off by {SWITCH}=0")
     if not LIBRARY.is_file():
-        # Not built, or the package is imported from a zip file, in which nothing can be loaded.
+        # It was not built, or the package is imported from a zip file, from which it cannot be loaded.
         return Library(None, absence="not built")
     try:
         functions = ctypes.CDLL(str(LIBRARY))
@@ -80,15 +80,15 @@ def library() -> Library:
         ]
         return Library(functions, version=functions.gazette_json_version().decode())
     except (OSError, AttributeError) as error:
-        # Of another platform, damaged, or not this library.
+        # The file is for another platform, damaged, or another library.
         return Library(None, absence=f"{LIBRARY} cannot be loaded: {error}")
 
 
 @functools.cache
 def warn_if_missing() -> None:
-    """Log once in a process that JSON is read slowly, unless the library is there or was switched off.
+    """Log once in a process that JSON is read slowly, unless the library is loaded or disabled.
 
-    For the process that plans a query: its tasks are many, and run as often as there are batches.
+    Only the process that plans a query calls this, because tasks would repeat the line in every batch.
     """
     absence = library().absence
     if absence and os.environ.get(SWITCH) != "0":

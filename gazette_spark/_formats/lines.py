@@ -16,7 +16,7 @@ from gazette_spark._formats.framing import Block, Cut, RowRefusal, gathered, one
 
 NEWLINE = 0x0A
 SCAN_BYTES = 256 << 10
-"""Bytes compared at a time in a search for one byte: the comparison's result stays in the core's cache."""
+"""Number of bytes compared at a time in a search for one byte, so that the result stays in the cache."""
 
 
 def newlines(data: bytes) -> Positions:
@@ -45,7 +45,7 @@ def spans(ends: Positions) -> tuple[Positions, Positions]:
 
 def with_newlines(values: pa.BinaryArray) -> tuple[bytes, Positions]:
     """Return values with a newline after each, and the position of each such newline."""
-    # Readers do without this import, which takes a worker longer than the rest of the package.
+    # Imported here because readers do not need it, and it takes a worker longer than this package.
     import pyarrow.compute as pc
 
     data = value_bytes(pc.binary_join_element_wise(values, binary_scalar(b"\n"), binary_scalar(b"")))
@@ -71,7 +71,7 @@ class LineFraming:
         return window.rfind(b"\n") + 1 or None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - same.
-        """Tell whether the byte before ends a line."""
+        """Return whether the byte before ends a line."""
         return not before or before.endswith(b"\n")
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - same.
@@ -82,9 +82,9 @@ class LineFraming:
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the records of a block as one binary array, without their newlines.
 
-        Arrow's values stand next to each other, so the newlines have to go. ``bytes.replace`` takes them out
-        in one pass of memchr and memcpy, about 4 times as fast as numpy's masks; record *i* then begins *i*
-        bytes earlier than in the block. Where some lines were left out of a block, the rest is copied.
+        Arrow's values are contiguous, so the newlines must be removed. ``bytes.replace`` does that in one
+        pass of memchr and memcpy, about 4 times as fast as numpy's masks; record *i* then begins *i* bytes
+        earlier than in the block. If some lines were removed from a block, the rest is copied.
         """
         if not one_byte_apart(block):
             return gathered(block)
@@ -102,7 +102,7 @@ class LineFraming:
         inside = np.setdiff1d(newlines(data), ends, assume_unique=True)[0]
         return RowRefusal(
             int(np.searchsorted(ends, inside)),
-            "its value holds a newline, which ends a record of framing lines",
+            "its value contains a newline, which ends a record of framing lines",
             "Encode it (to_json escapes newlines), or write with framing=fixed",
         )
 

@@ -1,8 +1,8 @@
-"""Columns of a record's origin. A query gets those that its schema names.
+"""The metadata columns, which describe a record's origin. A query has those that its schema names.
 
 The column ``_labels`` has a journal's labels: a map of all of them, or a struct of those that its fields
-name. A field of such a struct, as in ``_labels struct<region: string>``, takes the value of a label that has
-one. A field of type ``array<string>`` takes all values, in order.
+name. A field of type ``string``, as in ``_labels struct<region: string>``, is for a label with a single
+value. A field of type ``array<string>`` has all values, in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gazette_spark._formats.framing import Block, gathered
 from gazette_spark.errors import OptionError
 
 Labels = tuple[tuple[str, tuple[str, ...]], ...]
-"""Label names with their values, both in order."""
+"""Label names with their values, both sorted."""
 
 LABELS_FORM = "map<string,array<string>>, or struct<…> whose fields, string or array<string>, name labels"
 
@@ -26,14 +26,14 @@ JOURNAL = "_journal"
 OFFSET = "_offset"
 """Offset of the first byte of the record's frame: a query may start there."""
 END_OFFSET = "_end_offset"
-"""Offset just past the record's frame: a query may start there, too."""
+"""Offset just past the record's frame: a query may also start there."""
 MOD_TIME = "_fragment_mod_time"
-"""Time at which the fragment of the frame's first byte was stored, to the second; null while
-only brokers have it. So it is the one column that may differ when the same offsets are read again."""
+"""Time at which the fragment of the frame's first byte was stored, to the second; null while only brokers
+have it. So this is the only column that may differ when the same offsets are read again."""
 LABELS = "_labels"
-"""The journal's labels, as they were when the batch was planned: all values of each name, in order."""
+"""The journal's labels when the batch was planned: all values of each name, in order."""
 RECORD = "_record"
-"""The record's bytes, without its frame, whatever the values of other columns."""
+"""The record's bytes, without its frame."""
 
 UUID = "_uuid"
 """Text of the message's UUID; null for a message that has none."""
@@ -43,8 +43,8 @@ CLOCK = "_clock"
 """The message's clock, as a signed number."""
 FLAGS = "_flags"
 ACK_OFFSET = "_ack_offset"
-"""Where the message begins that committed this one. It lies in the bytes that the batch reads; ``_offset``
-may lie before these. Acknowledgements, and messages outside of transactions, have their own offset."""
+"""Offset of the message that committed this one. It is in the batch's range, whereas ``_offset`` may be
+before it. Acknowledgements, and messages outside of transactions, have their own offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class MetadataColumn:
     """A column that a schema may name."""
 
     ddl: str
-    """Its type, as Spark writes types."""
+    """The column's type in Spark's notation."""
     type: pa.DataType | None
-    """Its type; None for labels, which have several."""
+    """The column's Arrow type; None for labels, which may have several types."""
     values: Callable[[Block], pa.Array] | None = None
-    """Its values for the records of a block; None: those of labels, or those that the scan adds to blocks."""
+    """Returns the values for a block's records; None for labels, and for columns that the scan adds."""
 
 
 ORIGIN_COLUMNS = {
@@ -75,7 +75,7 @@ MESSAGE_COLUMNS = {
     FLAGS: MetadataColumn("int", pa.int32()),
     ACK_OFFSET: MetadataColumn("bigint", pa.int64()),
 }
-"""Columns of queries of committed messages; the same names are fields of the records in other queries."""
+"""Columns of queries of committed messages. In other queries these names are fields of the records."""
 
 DDL = {name: column.ddl for name, column in ORIGIN_COLUMNS.items()}
 MESSAGE_DDL = {name: column.ddl for name, column in MESSAGE_COLUMNS.items()}
@@ -86,10 +86,10 @@ def is_metadata(field: pa.Field, *, messages: bool = False) -> bool:
 
     Args:
         field: The field.
-        messages: Whether columns of messages count, too.
+        messages: Whether columns of messages count as well.
 
     Raises:
-        OptionError: by its name it is, but not by its type.
+        OptionError: the field has the name of such a column, but another type.
     """
     columns = ORIGIN_COLUMNS | MESSAGE_COLUMNS if messages else ORIGIN_COLUMNS
     column = columns.get(field.name)
@@ -128,7 +128,7 @@ def labels_array(kind: pa.DataType, labels: Labels, journal: str) -> pa.Array:
     """Return the labels of a journal as an array of one row.
 
     Raises:
-        OptionError: a field takes one value and the label has several.
+        OptionError: a field has type string, but the label has several values.
     """
     if pa.types.is_map(kind):
         return pa.array([[(name, list(values)) for name, values in labels]], kind)
@@ -140,7 +140,7 @@ def labels_array(kind: pa.DataType, labels: Labels, journal: str) -> pa.Array:
             row[field.name] = None if values is None else list(values)
             continue
         if values and len(values) > 1:
-            got = f"_labels.{field.name} string, and journal {journal!r} has the values {', '.join(values)}"
+            got = f"_labels.{field.name} string, but journal {journal!r} has the values {', '.join(values)}"
             raise OptionError("schema", got, f"a field {field.name} array<string>")
         row[field.name] = values[0] if values else None
     return pa.array([row], kind)

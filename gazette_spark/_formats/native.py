@@ -1,9 +1,9 @@
-"""The native decoder: JSON records to columns by a small library in Rust, where that was built.
+"""The native decoder: converts JSON records to columns with a small library in Rust, if it was built.
 
-The library (``native/`` in the repository) reads a block in one pass, straight into Arrow's memory. It takes
-the common forms of values only. A record that has anything else is a *suspect*: its row is null, and the
-reference parser reads it again. Types that the library does not have, and timestamps by a pattern, leave the
-whole query to the parsers in Python.
+The library (``native/`` in the repository) reads a block in one pass, directly into Arrow's memory. It
+supports only the common forms of values. A record with any other form is a *suspect*: its row is null, and
+the reference parser reads it again. If a type is not supported, or timestamps have a pattern, the parsers in
+Python read the whole query.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NativeDecoder:
     """Decodes blocks by one schema. For one thread."""
 
     def __init__(self, functions: ctypes.CDLL, decoder: int, schema: pa.Schema) -> None:
-        """Use :meth:`of`."""
+        """Make a decoder; see :meth:`of`."""
         self._decode = functions.gazette_json_decode
         self._decoder = decoder
         self._schema = schema
@@ -55,7 +55,7 @@ class NativeDecoder:
     ) -> NativeDecoder | None:
         """Return a decoder; None without the library, or if it does not support a type or the dialect.
 
-        Without ``extra_fields`` a record with a field that the schema has not is a suspect.
+        Without ``extra_fields``, a record with a field that the schema lacks is a suspect.
         """
         functions = library().functions
         code = _struct_code(fields, dialect)
@@ -68,7 +68,7 @@ class NativeDecoder:
     def decode(self, block: Block) -> tuple[list[pa.Array], Positions] | None:
         """Return the columns of a block and the indices of its suspects, whose rows are null.
 
-        None: the library refuses the block, as one of 2 GiB.
+        The result is None if the library refuses the block, for example one of 2 GiB.
         """
         count = len(block)
         starts = np.ascontiguousarray(block.starts, np.int64)
@@ -92,7 +92,7 @@ class NativeDecoder:
 
 
 def _struct_code(fields: Sequence[pa.Field], dialect: JsonDialect) -> bytes | None:
-    """Return the code of a struct, as ``native/src/schema.rs`` describes it; None if it has none."""
+    """Return the code of a struct, as ``native/src/schema.rs`` describes it; None if it is not supported."""
     code = [b"{", struct.pack("<I", len(fields))]
     for field in fields:
         inner = _code(field.type, dialect)
@@ -112,7 +112,7 @@ def _code(kind: pa.DataType, dialect: JsonDialect) -> bytes | None:
     if pa.types.is_decimal128(kind):
         return b"c" + bytes([kind.precision, kind.scale]) if kind.scale >= 0 else None
     if pa.types.is_temporal(kind) and dialect.usual_zone(kind) is None:
-        return None  # By a pattern.
+        return None  # The values have a pattern.
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         return b"t" if kind.tz else b"n"
     return _CODES.get(kind)

@@ -1,15 +1,15 @@
 """Protobuf messages, one to a record, to the user's columns.
 
-The message's type comes as a descriptor set, as ``protoc --include_imports --descriptor_set_out`` writes
-it, and its name. Columns are the message's fields by name, as in Spark's ``from_protobuf``: an enum is its
-value's name, a nested message a struct, a map a map, ``google.protobuf.Timestamp`` a timestamp. As there, a
-field that is not set is null, and so is a proto3 field without presence that holds its type's zero: the
-wire does not tell the two apart. Beyond that, an enum may be an integer, too, and an unsigned 64-bit number a
-``decimal(20,0)``; a number that does not fit its column is null and makes its record malformed. So do bytes
-that are no such message.
+The message's type is given by its name and a descriptor set, which ``protoc --include_imports
+--descriptor_set_out`` writes. Columns are the message's fields by name, as in Spark's ``from_protobuf``: an
+enum is its value's name, a nested message a struct, a map a map, ``google.protobuf.Timestamp`` a timestamp. A
+field that is not set is null, as in Spark, and so is a proto3 field without presence that has its type's
+zero, because the two have the same encoding. In addition, an enum may be an integer, and an unsigned 64-bit
+number a ``decimal(20,0)``. A number that does not fit its column is null and makes its record malformed.
+Bytes that are not such a message also make a record malformed.
 
-Messages are read one by one, as Python's protobuf reads them: right first, and slower than the other
-formats by an order of magnitude.
+Messages are read one by one with Python's protobuf, which is an order of magnitude slower than the other
+formats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from google.protobuf import (
     timestamp_pb2,
     wrappers_pb2,
 )
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from gazette_spark._formats.rows import FallbackParser, ParsedRecord, RowFormat
@@ -46,10 +46,10 @@ _WELL_KNOWN = {
     module.DESCRIPTOR.name: module.DESCRIPTOR
     for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 }
-"""Files that a descriptor set may leave out."""
+"""Files that a descriptor set may omit."""
 
 Convert = Callable[[Any], object]
-"""Takes a field's value, returns a value that Arrow accepts for the column; raises ValueError where it does
+"""Takes a field's value and returns a value that Arrow accepts for the column; raises ValueError if it does
 not fit."""
 
 
@@ -116,7 +116,7 @@ class ProtobufRecordParser:
 
     def row(self, record: bytes) -> ParsedRecord:
         """Read one message. Never raises, whatever its bytes."""
-        # Besides DecodeError: the implementation in Python raises others, for one of invalid UTF-8.
+        # The Python implementation raises other errors besides DecodeError, such as for invalid UTF-8.
         message, problem = conversion(self._class.FromString, record)
         if message is None:
             return ParsedRecord(None, f"is not a message {self._name}: {problem}")
@@ -126,28 +126,28 @@ class ProtobufRecordParser:
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Mapping[str, Any]) -> None:
-    """Add a file to a pool, after those it imports; KeyError when one is missing."""
+    """Add a file to a pool, after the files that it imports; KeyError if one is missing."""
     try:
         pool.FindFileByName(name)
     except KeyError:
         if name not in files and name in _WELL_KNOWN:
             pool.AddSerializedFile(_WELL_KNOWN[name].serialized_pb)
             return
-        for needed in files[name].dependency:
-            _add(pool, needed, files)
+        for imported in files[name].dependency:
+            _add(pool, imported, files)
         pool.AddSerializedFile(files[name].SerializeToString())
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageFields:
-    """The fields of a message that columns take."""
+    """The fields of a message that have a column."""
 
     where: str
     """Full name of the message's type."""
     converts: dict[int, tuple[str, Convert]]
-    """By the field's number, the column's name and the converter of its values."""
+    """Name of the column and converter of its values, by the field's number."""
     absent: dict[str, object]
-    """By the column's name, the value of an unset field."""
+    """Value of an unset field, by the column's name."""
 
 
 def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
@@ -167,7 +167,7 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
     """Match columns with a message's fields.
 
     Raises:
-        OptionError: a column has no field, or not one of its type.
+        OptionError: a column has no field, or the field has another type.
     """
     members = _MessageFields(where, {}, {})
     for column in columns:
@@ -202,26 +202,30 @@ def _type_name(field: FieldDescriptor) -> str:
     return str(field.type)
 
 
-def _converter(field: FieldDescriptor, kind: pa.DataType, *, repeated: bool) -> Convert | None:
-    """Return the converter of a field's values to a column's, None if there is no converter."""
+def _converter(  # noqa: PLR0911 - one kind of field after the other
+    field: FieldDescriptor, kind: pa.DataType, *, repeated: bool
+) -> Convert | None:
+    """Return the converter of a field's values to a column's; None if the types do not fit."""
     if repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return _map_converter(field.message_type, kind) if pa.types.is_map(kind) else None
+        if not pa.types.is_map(kind):
+            return None
+        entry = field.message_type.fields_by_name
+        key = _converter(entry["key"], kind.key_type, repeated=False)
+        value_of = _converter(entry["value"], kind.item_type, repeated=False)
+        if key is None or value_of is None:
+            return None
+        return lambda values: [(key(name), value_of(values[name])) for name in values]
     if repeated:
         item = _converter(field, kind.value_type, repeated=False) if pa.types.is_list(kind) else None
         return None if item is None else lambda values: [item(value) for value in values]
     if field.message_type is not None:
         return _message_converter(field.message_type, kind)
     if field.enum_type is not None:
-        return _enum_converter(field.enum_type, kind)
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        if pa.types.is_string(kind):
+            return lambda number: names.get(number, str(number))
+        return _whole(kind) if pa.types.is_signed_integer(kind) else None
     return _scalar_converter(field, kind)
-
-
-def _map_converter(entry: Descriptor, kind: pa.DataType) -> Convert | None:
-    key = _converter(entry.fields_by_name["key"], kind.key_type, repeated=False)
-    item = _converter(entry.fields_by_name["value"], kind.item_type, repeated=False)
-    if key is None or item is None:
-        return None
-    return lambda values: [(key(name), item(values[name])) for name in values]
 
 
 def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | None:
@@ -241,40 +245,29 @@ def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | N
     return convert
 
 
-def _enum_converter(enum: EnumDescriptor, kind: pa.DataType) -> Convert | None:
-    names = {number: value.name for number, value in enum.values_by_number.items()}
-    if pa.types.is_string(kind):
-        return lambda number: names.get(number, str(number))
-    return _whole(kind) if pa.types.is_signed_integer(kind) else None
-
-
 def _scalar_converter(field: FieldDescriptor, kind: pa.DataType) -> Convert | None:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_BOOL:
-            right = pa.types.is_boolean(kind)
+            fits = pa.types.is_boolean(kind)
         case FieldDescriptor.CPPTYPE_STRING:
             if field.type == FieldDescriptor.TYPE_STRING:
                 return _text if pa.types.is_string(kind) else None
-            right = kind == pa.binary()
+            fits = kind == pa.binary()
         case FieldDescriptor.CPPTYPE_DOUBLE:
-            right = kind == pa.float64()
+            fits = kind == pa.float64()
         case FieldDescriptor.CPPTYPE_FLOAT:
-            right = pa.types.is_float32(kind) or pa.types.is_float64(kind)
+            fits = pa.types.is_float32(kind) or pa.types.is_float64(kind)
         case _ if pa.types.is_signed_integer(kind):
             return _whole(kind)
         case _:
             return decimal.Decimal if kind == pa.decimal128(20, 0) else None
-    return _same if right else None
+    return (lambda value: value) if fits else None
 
 
 def _text(value: str | bytes) -> str:
-    # In proto2 nobody checks the bytes of a string: those that are not UTF-8 stay bytes.
+    # proto2 does not check the bytes of a string: invalid UTF-8 stays bytes.
     if isinstance(value, bytes):
         raise ValueError("is not UTF-8")
-    return value
-
-
-def _same(value: object) -> object:
     return value
 
 

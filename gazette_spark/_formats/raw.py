@@ -1,8 +1,7 @@
 """The framing ``none``: a journal's bytes as they are, in chunks, for content without records.
 
-Chunks end where the offset is a multiple of their size, where bytes are missing, and where the range
-that is read ends. So chunks do not depend on how a range is split or how its bytes arrive, only on a batch's
-begin and end.
+A chunk ends at a multiple of the chunk size, at missing bytes, or at the end of the range. So chunks do not
+depend on how a range is split or how its bytes arrive, only on a batch's begin and end.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from gazette_spark._formats.arrays import value_bytes
 from gazette_spark._formats.framing import Block, Cut, gathered
 
 CHUNK_BYTES = 1 << 20
-"""Default size of a chunk: one per block, and a row that is handed on without a copy."""
+"""Default size of a chunk: one per block, so that a row needs no copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class ChunkFraming:
         return len(window) or None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - any byte will do.
-        """Bytes begin anywhere."""
+        """Return True: a chunk may begin anywhere."""
         return True
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:

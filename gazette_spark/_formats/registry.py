@@ -1,9 +1,9 @@
-"""Every framing and every format, in two tables.
+"""All framings and all formats, in two tables.
 
-A *framing* says where records begin and end in a journal. A *format* says what a record holds, and reads the
-records of one framing; ``raw`` reads those of any. Whatever depends on them is derived from these tables: the
-words of the options ``framing`` and ``format``, which of them fit together, the framing of a journal's label
-``content-type``, the content type under which messages are published, the parsers.
+A *framing* defines where records begin and end in a journal. A *format* defines the content of a record, and
+reads the records of one framing; ``raw`` reads those of any. Everything that depends on them is derived from
+these tables: the values of the options ``framing`` and ``format``, their valid combinations, the framing of a
+journal's label ``content-type``, the content type under which messages are published, and the parsers.
 
 To add one, write its file, which is loaded when it is first used, and add its row here.
 """
@@ -41,9 +41,9 @@ class FramingSpec:
     content_types: tuple[str, ...]
     """Labels of journals in this framing."""
     make: Callable[[int, str, str], RecordFraming]
-    """Takes ``maxRecordBytes``, and ``sep`` and ``quote`` of CSV."""
+    """Makes the framing from ``maxRecordBytes``, and ``sep`` and ``quote`` of CSV."""
     message_type: str | None = None
-    """The content type of messages in this framing; None: it has no messages."""
+    """The content type of messages in this framing; None if it has no messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class FormatSpec:
     """A row of the table of formats."""
 
     framing: str | None
-    """The framing whose records it reads; None: any."""
+    """The framing whose records the format reads; None for any."""
     parser: Callable[..., RowParser] | None
-    """Takes the fields of a :class:`~gazette_spark._formats.rows.RowFormat`, the query's options, and the
-    content of ``descriptorFile``; None: rows are made without a parser."""
+    """Makes the parser from the fields of a :class:`~gazette_spark._formats.rows.RowFormat`, the query's
+    options, and the content of ``descriptorFile``; None if rows need no parser."""
 
 
 def _lines(_max_record_bytes: int, _separator: str, _quote: str) -> RecordFraming:
@@ -129,33 +129,33 @@ UNFRAMED = frozenset({"", "text/plain"})
 
 
 def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> RecordFraming:
-    """Return the framing of a name; the last two arguments are those of CSV."""
+    """Return the framing with a name. The last two arguments are for CSV."""
     return FRAMINGS[name].make(max_record_bytes, separator, quote)
 
 
 def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) -> str:
-    """Return the name of a journal's framing: from the query's options, else from the journal's label.
+    """Return the name of a journal's framing, from the query's options or else from the journal's label.
 
-    The label ``content-type`` is an agreement of a journal's writers and readers, so an option that
-    contradicts it is refused. Any journal can be read as bytes without records, ``none``.
+    The label ``content-type`` is an agreement between a journal's writers and readers, so an option that
+    contradicts it is refused. Any journal can be read as bytes without records, with ``none``.
 
     Args:
         spec: The journal.
-        framing: The option ``framing``, if given.
-        form: The option ``format``, if given.
+        framing: The option ``framing``, if set.
+        form: The option ``format``, if set.
 
     Raises:
-        OptionError: options and label contradict each other, or neither says it.
+        OptionError: options and label contradict each other, or neither gives the framing.
     """
     requested = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
     labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
     where = f"journal {spec.name!r} has the label content-type={label}"
     if requested is None and labelled in (None, "none"):
-        expected = "the framing its records have: lines, fixed or csv, or none for whole bytes"
-        raise OptionError("framing", f"nothing, and {where}", expected)
+        expected = "the framing of its records: lines, fixed or csv, or none for bytes without records"
+        raise OptionError("framing", f"nothing, but {where}", expected)
     if requested and label in LABELLED and requested not in (labelled, "none"):
-        got = f"{framing or form}, and {where}"
+        got = f"{framing or form}, but {where}"
         expected = f"framing {labelled} or none, or another label"
         raise OptionError("framing" if framing else "format", got, expected)
     return requested or labelled or "lines"
@@ -179,7 +179,7 @@ def row_parser(
         descriptors: Content of the file ``descriptorFile``.
 
     Raises:
-        OptionError: the format cannot give a column.
+        OptionError: the format does not support a column.
     """
     columns = {
         "schema": schema,
@@ -195,7 +195,7 @@ def row_parser(
 
 
 def json_dialect(options: Any) -> JsonDialect:  # noqa: ANN401
-    """Return the forms of JSON values, and of dates in CSV, that a query's ``SourceOptions`` allow."""
+    """Return the dialect of JSON values, and of dates in CSV, that a query's ``SourceOptions`` set."""
     from gazette_spark._formats.values import JsonDialect
 
     return JsonDialect(

@@ -1,9 +1,9 @@
-"""Records to the user's columns: modes, malformed records, the metadata columns of a record's origin.
+"""What the parsers of all formats share: modes, malformed records, and the metadata columns.
 
-A format provides a :class:`RecordParser`, which reads one record and reports its problem, and maybe a
-:class:`BlockParser`, which reads a block at once. Where the block parser refuses a block, suspect records are
-taken out, or else the block is halved until the failing part is small; those records go through the record
-parser. Both give the same row where both accept a record, so a row never depends on its neighbours.
+A format provides a :class:`RecordParser`, which reads one record and reports its problem, and perhaps a
+:class:`BlockParser`, which reads a block at once. If the block parser refuses a block, suspect records are
+removed, or else the block is halved until the failing part is small. These records go through the record
+parser. Both parsers give the same row for a record, so a row never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from gazette_spark.errors import GazetteError, OptionError, RecordError
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
 MAX_REFUSED_ROWS = 32
-"""Largest part of a refused block that goes through the record parser as a whole."""
+"""Maximum number of records of a refused block that go through the record parser together."""
 
 CLOSE_ROWS = 8
-"""Bad records with no more good ones between them follow each other closely."""
+"""Suspect records with at most this many good ones between them count as a run."""
 
 WHOLE_RECORD = "_record"
-"""Key, in the rescued column, of a record's text where it has no fields at all."""
+"""Key in the rescued column for the text of a record without any fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecord:
-    """Result of reading one record."""
+    """The result of reading one record."""
 
     values: Mapping[str, object] | None
-    """Values by field; None: the record cannot be read at all."""
+    """Values by field; None if the record cannot be read at all."""
     problem: str | None
-    """Reason why the record is malformed, None for a valid record."""
+    """Reason why the record is malformed; None for a valid record."""
     left_out: bool = False
-    """The record is not data, and gives no row: a header."""
+    """Whether the record is a header, which gives no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Result of reading a block."""
+    """The result of reading a block."""
 
     values: Mapping[str, pa.Array]
-    """Values by field, as long as the block."""
+    """Values by field, one for each record of the block."""
     problems: Mapping[int, str] = field(default_factory=dict)
-    """Reasons why records are malformed, by index."""
+    """Reasons by index why records are malformed."""
     rescued: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """JSON texts of fields that did not fit, by index and field; only for a column of rescued data."""
+    """JSON texts, by index and field, of fields that did not fit; only for a column of rescued data."""
     left_out: Sequence[int] = ()
-    """Indices of records that are not data, and give no row."""
+    """Indices of headers, which give no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRefusal:
-    """Refusal of a block, without columns."""
+    """The refusal of a block."""
 
     suspects: Sequence[int] = ()
-    """Records that may be the malformed ones, in order: a hint."""
+    """Ascending indices of records that may be malformed: a hint."""
 
 
 class RecordParser(Protocol):
@@ -79,7 +79,7 @@ class BlockParser(Protocol):
     """Reads blocks. Immutable."""
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
-        """Return the columns, or a refusal when they might not be each record's own."""
+        """Return the columns, or a refusal if a value might not come from its own record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +87,34 @@ class RowFormat:
     """The columns of a query, and the mode for malformed records. Can be pickled."""
 
     schema: pa.Schema
-    """The columns that come out, exactly. Metadata columns give a record's origin."""
+    """Exactly the columns of the rows. Metadata columns give a record's origin."""
     mode: str = "PERMISSIVE"
     corrupt_column: str | None = "_corrupt_record"
-    """Column, if the schema has it, for the text of malformed records under PERMISSIVE."""
+    """Name of the column, if the schema has it, for the text of malformed records under PERMISSIVE."""
     rescued_column: str | None = None
-    """Column, if the schema has it, for fields that did not fit, as JSON."""
+    """Name of the column, if the schema has it, for fields that did not fit, as JSON."""
     labels: Labels = ()
-    """The journal's labels, for the column ``_labels``."""
+    """The journal's labels for the column ``_labels``."""
     messages: bool = False
-    """Columns named as those of messages are metadata, which blocks bring along."""
+    """Whether columns with the names of message metadata come with the blocks."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise OptionError("mode", repr(self.mode), f"one of {', '.join(MODES)}")
         names = self.schema.names
         if not names or len(set(names)) < len(names):
-            raise OptionError("schema", ", ".join(names) or "no column", "columns, each of its own name")
+            raise OptionError("schema", ", ".join(names) or "no column", "columns with distinct names")
         if self.rescued_column is not None and self.rescued_column == self.corrupt_column:
-            got = f"{self.rescued_column!r}, which columnNameOfCorruptRecord has, too"
-            raise OptionError("rescuedDataColumn", got, "a column of its own")
+            got = f"{self.rescued_column!r}, which is also columnNameOfCorruptRecord"
+            raise OptionError("rescuedDataColumn", got, "another column")
         for column in self.schema:
             if column.name in (self.corrupt_column, self.rescued_column) and column.type != pa.string():
                 raise OptionError("schema", f"{column.name} {column.type}", f"{column.name} string")
-            is_metadata(column, messages=self.messages)  # Raises where the type is not the right one.
+            is_metadata(column, messages=self.messages)  # Raises if the type is wrong.
 
     @property
     def data_fields(self) -> list[pa.Field]:
-        """The columns that come from the records' own fields."""
+        """The columns that come from the records' fields."""
         special = (self.corrupt_column, self.rescued_column)
         return [
             column
@@ -134,16 +134,16 @@ class RowParser(ABC):
     def __init__(self, row_format: RowFormat) -> None:
         self.format = row_format
         self.malformed = 0
-        """Malformed records so far."""
+        """Number of malformed records so far."""
 
     def __repr__(self) -> str:
         name = type(self).__name__
         return f"{name}({self.format.schema.names}, {self.format.mode}, malformed={self.malformed})"
 
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
-        """Yield one record batch for each block, less those that would have no row.
+        """Yield one record batch for each block that gives rows.
 
-        Blocks of very many rows give several.
+        Blocks of very many rows give several record batches.
 
         Raises:
             RecordError: a record is malformed and the mode is FAILFAST.
@@ -156,17 +156,17 @@ class RowParser(ABC):
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
     def _guarded(self, block: Block) -> list[pa.RecordBatch]:
-        """Parse a block; a record that makes its parser raise is malformed as a whole.
+        """Parse a block. A record that makes its parser raise counts as malformed as a whole.
 
-        Parsers answer for every record, so this is for what nobody foresaw. A PERMISSIVE query must pass such
-        a record, too: it would meet the same bytes again after each restart. The block is halved until the
+        Parsers should never raise, so this is for unforeseen errors. A PERMISSIVE query must get past such a
+        record, because it would meet the same bytes again after each restart. The block is halved until the
         record is alone, so its neighbours keep their rows.
         """
         malformed = self.malformed
         try:
             return list(self._parse(block))
         except (GazetteError, MemoryError):
-            raise  # FAILFAST, or a fault of the machine.
+            raise  # FAILFAST, or a problem of the machine.
         except Exception as error:  # noqa: BLE001  # Nobody knows which a parser may raise.
             self.malformed = malformed
             if len(block) == 1:
@@ -175,7 +175,7 @@ class RowParser(ABC):
         return self._guarded(block.rows(0, middle)) + self._guarded(block.rows(middle, len(block)))
 
     def unreadable(self, block: Block, problem: str) -> pa.RecordBatch:
-        """Return the row of a block of one record of which nothing can be read, as the mode says.
+        """Return the row of an unreadable record, the only one of a block, according to the mode.
 
         Raises:
             RecordError: the mode is FAILFAST.
@@ -190,7 +190,7 @@ class RowParser(ABC):
         """Parse a block."""
 
     def _finished(self, block: Block, columns: Columns) -> pa.RecordBatch:
-        """Do with malformed records as the mode says, and add the columns that no field gives."""
+        """Apply the mode to malformed records, and add the columns that do not come from fields."""
         row_format, problems = self.format, columns.problems
         values = dict(columns.values)
         self.malformed += len(problems)
@@ -208,7 +208,7 @@ class RowParser(ABC):
                 len(block), pa.string(), [(at, pa.array(rescued, pa.string()))]
             )
 
-        # Rows are dropped from the block, too: offsets and the other metadata come from it.
+        # Rows are also dropped from the block, because offsets and other metadata come from it.
         dropped = [*columns.left_out, *(problems if row_format.mode == "DROPMALFORMED" else ())]
         if dropped:
             keep = np.ones(len(block), np.bool_)
@@ -227,7 +227,7 @@ class RowParser(ABC):
 
 
 class FallbackParser(RowParser):
-    """Parses whole blocks wherever possible, and other records one by one."""
+    """Parses whole blocks if possible, and other records one by one."""
 
     def __init__(self, row_format: RowFormat, records: RecordParser, blocks: BlockParser | None) -> None:
         super().__init__(row_format)
@@ -235,9 +235,9 @@ class FallbackParser(RowParser):
         self._block_parser = blocks
 
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        # A suspect record is taken out and read alone. While suspects follow each other closely, each such
-        # run of records is twice as long as the last one. So blocks with few bad records keep most of their
-        # speed, and blocks of bad records alone cost a few attempts.
+        # A suspect record is removed and read alone. While suspects are close together, each such run of
+        # records is twice as long as the last one. So blocks with few bad records keep most of their speed,
+        # and blocks with only bad records cost few attempts.
         run = 1
         while len(block):
             if self._block_parser is None:
@@ -248,7 +248,7 @@ class FallbackParser(RowParser):
                 yield self._finished(block, columns)
                 return
             if not columns.suspects:
-                # Nobody knows which record is at fault: the half without it is fast again.
+                # The bad record is unknown. The half without it can be read fast again.
                 if len(block) <= MAX_REFUSED_ROWS:
                     yield self._one_by_one(block)
                     return
@@ -275,7 +275,7 @@ class FallbackParser(RowParser):
 
 
 def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
-    """Return the texts of some records, null for others."""
+    """Return the texts of the chosen records, null for the others."""
     if not chosen:
         return pa.nulls(len(block), pa.string())
     keep = np.zeros(len(block), np.bool_)
@@ -289,7 +289,7 @@ def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
 
 
 def _rescued(block: Block, index: int, texts: Mapping[str, str]) -> str:
-    """Return the fields that did not fit as one JSON object, with the record's origin."""
+    """Return the fields that did not fit, and the record's origin, as one JSON object."""
     origin = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
     # The origin comes first, and a field of the same name does not replace it.
     members = [f"{json.dumps(name)}:{text}" for name, text in (origin | dict(texts) | origin).items()]

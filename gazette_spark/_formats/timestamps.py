@@ -1,17 +1,17 @@
 """Texts to dates and timestamps: as Spark's readers and casts read them, or by a user's pattern.
 
-A date is days since 1970-01-01, a timestamp microseconds since then, both in the proleptic Gregorian
-calendar and as far as the column's bits go: years 0 and 10000 are fine. Without a pattern, these texts are
-accepted::
+A date is a number of days since 1970-01-01, a timestamp a number of microseconds, both in the proleptic
+Gregorian calendar and within the column's bits: years 0 and 10000 are valid. Without a pattern, these texts
+are accepted::
 
     [+-]yyyy*[-[m]m[-[d]d[( |T)...]]]                             a date
     [+-]yyyy*[-[m]m[-[d]d[( |T)[h]h[:[m]m[:[s]s[.[f*]][zone]]]]]] a timestamp
 
-with white space around them. Text after a date is ignored, and so are digits of a fraction past the sixth.
+with white space around them. Text after a date is ignored, and so are digits of a fraction after the sixth.
 Zones are those of Java: ``Z``, offsets up to 18 hours such as ``+1``, ``+01:30`` and ``+013000``, the same
-after ``UTC``, ``GMT`` or ``UT``, and names such as ``Europe/Paris``, for which the machine needs a time zone
-database. Spark reads a time alone as a time of today. Here it is invalid, because a record must not give
-another row tomorrow.
+after ``UTC``, ``GMT`` or ``UT``, and names such as ``Europe/Paris``, which require a time zone database on
+the machine. Spark reads a time without a date as a time of today. Here it is invalid, because a record must
+not give another row tomorrow.
 
 Patterns are those of Spark's documentation ("datetime patterns"). These letters are supported:
 
@@ -23,10 +23,10 @@ m, s     minute, second                          S          fraction: SSS is one
 X, x, Z  offset: X is Z or +01, XXX Z or +01:00  [ ], ' '   optional section, plain text
 ======== ======================================= ========== =====================================
 
-A letter twice stands for exactly two digits, once for any number of them; from yyyy on a longer year needs a
-sign. Text is compared in any case, and names are English. A field that is missing in a text defaults to that
-of 1970-01-01 00:00:00. A pattern becomes a regular expression of possessive parts, which never backtrack,
-since Java's do not.
+Two letters stand for exactly two digits, one letter for any number of digits; with yyyy or more, a longer
+year needs a sign. Text matches in any case, and names are English. A missing field defaults to that of
+1970-01-01 00:00:00. A pattern becomes a regular expression with possessive parts, which never backtrack,
+because Java's parser does not.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ MICROS_PER_S = 1_000_000
 _DAY_S = 86_400
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _MAX_ZONE = 64
-"""Characters of the longest zone that is looked up; the longest name that exists has 32. A text from a record
-must not become a path of thousands of directories, nor stay in a cache."""
+"""Maximum number of characters of a zone that is looked up; the longest existing name has 32. A text from a
+record must not become a path of thousands of directories, nor stay in a cache."""
 
 
 def parse_date(text: str) -> int:
@@ -128,7 +128,7 @@ def days_of(year: int, month: int, day: int) -> int:
         raise ValueError("is not a day of any year")
     if (month, day) == (2, 29) and (year % 4 or (year % 100 == 0 and year % 400)):
         raise ValueError("is not a day of that year")
-    # datetime knows the years 1 to 9999; the calendar repeats after 400.
+    # datetime supports the years 1 to 9999; the calendar repeats every 400 years.
     cycles, place = divmod(year - 1, 400)
     return datetime.date(place + 1, month, day).toordinal() + cycles * 146_097 - 719_163
 
@@ -141,20 +141,20 @@ def seconds_of(hour: int, minute: int, second: int) -> int:
 
 
 def offset_s(zone: str, local_s: int) -> int:
-    """Return how far a zone is ahead of UTC when its clocks show a time.
+    """Return how many seconds a zone is ahead of UTC when its clocks show a local time.
 
-    Of a time that they show twice the first counts; one that they skip counts as if they had not yet
-    been put forward.
+    If clocks show a time twice, the first counts. A time that they skip is read with the offset before the
+    change.
 
     Raises:
-        ValueError: there is no such zone.
+        ValueError: the zone does not exist.
     """
     if len(zone) > _MAX_ZONE:
         raise ValueError("has an unknown time zone")
     fixed_or_named = _zone(zone)
     if isinstance(fixed_or_named, int):
         return fixed_or_named
-    # Outside the years that datetime knows zones do as they did in the first, or do in 400-year turns.
+    # Outside datetime's years, zones behave as in the first year, or repeat every 400 years.
     days, of_day = divmod(local_s, _DAY_S)
     ordinal = days + 719_163
     if ordinal > 3_652_000:
@@ -195,7 +195,7 @@ def _offset(text: str) -> int:
 def _named(name: str) -> zoneinfo.ZoneInfo:
     if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
         raise ValueError("has an invalid time zone")
-    # Most records name no zone, and Spark starts many processes.
+    # Imported here because most records name no zone, and Spark starts many processes.
     import zoneinfo
 
     try:
@@ -236,7 +236,7 @@ _OFFSETS = {
     "ZZZ": r"[+-]\d{4}",
 }
 _HOURS = {"H": (0, 23), "k": (1, 24), "h": (1, 12), "K": (0, 11)}
-"""Smallest and largest number that each hour letter allows."""
+"""Smallest and largest number that each letter for hours allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class DatePattern:
 
     @classmethod
     def of(cls, text: str | None) -> DatePattern | None:
-        """Return a pattern, None if there is none; ValueError when it is invalid."""
+        """Return the pattern of a text, None without one; ValueError if it is invalid."""
         return None if text is None else cls(text)
 
     def date(self, text: str) -> int:
@@ -281,8 +281,11 @@ class DatePattern:
         if not match:
             raise ValueError(f"is not of the form {self.text}")
         parts = match.groupdict()
-        year = parts.get("y") or "1970"
-        days = days_of(int(year) + (2000 if parts.get("yy") else 0), _month(parts), int(parts.get("d") or 1))
+        year = int(parts.get("y") or "1970") + (2000 if parts.get("yy") else 0)
+        month = int(parts.get("M") or 1)
+        if name := parts.get("MMM"):
+            month = [month_name[:3].lower() for month_name in _MONTHS].index(name[:3].lower()) + 1
+        days = days_of(year, month, int(parts.get("d") or 1))
         of_day = seconds_of(_hour(parts), int(parts.get("m") or 0), int(parts.get("s") or 0))
         micros = int((parts.get("S") or "0")[:6].ljust(6, "0"))
         return days, of_day, micros, _pattern_offset(parts.get("X"))
@@ -349,13 +352,6 @@ def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001, PLR0911 
         sign = "-?" if letter == "y" else ""
         return rf"(?P<{letter}>{sign}\d{{1,19}}+)"
     raise ValueError(f"{letters}, which is not supported")
-
-
-def _month(parts: dict[str, str | None]) -> int:
-    name = parts.get("MMM")
-    if name:
-        return [month[:3].lower() for month in _MONTHS].index(name[:3].lower()) + 1
-    return int(parts.get("M") or 1)
 
 
 def _hour(parts: dict[str, str | None]) -> int:

@@ -1,8 +1,8 @@
-"""Texts of records to values: the types that JSON and CSV give, one text at a time or a whole column.
+"""Converts texts of JSON and CSV records to values, one text at a time or a whole column.
 
-Texts in the shapes that writers use are converted by Arrow, all at once; the others one by one. Which
-shapes those are is decided here and not by what Arrow accepts: it reads ``2024-01-02T03:04Z``, or an
-offset of 19 hours, which Spark does not.
+Arrow converts texts in common shapes all at once; the others are converted one by one. This module decides
+which shapes are common, because Arrow also accepts texts that Spark does not, such as ``2024-01-02T03:04Z``
+or an offset of 19 hours.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from gazette_spark._formats.timestamps import (
 )
 from gazette_spark.errors import GazetteError, OptionError
 
-# Possessive: what gives digits back takes quadratic time, which is minutes for a text of 30 KB.
+# Possessive, because backtracking takes quadratic time, which is minutes for a text of 30 KB.
 _DECIMAL = re.compile(r"[+-]?(\d++(?:\.\d*+)?|\.\d++)([eE][+-]?\d++)?")
 _BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*+[\0- ]*")
 _DECIMALS = decimal.Context(
     prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
 )
 _LEAST_EXPONENT = -(1 << 29)
-"""Java raises ten to no higher power, so to Spark a number with a smaller exponent is malformed; 0 is not."""
+"""Java computes no higher power of ten, so Spark refuses numbers with a smaller exponent, except 0."""
 _LARGEST_SCALE = (1 << 31) - 1
-"""Largest scale of Java's decimals, either way."""
+"""Largest absolute scale of Java's decimals."""
 
 MAX_DEPTH = 1000
-"""Deepest nesting of objects and arrays in a record, the record itself included: the limit of Spark's parser.
-A record that nests deeper is malformed, whichever of our parsers reads it."""
+"""Deepest nesting of objects and arrays in a record, including the record: the limit of Spark's parser. A
+record that nests deeper is malformed for each of our parsers."""
 
 _NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
-"""A string, which may have no end, or what is between brackets and strings."""
+"""A string, which may have no end, or the text between brackets and strings."""
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 V = TypeVar("V")
@@ -57,11 +57,11 @@ class JsonDialect:
     """Allowed forms of JSON values: the options of Spark's JSON reader by their names. Can be pickled."""
 
     time_zone: str = UTC
-    """The zone of timestamps that name none."""
+    """The zone of timestamps without a zone."""
     allow_single_quotes: bool = True
     allow_non_numeric_numbers: bool = True
     date_format: str | None = None
-    """Pattern of dates; None: any of the shapes in ``_formats.timestamps``, as for the other two."""
+    """Pattern of dates; None accepts the shapes of ``_formats.timestamps``, as for the next two."""
     timestamp_format: str | None = None
     timestamp_ntz_format: str | None = None
 
@@ -84,7 +84,7 @@ class JsonDialect:
             raise OptionError("timeZone", repr(self.time_zone), expected) from None
 
     def usual_zone(self, kind: pa.DataType) -> str | None:
-        """Return the zone of a type's texts that name none; None where they follow a pattern."""
+        """Return the zone of a type's texts without a zone; None if they follow a pattern."""
         pattern = None
         if pa.types.is_timestamp(kind):
             pattern = self.timestamp_format if kind.tz else self.timestamp_ntz_format
@@ -98,7 +98,7 @@ SPARK_DIALECT = JsonDialect()
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
-    """Tell whether the brackets of some JSON nest deeper than a limit; recursion would end the process."""
+    """Tell, without recursion, which could end the process, whether brackets nest deeper than a limit."""
     if len(text) <= limit or text.count("[") + text.count("{") <= limit:
         return False
     brackets = _NO_BRACKETS.sub("", text)
@@ -129,11 +129,17 @@ def readable(kind: pa.DataType) -> bool:
 
 
 def text_converter(kind: pa.DataType, dialect: JsonDialect) -> Callable[[str], object] | None:
-    """Return the converter of one string's content, which raises ValueError; None where no string fits."""
+    """Return the converter of a string's content, which raises ValueError; None if no string fits."""
     if pa.types.is_decimal128(kind):
         return lambda text: decimal_of(text.replace(",", ""), kind)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        local = DatePattern.of(dialect.timestamp_ntz_format)
+        return local.local_timestamp if local else parse_local_timestamp
     if pa.types.is_timestamp(kind):
-        return _timestamps(dialect, local=kind.tz is None)
+        zone, pattern = dialect.time_zone, DatePattern.of(dialect.timestamp_format)
+        if pattern:
+            return lambda text: pattern.timestamp(text, zone)
+        return lambda text: _forgiving(lambda t: parse_timestamp(t, zone), text)
     if pa.types.is_date32(kind):
         dates = DatePattern.of(dialect.date_format)
         return dates.date if dates else lambda text: _forgiving(parse_date, text)
@@ -165,24 +171,13 @@ def decode_base64(value: str) -> bytes:
     except ValueError:
         if not _BASE64.fullmatch(value):
             raise
-    # White space before each four letters, and letters after a padding: Spark's parser allows both.
+    # Spark's parser allows white space before each four letters, and letters after a padding.
     letters = re.sub(r"[\0- ]", "", value)
     return b"".join(base64.b64decode(letters[at : at + 4]) for at in range(0, len(letters), 4))
 
 
-def _timestamps(dialect: JsonDialect, *, local: bool) -> Callable[[str], int]:
-    """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
-    zone = dialect.time_zone
-    pattern = DatePattern.of(dialect.timestamp_ntz_format if local else dialect.timestamp_format)
-    if local:
-        return pattern.local_timestamp if pattern else parse_local_timestamp
-    if pattern:
-        return lambda text: pattern.timestamp(text, zone)
-    return lambda text: _forgiving(lambda t: parse_timestamp(t, zone), text)
-
-
 def _forgiving(parse: Callable[[str], int], text: str) -> int:
-    """Parse a text, or if that fails, without "GMT" in it, as Spark does for its first versions' sake."""
+    """Parse a text; if that fails, try without "GMT", as Spark does for the format of its first versions."""
     try:
         return parse(text)
     except ValueError:
@@ -193,7 +188,7 @@ def _forgiving(parse: Callable[[str], int], text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column, and the indices that are null because their text did not fit."""
+    """A column, and the problems of texts that did not fit and became null."""
 
     column: pa.Array
     problems: dict[int, str] = field(default_factory=dict)
@@ -208,11 +203,11 @@ def from_texts(
     Args:
         texts: Nulls stay null.
         kind: Type of the column.
-        convert: Converts one text; what it raises makes the text a problem.
-        zone: Zone of timestamps without one; None: ``convert`` decides, not the usual formats.
+        convert: Converts one text. If it raises, the error is the text's problem.
+        zone: Zone of timestamps without one; None if only ``convert`` decides, not the usual formats.
     """
     shapes = [] if zone is None else _usual_shapes(texts, kind, zone)
-    # Most columns are of one shape, and need neither a filter nor a copy.
+    # Most columns have one shape, and need neither a filter nor a copy.
     for mask, shape in shapes:
         if mask.all():
             try:
@@ -225,24 +220,23 @@ def from_texts(
 def matching(
     texts: pa.StringArray, kind: pa.DataType, pattern: str, convert: Callable[[str], object] | None
 ) -> Converted:
-    """Convert texts of which Arrow converts those that match a pattern, and nulls.
+    """Convert texts: Arrow converts those that match a pattern, and ``convert`` the others.
 
     Args:
         texts: Nulls stay null.
         kind: Type of the column.
         pattern: A regular expression.
-        convert: Converts one of the other texts; None: none of them fits.
+        convert: Converts one of the other texts; None if none of them fits.
     """
     return _by_shapes(texts, kind, convert, [(_matches(texts, pattern), kind)])
 
 
 def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | None]:
-    """Return what a value of a record converts to, or None and the reason why it does not.
+    """Return the converted value, or None and the reason why it cannot be converted.
 
-    Whatever a converter raises is the value's fault, so every exception is a reason. A list of classes would
-    be complete until the next record: converters call time zone databases, codecs and Arrow, which raise what
-    they like. Two kinds pass through: our own errors, which blame the machine or an option, and a lack of
-    memory, after which another try may succeed.
+    Every exception counts as a reason, because converters call time zone databases, codecs and Arrow, which
+    raise all kinds of errors: no list of classes would stay complete. Two kinds pass through: our own errors,
+    which are about the machine or an option, and a lack of memory, after which a retry may succeed.
     """
     try:
         return convert(value), None
@@ -253,7 +247,7 @@ def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | Non
 
 
 def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Array]]) -> pa.Array:
-    """Return a column of values at their places, null elsewhere; of several at one place the last counts."""
+    """Return a column of values at their places, null elsewhere. The last of several at one place counts."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return pa.nulls(count, kind)
@@ -269,7 +263,7 @@ def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Ar
 
 def places(flags: pa.BooleanArray) -> Positions:
     """Return where flags are set."""
-    # It takes a worker longer to load than all of this package, and few records need it.
+    # Imported here because loading it takes a worker longer than this package, and few records need it.
     import pyarrow.compute as pc
 
     indices = pc.indices_nonzero(flags)
@@ -288,12 +282,12 @@ def _by_shapes(
     parts = []
     remaining = valid(texts)
     for mask, shape in shapes:
-        chosen = mask & remaining  # Nulls are of any shape.
+        chosen = mask & remaining  # Nulls have any shape.
         try:
             some = texts if chosen.all() else texts.filter(bool_array(chosen))
             parts.append((np.flatnonzero(chosen), some.cast(shape).cast(kind)))
         except pa.ArrowInvalid:
-            continue  # One of them has the shape and no value, such as February 30.
+            continue  # One of them has the shape but no value, such as February 30.
         remaining &= ~chosen
     rest = np.flatnonzero(remaining)
     if convert is None:
@@ -318,15 +312,16 @@ def _matches(texts: pa.StringArray, pattern: str) -> Mask:
 
 
 def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:
-    """Return which texts, nulls among them, have a shape that Arrow converts, and to which type."""
+    """Return masks of the texts, and nulls, that have a shape that Arrow converts, each with its type."""
     _, bounds, data = texts.buffers()
     ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     starts, ends = ends[:-1], ends[1:]
     sizes = ends - starts
     null = ~valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
     if pa.types.is_decimal(kind):
-        # Only what has the column's own digits, and no exponent: Arrow drops bits beyond 128, and rescales by
-        # a table that it leaves where an exponent is small, or a fraction long, which can kill the process.
+        # Only numbers with at most the column's digits and without an exponent: Arrow drops bits beyond 128,
+        # and rescales with a table whose bounds a small exponent or a long fraction leaves, which can kill
+        # the process.
         whole, scale = kind.precision - kind.scale, kind.scale
         digits = f"[0-9]{{1,{whole}}}" if whole > 0 else "0"
         fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale > 0 else ""
@@ -339,7 +334,7 @@ def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[t
     octets = np.frombuffer(data, np.uint8)
     starts, ends = np.where(long, starts, 0), np.where(long, ends, 0)
     long &= octets[starts + len("2024-01-02T03:04")] == ord(":")
-    # An end of 0 wraps around to the last bytes, which is as good as any: these are not long.
+    # An end of 0 wraps around to the last bytes, which does no harm because those texts are not long.
     signed = [(octets[ends - back] == ord("+")) | (octets[ends - back] == ord("-")) for back in (3, 5, 6)]
     ends_in_z = octets[ends - 1] == ord("Z")
     local = long & ~ends_in_z & ~(signed[0] | signed[1] | signed[2])

@@ -14,7 +14,7 @@ import re
 from gazette_spark._formats.values import is_nested_deeper
 
 MAX_DEPTH = 500
-"""Deepest nesting: half of Python's own limit, so neither encoder nor decoder gets near it."""
+"""Deepest nesting: half of Python's recursion limit, so neither encoder nor decoder reaches it."""
 
 _SURROGATE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 """An escape of JSON. The group is a surrogate without its partner."""
@@ -43,13 +43,11 @@ def _check_names(members: list[tuple[str, object]]) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for index, name in enumerate(names) if name in names[:index])
         raise ValueError(f"repeats the name {repeated!r}")
-    if not all(map(str.isascii, names)) and sorted(names) != sorted(names, key=_java_order):
+    if not all(map(str.isascii, names)) and sorted(names) != sorted(
+        names, key=lambda name: name.encode("utf-16-be")
+    ):
         raise ValueError("has names that Python and Java sort in different orders")
 
 
-def _java_order(name: str) -> bytes:
-    return name.encode("utf-16-be")
-
-
 _NAMES = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_check_names)
-"""Checks the names of objects, and makes nothing of values: int() refuses more than 4,300 digits."""
+"""Checks the names of objects without parsing numbers: int() refuses more than 4,300 digits."""

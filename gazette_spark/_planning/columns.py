@@ -69,7 +69,7 @@ def is_raw(schema: StructType) -> bool:
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
-def check_schema(options: SourceOptions, schema: StructType) -> None:
+def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C901, PLR0912 - checks in order
     """Check the columns of a query's schema.
 
     Raises:

@@ -257,7 +257,7 @@ def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> 
     """The error names the label; frames are read as the label says, or as whole bytes."""
     journals.create("a", labels={"content-type": "application/x-protobuf-fixed"})
     journals.append("a", frame(b"one") + frame(b"t\nwo"))
-    with pytest.raises(PySparkException, match=r"got lines, and journal .*application/x-protobuf-fixed"):
+    with pytest.raises(PySparkException, match=r"got lines, but journal .*application/x-protobuf-fixed"):
         journals.batch("a", framing="lines").collect()
     assert raw(journals.batch("a").collect()) == [(0, b"one"), (11, b"t\nwo")]
     assert raw(journals.batch("a", framing="none").collect()) == [(0, frame(b"one") + frame(b"t\nwo"))]

@@ -186,7 +186,9 @@ def test_journals_that_do_not_exist_are_not_made(journals: Journals) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        pytest.param("concat(id, '\\n')", "row 7 .*its value holds a newline.*framing=fixed", id="newline"),
+        pytest.param(
+            "concat(id, '\\n')", "row 7 .*its value contains a newline.*framing=fixed", id="newline"
+        ),
         pytest.param("cast(null AS string)", "row 7 .*its value is null", id="null"),
         pytest.param(
             "repeat('x', 2000)", "row 7 .*2000 bytes, more than the 1024 of maxRecordBytes", id="long"

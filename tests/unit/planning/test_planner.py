@@ -163,7 +163,7 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
         pytest.param(
             {"journals": "log/other,log/proto", "framing": "csv"},
             OptionError,
-            "'framing': got csv, and journal 'log/proto' has the label content-type=application/x-prot",
+            "'framing': got csv, but journal 'log/proto' has the label content-type=application/x-prot",
             id="framing",
         ),
         pytest.param(
