@@ -127,8 +127,8 @@ class FixedFraming:
                 # A payload contains a magic word, or bytes are damaged: follow the chain frame by frame.
                 if next_header is None:
                     after = np.searchsorted(headers, ends)
-                    there = headers[np.minimum(after, len(headers) - 1)] == ends
-                    next_header = np.where(there, after, -1).tolist()
+                    ends_at_header = headers[np.minimum(after, len(headers) - 1)] == ends
+                    next_header = np.where(ends_at_header, after, -1).tolist()
                 steps = []
                 while index >= 0:
                     steps.append(index)

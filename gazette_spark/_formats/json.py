@@ -23,8 +23,8 @@ with a NUL or invalid UTF-8, no record that nests too deep, and only objects: a 
 
 It reads decimals incorrectly (seen with pyarrow 26). It silently accepts digits beyond the column's precision
 if there is an exponent, and drops bits beyond 128. So the magnitudes are read as doubles first, and the
-result is validated. It rescales with a table of powers of ten without checking the table's bounds: an exponent
-of -4 million reads invalid memory, and the process dies. So it gets no records with such exponents.
+result is validated. It rescales with a table of powers of ten without checking the table's bounds: an
+exponent of -4 million reads invalid memory, and the process dies. So it gets no records with such exponents.
 
 Dates, timestamps and bytes are requested as strings and converted by ``_formats.values``, because the
 parser's timestamps differ from Spark's. It also differs for the number ``Inf``, so it gets no records with
@@ -190,17 +190,17 @@ class JsonParser(RowParser):
             return columns
         return self._completed(block, columns, np.flatnonzero(sound), ~sound)
 
-    def _completed(self, block: Block, columns: Columns, here: Positions, is_suspect: Mask) -> Columns:
-        """Return columns of the records at the indices ``here``, completed with the rows of suspects."""
+    def _completed(self, block: Block, columns: Columns, rows: Positions, is_suspect: Mask) -> Columns:
+        """Return columns of the records at the indices ``rows``, completed with the rows of suspects."""
         reference = self._reference.columns(block.only(is_suspect))
-        there = np.flatnonzero(is_suspect)
+        suspect_rows = np.flatnonzero(is_suspect)
         values = {
-            name: spread(len(block), column.type, [(here, column), (there, reference.values[name])])
+            name: spread(len(block), column.type, [(rows, column), (suspect_rows, reference.values[name])])
             for name, column in columns.values.items()
         }
-        problems = {int(here[index]): problem for index, problem in columns.problems.items()}
-        problems |= {int(there[index]): problem for index, problem in reference.problems.items()}
-        rescued = {int(there[index]): texts for index, texts in reference.rescued.items()}
+        problems = {int(rows[index]): problem for index, problem in columns.problems.items()}
+        problems |= {int(suspect_rows[index]): problem for index, problem in reference.problems.items()}
+        rescued = {int(suspect_rows[index]): texts for index, texts in reference.rescued.items()}
         return Columns(values, problems, rescued)
 
     @cached_property

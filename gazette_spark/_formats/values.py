@@ -284,8 +284,8 @@ def _by_shapes(
     for mask, shape in shapes:
         chosen = mask & remaining  # Nulls have any shape.
         try:
-            some = texts if chosen.all() else texts.filter(bool_array(chosen))
-            parts.append((np.flatnonzero(chosen), some.cast(shape).cast(kind)))
+            of_shape = texts if chosen.all() else texts.filter(bool_array(chosen))
+            parts.append((np.flatnonzero(chosen), of_shape.cast(shape).cast(kind)))
         except pa.ArrowInvalid:
             continue  # One of them has the shape but no value, such as February 30.
         remaining &= ~chosen

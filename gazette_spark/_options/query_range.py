@@ -42,7 +42,7 @@ class OffsetChoice:
 
 def parse_starting_offsets(name: str, text: str) -> OffsetChoice:
     """Parse ``startingOffsets``; journals it does not name start at the earliest."""
-    return _parse_offsets(name, text, others=EARLIEST)
+    return _parse_offsets(name, text, default=EARLIEST)
 
 
 def parse_message_starts(name: str, text: str) -> Mapping[str, int]:
@@ -55,7 +55,7 @@ def parse_resume_offsets(name: str, text: str) -> OffsetChoice:
     expected = 'JSON of offsets, as DeltaSink.resume gives them: {"a/journal":1024}'
     if not text.startswith("{"):
         raise OptionError(name, shown(text), expected)
-    choice = _parse_offsets(name, text, others=EARLIEST)
+    choice = _parse_offsets(name, text, default=EARLIEST)
     if min(choice.named.values(), default=0) < 0:
         raise OptionError(name, shown(text), expected)
     return choice
@@ -63,27 +63,27 @@ def parse_resume_offsets(name: str, text: str) -> OffsetChoice:
 
 def parse_ending_offsets(name: str, text: str) -> OffsetChoice:
     """Parse ``endingOffsets``; journals it does not name end at the latest."""
-    return _parse_offsets(name, text, others=LATEST)
+    return _parse_offsets(name, text, default=LATEST)
 
 
-def _parse_offsets(name: str, text: str, *, others: int) -> OffsetChoice:
+def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in words:
         return OffsetChoice(words[text.lower()])
     try:
         value = parse_json_object(text)
         position = JournalOffsets.from_dict(value) if "format_version" in value else JournalOffsets()
-        named = position.read_through if "format_version" in value else value
+        offsets = position.read_through if "format_version" in value else value
     except OffsetError as error:
         problem = f" ({error.problem.split('; expected')[0]})" if text.startswith("{") else ""
         expected = 'earliest, latest, or JSON such as {"a/journal":1024}'
         raise OptionError(name, shown(text) + problem, expected) from None
-    for journal, offset in named.items():
+    for journal, offset in offsets.items():
         check_journal(name, journal)
         if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
             got = f"{shown(offset)} for journal {journal!r}"
             raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
-    return OffsetChoice(others, dict(named), position.fingerprints)
+    return OffsetChoice(default, dict(offsets), position.fingerprints)
 
 
 def parse_timestamp(name: str, text: str) -> int:

@@ -374,7 +374,7 @@ class OpenTransactions:
             self._open.pop(journal, None)
 
     @property
-    def known(self) -> set[str]:
+    def journals(self) -> set[str]:
         """Journals whose file could be read."""
         return {journal for journal, at in self._read_at.items() if at != UNREAD}
 

@@ -280,10 +280,10 @@ class DriverComparison:
         sides, offsets, places = (near[name].to_pylist() for name in ("side", "offset", "place"))
         values = near["value"].to_pylist() if self.values else [None] * len(near)
         records: Counter[tuple[int, bytes | None]] = Counter()
-        others: Counter[tuple[int, bytes | None]] = Counter()
+        actual: Counter[tuple[int, bytes | None]] = Counter()
         for side, offset, value in zip(sides, offsets, values, strict=True):
-            (records if side == RECORDS else others)[offset, value] += 1
-        difference = first_difference(records, others, what)
+            (records if side == RECORDS else actual)[offset, value] += 1
+        difference = first_difference(records, actual, what)
         if difference is None:
             return None
         at = [
@@ -343,10 +343,10 @@ class DriverComparison:
         return np.concatenate(rows), np.concatenate(at)
 
     def _words(self, rows: Positions) -> Positions:
-        """Return the words of the salted digests of some rows."""
-        some = self.rows.take(rows)
-        offsets = some["offset"].to_pylist()
-        values = some["value"].to_pylist() if self.values else [None] * len(some)
+        """Return the words of the salted digests of selected rows."""
+        selected = self.rows.take(rows)
+        offsets = selected["offset"].to_pylist()
+        values = selected["value"].to_pylist() if self.values else [None] * len(selected)
         salt = hashlib.sha256(self.salt)
         halves = []
         for offset, value in zip(offsets, values, strict=True):

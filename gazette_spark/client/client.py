@@ -351,20 +351,20 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
         highest = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
-        # The other members are asked in turns: the first other one of each journal, then the second.
+        # The connection members are asked in turns: the first connection one of each journal, then the second.
         for turn in range(max((len(header.route.members) - 1 for header in headers.values()), default=0)):
-            others: dict[str, Connection] = {}
+            other_members: dict[str, Connection] = {}
             for name, header in headers.items():
                 members = header.route.members
                 if header.process_id not in members:
                     continue
                 rest = [at for at, member in enumerate(members) if member != header.process_id]
-                other = self._dialer.to_member(header.route, rest[turn]) if turn < len(rest) else None
-                if other is not None:
-                    others[name] = other
+                connection = self._dialer.to_member(header.route, rest[turn]) if turn < len(rest) else None
+                if connection is not None:
+                    other_members[name] = connection
             other_heads = heads.write_heads(
-                others.__getitem__,
-                others,
+                other_members.__getitem__,
+                other_members,
                 highest.__getitem__,
                 timeout_s=min(timeout_s, MEMBER_TIMEOUT_S),
                 request=lambda name: heads.head_request(name, headers[name]),

@@ -336,9 +336,9 @@ class StateFeed:
             raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
         committed = monitor.committed(self._group, now_ms)
         self._states.refresh(JournalOffsets(committed), _many)
-        known = self._states.known
+        journals = self._states.journals
         opened = journal_transactions(self._states.to_dict())
-        monitor.observe_transactions(self._group, opened, known, committed.keys() - known, now_ms)
+        monitor.observe_transactions(self._group, opened, journals, committed.keys() - journals, now_ms)
 
 
 def _many(ask: Callable[[str], Any], journals: Iterable[str]) -> dict[str, Any]:

@@ -318,19 +318,19 @@ class _Runs:
             return False
         previous = int(self.previous[row])
         # A producer that wrote several times since then counts once, with the first of these messages.
-        others = int(np.count_nonzero(self.previous[previous + 1 : row] <= previous))
-        if previous >= 0 or others >= REMEMBERED:
-            return others >= REMEMBERED
+        later_writers = int(np.count_nonzero(self.previous[previous + 1 : row] <= previous))
+        if previous >= 0 or later_writers >= REMEMBERED:
+            return later_writers >= REMEMBERED
         # The producer's last message came before these messages, so producers of the states count, too.
         state = int(np.searchsorted(self.before.producers, self.producers[at]))
         if state == len(self.before) or self.before.producers[state] != self.producers[at]:
             return False
         later = self.before.last_offsets > self.before.last_offsets[state]
-        if others + np.count_nonzero(later) < REMEMBERED:
+        if later_writers + np.count_nonzero(later) < REMEMBERED:
             return False
         # Those that wrote before these messages and again among them count once.
         later &= ~np.isin(self.before.producers, self.producers[self.order[self.heads] < row])
-        return others + int(np.count_nonzero(later)) >= REMEMBERED
+        return later_writers + int(np.count_nonzero(later)) >= REMEMBERED
 
     def states(self) -> ProducerStates:
         """Return the states of all producers. Those that have not written are as before."""

@@ -66,8 +66,8 @@ class Change:
     """The writer that appends."""
     replaces: str
     """The author that it replaces; its own name where it has taken the log over before."""
-    asked: int | None = None
-    """The version that a checkpoint was asked for at; None: the version stays."""
+    expected_version: int | None = None
+    """The version that a checkpoint was expected_version for at; None: the version stays."""
     restored: int | None = None
     """The version to set, where the brokers have lost it."""
 
@@ -86,12 +86,12 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
         LogFencedError: another writer has taken the log over.
     """
     is_ours = tried and current.author == change.author
-    if change.asked is not None and current.number != change.asked:
-        if is_ours and current.number == change.asked + 1:
+    if change.expected_version is not None and current.number != change.expected_version:
+        if is_ours and current.number == change.expected_version + 1:
             return Step.FIND
-        raise InvalidVersionError(journal, change.asked, current.number)
+        raise InvalidVersionError(journal, change.expected_version, current.number)
     if current.author != change.replaces:
-        if is_ours and change.asked is None:
+        if is_ours and change.expected_version is None:
             return Step.FIND
         raise LogFencedError(journal, current.author)
     if change.restored is not None and current.version not in (None, change.restored):
@@ -112,8 +112,8 @@ def check_of(current: LogRegisters) -> pb.LabelSelector:
 def union_of(change: Change) -> pb.LabelSet:
     """Return the registers that a change sets."""
     values = {AUTHOR: change.author}
-    if change.asked is not None:
-        values[VERSION] = str(change.asked + 1)
+    if change.expected_version is not None:
+        values[VERSION] = str(change.expected_version + 1)
     elif change.restored is not None:
         values[VERSION] = str(change.restored)
     return label_set(values)

@@ -322,7 +322,7 @@ class Writer:
                     reg.next_step(self.journal, change, current, tried=False)
                     if current.author:
                         self._change(take_over_frame, deadline)
-                span = self._change(build, deadline, asked=version)
+                span = self._change(build, deadline, expected_version=version)
             if span is None:
                 # An earlier call got no answer, and was done all the same.
                 raise InvalidVersionError(self.journal, version, version + 1)
@@ -409,7 +409,12 @@ class Writer:
             return build_uuid(self._producer, self._clock, OUTSIDE_TXN)
 
     def _change(
-        self, build: Build, deadline: float, *, asked: int | None = None, restored: int | None = None
+        self,
+        build: Build,
+        deadline: float,
+        *,
+        expected_version: int | None = None,
+        restored: int | None = None,
     ) -> RecordSpan | None:
         """Append a record once that changes the registers; None: they name this writer already.
 
@@ -431,11 +436,11 @@ class Writer:
             floor = before.end if floor is None else floor
             if replaces is None:
                 replaces = current.author
-                if replaces == self.author and asked is None:
+                if replaces == self.author and expected_version is None:
                     # An earlier call got no answer, and was done all the same.
                     self._claimed = True
                     return None
-            change = reg.Change(self.author, replaces, asked, restored)
+            change = reg.Change(self.author, replaces, expected_version, restored)
             try:
                 step = reg.next_step(self.journal, change, current, tried=attempt > 0)
             except LogFencedError as error:
@@ -449,7 +454,7 @@ class Writer:
             # that it fences may append faster than this one looks.
             options = AppendOptions(
                 self.journal,
-                offset=0 if asked is None else before.end,
+                offset=0 if expected_version is None else before.end,
                 check_registers=reg.check_of(current),
                 union_registers=reg.union_of(change),
             )

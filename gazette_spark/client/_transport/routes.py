@@ -281,9 +281,9 @@ class Dialer:
             if connection is None:
                 connection = self._members[text] = self._connect(self, text)
             connection.touch()
-            others = [member for member in self._members.values() if member is not connection]
-        for other in others:
-            other.hang_up(IDLE_S)
+            other_members = [member for member in self._members.values() if member is not connection]
+        for member in other_members:
+            member.hang_up(IDLE_S)
         return connection
 
 

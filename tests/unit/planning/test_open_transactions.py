@@ -81,12 +81,12 @@ def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> Non
     opened = OpenTransactions(files)
     of_any_query = JournalOffsets({A: 10, B: 0})
     opened.refresh(of_any_query, one_by_one)
-    assert (opened.known, opened.to_dict()) == ({B}, {})
+    assert (opened.journals, opened.to_dict()) == ({B}, {})
     files.save(A, 10, 7, states(8))
     opened.refresh(of_any_query, one_by_one)
-    assert (opened.known, set(opened.to_dict())) == ({A, B}, {A})
+    assert (opened.journals, set(opened.to_dict())) == ({A, B}, {A})
     opened.refresh(JournalOffsets({A: 20}, starts={A: 20}), one_by_one)
-    assert (opened.known, opened.to_dict()) == ({A}, {})
+    assert (opened.journals, opened.to_dict()) == ({A}, {})
 
 
 def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

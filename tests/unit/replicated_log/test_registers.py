@@ -49,26 +49,26 @@ def test_a_version_that_is_no_number() -> None:
 
 def test_a_new_log_is_at_version_0() -> None:
     """The first checkpoint is asked for at version 0; at any other the empty registers do not pass."""
-    first = Change("me", "", asked=0)
+    first = Change("me", "", expected_version=0)
     assert next_step("a/log", first, FRESH, tried=False) is Step.APPEND
     assert LogRegisters.of(after(EMPTY, first)) == LogRegisters("me", 1)
     with pytest.raises(InvalidVersionError) as caught:
-        next_step("a/log", Change("me", "", asked=3), FRESH, tried=False)
+        next_step("a/log", Change("me", "", expected_version=3), FRESH, tried=False)
     assert (caught.value.expected, caught.value.actual) == (3, 0)
 
 
 def test_a_version_behind_or_ahead_is_refused() -> None:
     """Only the version that the log has is taken."""
     found = LogRegisters("me", 4)
-    assert next_step("a/log", Change("me", "me", asked=4), found, tried=False) is Step.APPEND
+    assert next_step("a/log", Change("me", "me", expected_version=4), found, tried=False) is Step.APPEND
     for asked in (0, 3, 5):
         with pytest.raises(InvalidVersionError, match="at version 4, not"):
-            next_step("a/log", Change("me", "me", asked=asked), found, tried=False)
+            next_step("a/log", Change("me", "me", expected_version=asked), found, tried=False)
 
 
 def test_a_checkpoint_without_an_answer_is_looked_for() -> None:
     """The next version under one's own name says that a try was done; before any try it is another's."""
-    change = Change("me", "me", asked=4)
+    change = Change("me", "me", expected_version=4)
     done = LogRegisters("me", 5)
     assert next_step("a/log", change, done, tried=True) is Step.FIND
     with pytest.raises(InvalidVersionError):
@@ -111,7 +111,7 @@ def test_two_writers_cannot_both_change_what_they_found(found: LogRegisters) -> 
     registers = label_set({name: value for name, value in values.items() if value})
     check = check_of(found)
     assert registers_match(registers, check)
-    for change in (Change("one", found.author), Change("one", found.author, asked=found.number)):
+    for change in (Change("one", found.author), Change("one", found.author, expected_version=found.number)):
         assert not registers_match(after(registers, change), check)
 
 
