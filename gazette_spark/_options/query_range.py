@@ -1,7 +1,7 @@
 """The start and end of a query, from its options: words, offsets by journal, or a time.
 
-The words and the numbers are those of Spark's Kafka source. A time is one of a journal's *stored* bytes:
-see ``_planning.view`` for what that means.
+The words and the numbers are those of Spark's Kafka source. A time is the time at which bytes were *stored*:
+``_planning.view`` explains the consequences.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LATEST = -1
 """Placeholder for a journal's write head, as in Spark's Kafka source."""
 
 MAX_TIMESTAMP_MS = 32_503_680_000_000
-"""The year 3000. A larger number was meant in micro- or nanoseconds."""
+"""The year 3000. A larger number is probably in micro- or nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChoice:
-    """Start or end: for journals named, an offset; for the others ``default``.
+    """A start or end: offsets of named journals, and ``default`` for the others.
 
     Offsets may be :data:`EARLIEST` or :data:`LATEST`.
     """
@@ -33,10 +33,10 @@ class OffsetChoice:
     default: int
     named: Mapping[str, int] = field(default_factory=dict)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Identify the journals that the offsets were read from, where they come from a table's ledger."""
+    """Fingerprints of the journals of the offsets, if these come from a table's ledger."""
 
     def of(self, journal: str) -> int:
-        """Return the choice for one journal."""
+        """Return the offset of a journal."""
         return self.named.get(journal, self.default)
 
 
@@ -46,12 +46,12 @@ def parse_starting_offsets(name: str, text: str) -> OffsetChoice:
 
 
 def parse_message_starts(name: str, text: str) -> Mapping[str, int]:
-    """Parse ``messagesSince``: offsets by journal, each from 0 on."""
+    """Parse ``messagesSince``: offsets of at least 0, by journal."""
     return parse_resume_offsets(name, text).named
 
 
 def parse_resume_offsets(name: str, text: str) -> OffsetChoice:
-    """Parse ``resumeOffsets``: offsets by journal, each from 0 on; other journals start at the earliest."""
+    """Parse ``resumeOffsets``: offsets of at least 0, by journal; other journals start at the earliest."""
     expected = 'JSON of offsets, as DeltaSink.resume gives them: {"a/journal":1024}'
     if not text.startswith("{"):
         raise OptionError(name, shown(text), expected)
@@ -112,10 +112,10 @@ def parse_timestamps(name: str, text: str) -> Mapping[str, int]:
 
 
 def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> None:
-    """Check that a query between two choices can have rows.
+    """Check that a query between a start and an end can have rows.
 
     Raises:
-        OptionError: the query cannot have rows, whatever the journals' content.
+        OptionError: the query cannot have rows, regardless of the journals' content.
     """
     if batch and LATEST in (start.default, *start.named.values()):
         raise OptionError(
@@ -130,10 +130,10 @@ def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> Non
 
 
 def check_timestamps(start_ms: int | None, named_ms: Mapping[str, int], end_ms: int | None) -> None:
-    """Check that a query ends in no journal before it starts, by time.
+    """Check that a query's end time is not before its start time in any journal.
 
     Raises:
-        OptionError: it does.
+        OptionError: the end is before the start.
     """
     starts = {"startingTimestamp": start_ms} if start_ms is not None else {}
     starts |= {f"the time of journal {journal!r}": named for journal, named in named_ms.items()}

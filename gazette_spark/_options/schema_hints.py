@@ -1,8 +1,8 @@
 """Types of columns that a sample of records does not show: the option ``schemaHints``.
 
-The text is that of Auto Loader's hints: columns and their types, as in ``id BIGINT, user.since DATE``. A path
-with dots leads into structs, and through ``element`` into arrays. Types here are in the form of Spark's JSON
-of schemas: Spark's parser of such texts needs a JVM, which the process that infers a schema lacks.
+The syntax is that of Auto Loader's hints: columns and their types, as in ``id BIGINT, user.since DATE``. A
+path with dots leads into structs, and ``element`` into arrays. Types are represented in Spark's JSON form,
+because Spark's own parser needs a JVM, which the process that infers a schema lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JsonType: TypeAlias = "str | Mapping[str, Any]"
 EXPECTED = "columns and types, such as id BIGINT, user.since DATE, tags ARRAY<STRING>"
 
 ELEMENT = "element"
-"""The part of a path that leads into an array."""
+"""The part of a path that stands for an array's elements."""
 
 NAMED: Mapping[str, str] = {
     "BIGINT": "long",
@@ -48,7 +48,7 @@ NAMED: Mapping[str, str] = {
 
 DECIMALS = frozenset({"DEC", "DECIMAL", "NUMERIC"})
 DEFAULT_DECIMAL = (10, 0)
-"""Precision and scale of a decimal that does not say them, as in Spark."""
+"""Default precision and scale of a decimal, as in Spark."""
 MAX_PRECISION = 38
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>(),:.]))")
@@ -56,17 +56,17 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>(),:.]))")
 
 @dataclass(frozen=True, slots=True)
 class SchemaHint:
-    """The type of a column, or of a field inside one."""
+    """The type of a column or of a nested field."""
 
     path: tuple[str, ...]
     type: JsonType
 
 
 def parse_hints(name: str, text: str) -> tuple[SchemaHint, ...]:
-    """Parse the option; see the module.
+    """Parse the option.
 
     Raises:
-        OptionError: with the text, and where it is not one of columns and types.
+        OptionError: the text is not a list of columns and types. The error shows the place.
     """
     try:
         hints = tuple(_Parser(text).hints())
@@ -82,7 +82,7 @@ def parse_hints(name: str, text: str) -> tuple[SchemaHint, ...]:
 
 
 def with_hints(fields: Sequence[Mapping[str, Any]], hints: Sequence[SchemaHint]) -> list[dict[str, Any]]:
-    """Return columns with the types of some hints; columns that were missing come last, in the hints' order.
+    """Return columns with the types of hints. Missing columns are added last, in the hints' order.
 
     Raises:
         OptionError: a path leads into a column that is neither a struct nor an array.
@@ -122,16 +122,16 @@ def _with_hint(kind: JsonType, hint: SchemaHint, depth: int) -> JsonType:
                 "containsNull": True,
             }
     name = kind if isinstance(kind, str) else f"{kind['type']}, whose values are called {ELEMENT!r}"
-    got = f"{'.'.join(hint.path)!r}, and {'.'.join(hint.path[:depth])!r} is of type {name}"
+    got = f"{'.'.join(hint.path)!r}, but {'.'.join(hint.path[:depth])!r} is of type {name}"
     raise OptionError("schemaHints", got, "paths into structs and arrays, or the type of the whole column")
 
 
 class _HintError(ValueError):
-    """The text is not one of columns and types."""
+    """The text is not a list of columns and types."""
 
 
 class _Parser:
-    """Reads a text of columns and types from left to right."""
+    """Parses a list of columns and types from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text.rstrip()

@@ -1,11 +1,11 @@
-"""The options by which a query enters a secured cluster, the same for reading and for writing.
+"""The options with which a query accesses a secured cluster, the same for reading and writing.
 
-A query says who it is in one of three ways: a token, a file that holds one, or the keys that sign tokens.
-Which authorities it trusts, and its client certificate, are files on the driver or their contents. Tasks need
-none of the files: ``_planning.access`` reads them on the driver for each batch.
+A query identifies itself with a token, with a file that contains a token, or with the keys that sign tokens.
+Its trusted authorities and its client certificate are files on the driver, or the contents of files. Tasks do
+not need the files: ``_planning.access`` reads them on the driver for each batch.
 
 Spark masks the values of options whose names match its setting ``spark.redaction.regex``, by default those
-with ``secret``, ``password``, ``token`` or ``access.key``. The names of secret values here do.
+with ``secret``, ``password``, ``token`` or ``access.key``. The names of all secret options here match.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import KeySet
 
 CONTENTS = {"tls.caFile": "tls.ca", "tls.certFile": "tls.cert", "tls.keyFile": "tls.keySecret"}
-"""Options that name files, and those that take the contents."""
+"""Options that name files, and the corresponding options for the contents."""
 
 
 def parse_keys(name: str, text: str) -> KeySet:
-    """Parse signing keys; their text is never shown."""
+    """Parse signing keys. Errors never show the text."""
     return KeySet.parse(text, name)
 
 
 def parse_pem(name: str, text: str) -> bytes:
-    """Parse the content of a PEM file, which is never shown."""
+    """Parse the content of a PEM file. Errors never show it."""
     if "-----BEGIN " not in text or not text.isascii():
         raise OptionError(name, "a text that is not PEM (not shown)", "PEM, with -----BEGIN … lines")
     return text.encode()
@@ -37,7 +37,7 @@ def parse_pem(name: str, text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """Says how brokers are entered. It can be pickled, secrets included, and shows none of them."""
+    """Credentials for brokers. They can be pickled with the secrets, but ``repr`` shows no secret."""
 
     token: str | None = option(
         parse_token,
@@ -49,28 +49,28 @@ class Security:
     )
     token_file: str | None = option(
         parse_file,
-        "File on the driver with the token to send, read again when it changes. A task reads the file, "
-        "too, where it exists, else it has the token of its batch's planning.",
+        "File on the driver with the token to send, read again when it changes. A task reads the file as "
+        "well if it exists there; otherwise it sends the token from the planning of its batch.",
         name="auth.tokenFile",
         missing=None,
     )
     keys: KeySet | None = option(
         parse_keys,
-        "Keys by which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
-        "token for each request, which allows this request only.",
+        "Keys with which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
+        "token for each request, which allows only this request.",
         name="auth.keysSecret",
         missing=None,
     )
     ca_file: str | None = option(
         parse_file,
-        "PEM file on the driver with the certificates of the authorities to trust.",
+        "PEM file on the driver with the certificates of trusted authorities.",
         name="tls.caFile",
         shown_default="public authorities",
         missing=None,
     )
     cert_file: str | None = option(
         parse_file,
-        "PEM file on the driver with the client's certificate, for brokers that ask for one. It needs a key.",
+        "PEM file on the driver with the client's certificate, for brokers that require one. It needs a key.",
         name="tls.certFile",
         missing=None,
     )
@@ -116,11 +116,11 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     """Take the options of this table out of all options' values.
 
     Args:
-        values: by key, the broker's address among them.
-        texts: texts of the options that were given, by name in lower case.
+        values: Values by key, including the broker's address.
+        texts: Texts of the options that are set, by name in lower case.
 
     Raises:
-        OptionError: two options say the same, one lacks another, or they do not fit the address.
+        OptionError: two options conflict, one requires another, or they do not fit the address.
     """
     security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
     names = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]

@@ -1,4 +1,4 @@
-"""Which journals a query reads or writes: names, a pattern, a selector or a path."""
+"""The journals that a query reads or writes, selected by names, a pattern, a selector or a path."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selecto
 
 @dataclass(frozen=True, slots=True)
 class JournalSelection:
-    """The journals a query reads: those with these names, or those that match, also if they match later."""
+    """A selection of journals: those with these names, or all that match now or later."""
 
     option: str
-    """Name of the option that says so."""
+    """Name of the option that made the selection."""
     names: tuple[str, ...] = ()
-    """Each must exist."""
+    """Names of journals, which must exist."""
     selector: str = ""
-    """Canonical text of a label selector; empty matches all."""
+    """Canonical text of a label selector; an empty one matches all."""
     pattern: str = ""
-    """Regular expression of whole names, of those that the selector matches; empty matches all."""
+    """Regular expression that must match the whole name as well; an empty one matches all."""
 
     def __str__(self) -> str:
         return ", ".join(self.names) or self.pattern or self.selector
 
     def matches(self, journal: str) -> bool:
-        """Tell whether a journal that the names or the selector match is selected."""
+        """Return whether a journal that the names or the selector match is selected."""
         return not self.pattern or re.fullmatch(self.pattern, journal) is not None
 
 
 def only_selection(parsed: Sequence[JournalSelection | None]) -> JournalSelection:
-    """Return the one selection among the parsed options that say which journals a query reads.
+    """Return the only selection among the parsed options.
 
     Raises:
-        OptionError: there are several, or none.
+        OptionError: there are several selections, or none.
     """
     selections = [selection for selection in parsed if selection is not None]
     if len(selections) == 1:
@@ -73,11 +73,11 @@ def parse_pattern(name: str, text: str) -> JournalSelection:
 
 
 def literal_prefix(pattern: str) -> str:
-    """Return a directory, with its slash, that holds all journals a pattern matches; empty if unknown.
+    """Return a directory, with its slash, that contains all journals a pattern matches; empty if unknown.
 
-    Brokers list this directory only.
+    Brokers list only this directory.
     """
-    # A quantifier may make what is before it optional, and an alternative need not begin so.
+    # A quantifier may make the previous character optional, and alternatives may begin differently.
     directory = re.match(r"((?:[\w%=-]+/)+)(?![?*{])", pattern, re.ASCII)
     return directory[1] if directory and "|" not in pattern else ""
 
@@ -101,6 +101,6 @@ def parse_path(name: str, text: str) -> JournalSelection:
     if not text.endswith("/"):
         check_journal(name, text)
         return JournalSelection(name, names=(text,))
-    # A prefix may be shorter than a journal's name; the rest of the rules are the same.
+    # A prefix may be shorter than a journal's name. The other rules are the same.
     check_journal(name, f"{text}some-journal")
     return parse_selector_option(name, f"prefix={text}")

@@ -1,14 +1,15 @@
 """Every option of the source, declared once: the fields of :class:`SourceOptions`.
 
-An option is checked on the driver when a DataFrame is made, before anything is connected to. An option that
-is unknown, malformed or contradicts another is an :class:`~gazette_spark.errors.OptionError` that shows the
-value and the allowed form; nothing is clamped, and no default takes the place of a bad value.
+An option is checked on the driver when a DataFrame is made, before any connection. An option that is unknown,
+malformed or contradicts another raises an :class:`~gazette_spark.errors.OptionError` that shows the value and
+the allowed form. No value is clamped, and no default replaces an invalid value.
 
-The rules of values, the same for all options:
+The rules for values are the same for all options:
 
 - booleans are ``true`` or ``false``, in any case, and nothing else;
-- counts are decimal digits; sizes are digits with one of Spark's units, if any: ``b``, ``k``, ``m``,
-  ``g`` (or ``kb``, ``mb``, ``gb``), powers of 1024: ``64m``. No sign, space, point or exponent;
+- counts are decimal digits; sizes are digits, optionally with one of Spark's units, which are powers of 1024:
+  ``b``, ``k``, ``m``, ``g`` (or ``kb``, ``mb``, ``gb``), as in ``64m``. Signs, spaces, points and exponents
+  are invalid;
 - durations are digits with one of Spark's units, milliseconds by default: ``ms``, ``s``, ``m`` or
   ``min``, ``h``, ``d``;
 - words (``earliest``, ``permissive``) match in any case.
@@ -106,7 +107,7 @@ UUID_PATH = Option(
 CONNECT_TIMEOUT = Option(
     "connectTimeoutMs",
     count(DAY_MS),
-    "Maximum time to reach a broker for the first time; after it, the query fails.",
+    "Maximum time to reach a broker for the first time; after that, the query fails.",
     default="10000",
     form="milliseconds, from 1 to 86400000 (one day)",
 )
@@ -119,7 +120,7 @@ class SourceOptions:
     broker_address: str = option(
         parse_address,
         "URL of any broker of the cluster; the client finds the others. Required, unless `fragmentStore` "
-        "is given. The environment's `BROKER_ADDRESS` counts if the option is missing.",
+        "is set. The default is the environment variable `BROKER_ADDRESS`.",
         section="Connection",
         shown_default="`BROKER_ADDRESS`",
     )
@@ -133,8 +134,8 @@ class SourceOptions:
     )
     fragment_postfix_levels: int | None = option(
         depth(32),
-        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous, "
-        "the query fails and asks for it. For `fragmentStore`.",
+        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous "
+        "without it, the query fails. For `fragmentStore`.",
         use="batch",
         shown_default="`0`",
     )
@@ -147,8 +148,8 @@ class SourceOptions:
         Option(
             "path",
             parse_path,
-            "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear below a "
-            "prefix later are read, too.",
+            "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear later below "
+            "a prefix are also read.",
             section="Journals",
             form="a/journal, or a/prefix/",
         ),
@@ -161,27 +162,27 @@ class SourceOptions:
         Option(
             "journalsPattern",
             parse_pattern,
-            "Regular expression that matches a journal's whole name, in Python's syntax. Journals that match "
-            "later are read, too.",
+            "Regular expression that matches a journal's whole name, in Python's syntax. Journals that "
+            "appear later and match are also read.",
         ),
         Option(
             "selector",
             parse_selector_option,
-            "Label selector. Journals that match later are read, too.",
+            "Label selector. Journals that match later are also read.",
         ),
     )
     starting_offsets: OffsetChoice = option(
         parse_starting_offsets,
-        "Where a new query starts; one with a checkpoint continues there. JSON has an offset for each "
-        "journal: -2 is the earliest, -1 the latest. Journals that it does not name start at the "
-        "earliest. An offset outside its journal is an error. A batch cannot start at `latest`.",
+        "Where a new query starts; a query with a checkpoint continues there. JSON has an offset for each "
+        "journal: -2 is the earliest, -1 the latest. Other journals start at the earliest. An offset outside "
+        "its journal is an error. A batch cannot start at `latest`.",
         section="Start and end of a query",
         shown_default="`latest` (stream), `earliest` (batch)",
     )
     ending_offsets: OffsetChoice = option(
         parse_ending_offsets,
         "Where a batch ends: before these offsets. Journals that the JSON does not name end at the "
-        "latest (-1). A record that an offset cuts is left out.",
+        "latest (-1). A record that does not end before the offset is omitted.",
         default="latest",
         use="batch",
         form='latest, or JSON such as {"a/journal":1024}',
@@ -196,14 +197,14 @@ class SourceOptions:
     ending_timestamp: int | None = option(
         parse_timestamp,
         "Time at which a batch ends, instead of `endingOffsets`: where a query with this "
-        "`startingTimestamp` starts. A journal in which nothing was stored since ends at the latest.",
+        "`startingTimestamp` starts. A journal in which nothing was stored since then ends at the latest.",
         use="batch",
         form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
     )
     starting_offsets_by_timestamp: Mapping[str, int] = option(
         parse_timestamps,
-        "Times at which a new query starts, by journal. Journals that it does not name start at "
-        "`startingTimestamp`, or at the earliest.",
+        "Times by journal at which a new query starts. Other journals start at `startingTimestamp`, or at "
+        "the earliest.",
         form='JSON of such times by journal: {"a/journal":1700000000000}',
     )
     starting_offsets_by_timestamp_strategy: str = option(
@@ -215,14 +216,14 @@ class SourceOptions:
     resume_offsets: OffsetChoice | None = option(
         parse_resume_offsets,
         "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
-        "earliest in selected journals that it does not name. It wins over the other starting options, "
-        "and ignores journals that are deleted or not selected.",
+        "earliest in other selected journals. It overrides the other starting options, and ignores journals "
+        "that are deleted or not selected.",
         use="stream",
         form='JSON such as {"a/journal":1024}',
     )
     max_bytes_per_trigger: int | None = option(
         size(),
-        "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
+        "Maximum bytes of a micro-batch, shared among journals by backlog. The limit is soft: each journal "
         "with data gives at least one record, and a batch ends with a whole record. On Spark 4.0 and 4.1, "
         "a run of `Trigger.AvailableNow` is one such batch: repeat it until nothing is left.",
         section="Size of a micro-batch",
@@ -238,7 +239,7 @@ class SourceOptions:
     )
     max_fragments_per_trigger: int | None = option(
         count(1_000_000),
-        "Maximum fragments of a micro-batch, which then ends where fragments end. The limit is soft: "
+        "Maximum fragments of a micro-batch, which then ends at the ends of fragments. The limit is soft: "
         "each journal with data gives at least one.",
         use="stream",
         shown_default="no limit",
@@ -252,7 +253,7 @@ class SourceOptions:
     )
     max_trigger_delay: timedelta = option(
         parse_delay,
-        "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what there is.",
+        "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what is available.",
         default="15m",
         use="stream",
     )
@@ -266,7 +267,7 @@ class SourceOptions:
     max_bytes_per_partition: int = option(
         size(),
         "Maximum bytes of a task. A larger range is cut into several tasks, between compressed fragments "
-        "if that gives enough. Records are never cut; `fixed` and `csv` framings are cut between "
+        "if that gives enough tasks. Records are never cut; `fixed` and `csv` framings are cut between "
         "fragments only.",
         default="128m",
     )
@@ -274,9 +275,9 @@ class SourceOptions:
         word(*FORMATS),
         "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
         "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
-        "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "
-        "it is not yet), `_labels` and `_record` (its bytes). Default: `raw` for raw's columns or no "
-        "schema; else `json`, `csv` or `protobuf` for the framings `lines`, `csv` and `fixed`.",
+        "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (store time of the record; null if "
+        "it is not stored yet), `_labels` and `_record` (its bytes). Default: `raw` for raw's columns or "
+        "without a schema; otherwise `json`, `csv`, `protobuf` for the framings `lines`, `csv`, `fixed`.",
         section="Records",
         shown_default="see meaning",
     )
@@ -284,18 +285,18 @@ class SourceOptions:
         word(*FRAMINGS),
         "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
         "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
-        "bytes. Default: the format's framing, else that of the journal's content-type label, else "
+        "bytes. Default: the format's framing, or that of the journal's content-type label, or "
         "`lines`.",
         shown_default="see meaning",
     )
     max_record_bytes: int = option(
         parse_record_size,
-        "Maximum length of a record. A longer record ends the query with an error, whatever `mode` says.",
+        "Maximum length of a record. A longer record ends the query with an error, regardless of `mode`.",
         default="16m",
     )
     mode: str = option(
         word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-        "What becomes of a malformed record. `PERMISSIVE`: a row with null for what does not fit. "
+        "What a malformed record gives. `PERMISSIVE`: a row with null for each value that does not fit. "
         "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
         section="Malformed records",
         default="PERMISSIVE",
@@ -308,7 +309,7 @@ class SourceOptions:
     )
     rescued_data_column: str | None = option(
         parse_column,
-        "String column for fields that do not fit the schema: a JSON object of these fields, `_journal` "
+        "String column for fields that do not fit the schema: a JSON object with these fields, `_journal` "
         "and `_offset`. The schema must name it. Such records are not malformed. For `format=json`.",
         form="a column's name",
     )
@@ -327,7 +328,7 @@ class SourceOptions:
     schema_hints: tuple[SchemaHint, ...] = option(
         parse_hints,
         "Columns and types that replace those of `inferSchema`, or are added to them. Dots lead into "
-        "structs, `element` into arrays.",
+        "structs, and `element` into arrays.",
     )
     inferred_schema_location: str | None = option(
         parse_location,
@@ -337,7 +338,7 @@ class SourceOptions:
     )
     time_zone: str = option(
         parse_column,
-        "Time zone of timestamps whose text names none.",
+        "Time zone of timestamps without a zone in their text.",
         section="Dates and times",
         default="UTC",
         form="a zone such as Europe/Paris or +01:00",
@@ -374,8 +375,8 @@ class SourceOptions:
     )
     header: bool = option(
         parse_bool,
-        "Whether journals have records of the columns' names. They give no row, wherever they stand, as "
-        "each writer may begin with one. A journal's first record must be one.",
+        "Whether journals have headers: records with the columns' names. They give no row, in any position, "
+        "because each writer may begin with one. A journal's first record must be a header.",
         section="CSV",
         default="false",
     )
@@ -393,13 +394,13 @@ class SourceOptions:
     )
     null_value: str = option(
         parse_any_text,
-        "Text of fields that are null, in quotes or not. An empty field without quotes is always null.",
+        "Text of null fields, in quotes or not. An empty field without quotes is always null.",
         default="",
         form="any text",
     )
     empty_value: str = option(
         parse_any_text,
-        "Value of an empty field in quotes. If neither this option nor `nullValue` is given, such a "
+        "Value of an empty field in quotes. If neither this option nor `nullValue` is set, such a "
         "field is null.",
         default="",
         form="any text",
@@ -417,8 +418,8 @@ class SourceOptions:
     )
     fail_on_data_loss: bool = option(
         parse_bool,
-        "Whether lost data ends the query: bytes that can no longer be read, or a journal deleted before "
-        "all of it was read. `false`: the query skips it with a warning.",
+        "Whether a loss of data ends the query: bytes that can no longer be read, or a journal deleted "
+        "before all of it was read. `false`: the query skips it with a warning.",
         section="Data loss",
         default="true",
     )
@@ -432,20 +433,20 @@ class SourceOptions:
     isolation_level: str = option(
         word("read_uncommitted", READ_COMMITTED),
         "`read_uncommitted`: every record is a row. `read_committed`: each committed message is a row, "
-        "once. A message of a transaction comes when an acknowledgement commits it. The schema may then "
+        "once. A message of a transaction appears when an acknowledgement commits it. The schema may then "
         "add `_uuid`, `_producer`, `_clock`, `_flags` and `_ack_offset`.",
         section="Transactions",
         default="read_uncommitted",
     )
     state_location: str | None = option(
         parse_any_location,
-        "Directory that keeps the open transactions where batches end. Driver and executors must all be "
-        "able to read and write it, as a path or by pyarrow or fsspec. Required for a stream with "
-        "`isolationLevel=read_committed`. Each query needs its own directory.",
+        "Directory that stores the transactions that are open at the ends of batches. The driver and all "
+        "executors must be able to read and write it, as a path or with pyarrow or fsspec. Required for a "
+        "stream with `isolationLevel=read_committed`. Each query needs its own directory.",
     )
     include_acks: bool = option(
         parse_bool,
-        "Whether acknowledgements are rows, too. For `isolationLevel=read_committed`.",
+        "Whether acknowledgements also give rows. For `isolationLevel=read_committed`.",
         default="false",
     )
     messages_since: Mapping[str, int] | None = option(
@@ -459,7 +460,7 @@ class SourceOptions:
     security: Security = of_options(*SECURITY_OPTIONS)
     request_timeout_ms: int = option(
         count(DAY_MS),
-        "Maximum time that a request goes without progress. The client retries until then; after it, the "
+        "Maximum time that a request goes without progress. The client retries until then; after that, the "
         "query fails.",
         section="Timeouts and logging",
         default="60000",
@@ -467,7 +468,7 @@ class SourceOptions:
     )
     idle_timeout_ms: int = option(
         count(DAY_MS),
-        "Maximum silence of a stream from a broker; after it, the stream is opened again.",
+        "Maximum silence of a stream from a broker; after that, the stream is opened again.",
         default="30000",
         form="milliseconds, from 1 to 86400000 (one day)",
     )
@@ -481,12 +482,12 @@ class SourceOptions:
 
     @property
     def reads_committed(self) -> bool:
-        """Tell whether the query reads committed messages only."""
+        """Return whether the query reads only committed messages."""
         return self.isolation_level == READ_COMMITTED
 
     @property
     def origin(self) -> str:
-        """Source of the bytes, in a form without secrets."""
+        """The source of the bytes, without secrets."""
         return self.broker_address or (self.fragment_store or "").partition("?")[0]
 
     def timestamp_of(self, journal: str) -> int | None:
@@ -512,19 +513,18 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
 
     Args:
         options: option names, in any case, and their texts.
-        use: purpose of the options; None while the purpose is unknown: then options and values that only fit
-            one use are accepted.
-        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+        use: Purpose of the options; None if it is unknown, so that the options of each use are accepted.
+        environ: Environment with ``BROKER_ADDRESS``, the default of ``brokerAddress``.
 
     Raises:
-        OptionError: naming the first invalid option, and the valid ones.
+        OptionError: an option is invalid. The error names the first one, and the valid options.
     """
     texts = option_texts(options, OPTIONS)
     values = parse_texts(texts, OPTIONS, use, environ=environ)
     form, framing = values["format"], values["framing"]
     format_framing = FORMAT_FRAMINGS.get(form or "")
 
-    # Where the bytes are, and who may read them. A store has no labels, so its framing must be said.
+    # Location and credentials. A store has no labels, so it needs a framing.
     if values["fragment_store"] is not None:
         check_store(values, texts, framed=format_framing is not None)
     else:
@@ -534,31 +534,31 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
         [values.pop(name) for name in ("journals", "journals_pattern", "selector", "path")]
     )
 
-    # Options of one format or of inference mean nothing elsewhere. To ignore them would hide a mistake.
+    # Options of one format or of inference have no effect elsewhere. Ignoring them would hide a mistake.
     if framing and format_framing and framing != format_framing:
         got = f"{framing}, and format {form}"
         raise OptionError("framing", got, f"{format_framing}, which format {form} reads")
     message_options = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
     for key, name in message_options.items():
         if values[key] is None and (form == "protobuf" or any(values[other] for other in message_options)):
-            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
+            raise OptionError(name, "nothing", "both descriptorFile and messageName for format=protobuf")
         if values[key] is not None and form not in (None, "protobuf"):
             raise OptionError(name, f"format={form}", "to be used with format=protobuf only")
     for csv_option in (row for row in OPTIONS if row.section == "CSV"):
-        # Texts that say the default are accepted, because Spark's readers pass them for every format.
+        # The defaults of these options are accepted, because Spark's readers pass them for every format.
         default = csv_option.parse(csv_option.name, csv_option.default or "")
         is_set = csv_option.name.lower() in texts and values[csv_option.key] != default
         if is_set and form not in (None, "csv") and framing != "csv":
             expected = "to be used with format=csv or framing=csv only"
             raise OptionError(csv_option.name, f"format={form}", expected)
     if values["sep"] == values["quote"]:
-        raise OptionError("quote", f"{shown(values['quote'])}, which sep is, too", "another character")
+        raise OptionError("quote", f"{shown(values['quote'])}, which is also sep", "another character")
     if not values["infer_schema"]:
         for name in ("schemaHints", "inferredSchemaLocation"):
             _check_alone(name, "inferSchema=true", texts)
     values["schema_hints"] = values["schema_hints"] or ()
 
-    # Messages need framing, and a stream needs a place for which of their transactions are open.
+    # Messages need framing, and a stream needs a directory for its open transactions.
     committed = f"isolationLevel={READ_COMMITTED}"
     if values["isolation_level"] != READ_COMMITTED:
         for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
@@ -570,8 +570,8 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
             raise OptionError("readGaps", f"true, and {committed}", "one of them")
         if use == "stream" and values["state_location"] is None:
             expected = (
-                f"a directory that all tasks can read and write, for {committed}: it keeps which "
-                "transactions are open where a batch ends"
+                f"a directory that all tasks can read and write, for {committed}: it stores the "
+                "transactions that are open at the end of a batch"
             )
             raise OptionError("stateLocation", "nothing", expected)
         if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
@@ -580,7 +580,7 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
             raise OptionError("stateLocation", got, expected)
     _check_range(values, texts, use)
 
-    # A batch that waits for more bytes than it may read would wait for maxTriggerDelay each time.
+    # A batch that waits for more bytes than it may read would always wait for maxTriggerDelay.
     if framing == "none" and values["max_records_per_trigger"] is not None:
         raise OptionError("maxRecordsPerTrigger", "framing=none, which has no records", "maxBytesPerTrigger")
     low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
@@ -597,7 +597,7 @@ def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
 
 
 def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
-    """Check where the query starts and ends, and set where it starts if nothing is said."""
+    """Check where the query starts and ends, and set the default start."""
     for offsets, timestamp in (
         ("startingOffsets", "startingTimestamp"),
         ("startingOffsets", "startingOffsetsByTimestamp"),

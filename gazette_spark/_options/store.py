@@ -1,4 +1,4 @@
-"""Options of a query that reads a fragment store without brokers."""
+"""The options of a query that reads a fragment store without brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORE_FORM = (
 )
 
 BROKER_ONLY = ("brokerAddress", "fragmentRoot", *(option.name for option in SECURITY_OPTIONS))
-"""Options that say how brokers are asked."""
+"""Options that only apply to brokers."""
 
 
 def parse_store(name: str, text: str) -> str:
@@ -53,7 +53,7 @@ def parse_store(name: str, text: str) -> str:
 
 
 def parse_location(name: str, text: str) -> str:
-    """Parse a directory that is written to: a path, or a URL as of a store."""
+    """Parse a directory to write to: a path, or a URL as for a store."""
     if text.startswith("/"):
         text = url_of_path(text)
     try:
@@ -66,9 +66,9 @@ def check_store(values: dict[str, Any], texts: Mapping[str, str], *, framed: boo
     """Check the options of a query without brokers, and clear the broker's address.
 
     Args:
-        values: parsed options by key; the broker's address is set.
-        texts: the given texts, by name in lower case.
-        framed: the format implies a framing.
+        values: Parsed options by key, including the broker's address.
+        texts: Texts of the options that are set, by name in lower case.
+        framed: Whether the format implies a framing.
 
     Raises:
         OptionError: a query without brokers does not support an option.

@@ -1,8 +1,9 @@
 """How an option is declared: once, with the field that holds its parsed value.
 
-The fields of a dataclass such as ``SourceOptions`` declare their options by :func:`option`. The parser of the
-texts that Spark passes in, the errors, the tables of the reference pages and the list of all options are made
-from these declarations. Spark passes in names in lower case and values as text, so names match in any case.
+The fields of a dataclass such as ``SourceOptions`` declare their options with :func:`option`. The parser of
+the texts that Spark passes, the errors, the tables of the reference pages and the list of all options are
+derived from these declarations. Spark passes names in lower case and values as text, so names match in any
+case.
 """
 
 from __future__ import annotations
@@ -21,33 +22,32 @@ Use = Literal["stream", "batch"]
 SPARK_OWN = frozenset(
     {"checkpointlocation", "comment", "external", "location", "owner", "provider", "queryname"}
 )
-"""Names Spark adds or users set for Spark on the same reader or writer, a catalog's table properties among
-them."""
+"""Names that Spark adds, or that users set for Spark on the same reader or writer, with table properties."""
 
 TARGET_OPTION = "dataFilesSecret"
-"""Where tasks write data files. Not for users: :func:`gazette_spark.ingest` sets it on a reader."""
+"""Internal option for the files that tasks write: :func:`gazette_spark.ingest` sets it on a reader."""
 
 _DECLARED = "options"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. Its name, if empty, is that of the field that declares it, in camel case."""
+    """One option. An empty name stands for the name of the declaring field, in camel case."""
 
     name: str
     parse: Callable[[str, str], Any]
-    """Takes the option's name and its text; raises OptionError."""
+    """Parser of the option's name and text; raises OptionError."""
     description: str
     default: str | None = None
-    """As text; None where the option is absent unless given."""
+    """Default as text; None for no default."""
     use: Use | None = None
-    """The only use the option has a meaning in; None for both."""
+    """The only use of the option; None for every use."""
     form: str | None = None
-    """Allowed texts of a text option; None: the parser's answer to an empty text."""
+    """Allowed texts; None for the form that the parser's error shows."""
     section: str = ""
-    """Heading in the reference; if empty, that of the option declared before."""
+    """Heading in the reference; empty for that of the previous option."""
     shown_default: str | None = None
-    """Default in the reference where it depends on more than the option, or where "none" says too little."""
+    """Default in the reference, if ``default`` does not express it."""
 
     @property
     def key(self) -> str:
@@ -64,18 +64,18 @@ def option(
     missing: Any = dataclasses.MISSING,  # noqa: ANN401 - of any option.
     **more: Any,  # noqa: ANN401 - the other fields of Option.
 ) -> Any:  # noqa: ANN401 - a field of any type.
-    """Declare a field of a dataclass, and its option; ``missing`` is the field's default in Python."""
+    """Declare a field of a dataclass and its option. ``missing`` is the field's default in Python."""
     metadata = {_DECLARED: (Option(name, parse, description, **more),)}
     return dataclasses.field(default=missing, repr=repr, metadata=metadata)
 
 
 def of_options(*options: Option) -> Any:  # noqa: ANN401 - a field of any type.
-    """Declare a field that is made of some options, or of one that another class declares, too."""
+    """Declare a field that is made from several options, or from one that another class also declares."""
     return dataclasses.field(metadata={_DECLARED: options})
 
 
 def options_of(parsed: type) -> tuple[Option, ...]:
-    """Return the options that the fields of a dataclass declare, in their order."""
+    """Return the options that the fields of a dataclass declare, in order."""
     options: list[Option] = []
     section = ""
     for field in dataclasses.fields(parsed):
@@ -88,10 +88,10 @@ def options_of(parsed: type) -> tuple[Option, ...]:
 
 
 def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
-    """Return the texts of a table's options by name in lower case, without names that are Spark's own.
+    """Return the texts of a table's options by name in lower case, without Spark's own names.
 
     Raises:
-        OptionError: the table does not have one of them.
+        OptionError: an option is unknown to the table.
     """
     spark_own = {*SPARK_OWN, TARGET_OPTION.lower()}
     # Tables of a catalog repeat each option as "option.<name>".
@@ -113,13 +113,13 @@ def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[st
 def parse_texts(
     texts: Mapping[str, str], table: Sequence[Option], use: Use | None, *, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Parse the texts of a table's options, and look up the broker's address if it is not among them.
+    """Parse the texts of a table's options, with the broker's address from the environment if needed.
 
     Returns:
-        Each option's value by its key, None where it has neither text nor default.
+        Each option's value by its key; None if it has neither a text nor a default.
 
     Raises:
-        OptionError: a text is invalid for its option, or the option has no meaning in this use.
+        OptionError: a text is invalid for its option, or the option does not apply to this use.
     """
     stored = "fragmentstore" in texts
     if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:

@@ -1,4 +1,4 @@
-"""The parsers of options' texts: one rule for all options of a kind, and one kind of error.
+"""The parsers of options' texts: options of the same kind share one rule and one error.
 
 Each parser takes an option's name and its text, and raises an :class:`~gazette_spark.errors.OptionError`
 that shows the text and the allowed form.
@@ -38,7 +38,7 @@ LONGEST_RECORD_BYTES = 512 << 20
 
 
 def word(*words: str) -> Callable[[str, str], str]:
-    """Return a parser of one of some words, in any case."""
+    """Return a parser that accepts one of these words, in any case."""
     by_lower_case = {word.lower(): word for word in words}
 
     def parse(name: str, text: str) -> str:
@@ -77,20 +77,20 @@ def depth(high: int) -> Callable[[str, str], int]:
 
 
 def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
-    """Return a parser of a number of bytes from 1 to ``high``, with a unit or without."""
+    """Return a parser of a number of bytes from 1 to ``high``, with or without a unit."""
     most = "2^63-1 bytes" if high == MAX_OFFSET else f"{high >> 20}m"
     return _integer(1, high, _UNITS, f"a size from 1 byte to {most}, such as 64m")
 
 
 def parse_record_size(name: str, text: str) -> int:
-    """Parse the length of the longest record."""
+    """Parse the maximum length of a record."""
     return size(LONGEST_RECORD_BYTES)(name, text)
 
 
 def parse_address(name: str, text: str) -> str:
     """Parse a broker's address."""
     expected = "http://host:port"
-    # Checked before anything is quoted: the text before an @ may be a password.
+    # The text before an @ may be a password, so it is masked before any error quotes it.
     masked = re.sub(r"[^/\"]*@", "***@", shown(text))
     if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
         raise OptionError(name, masked, f"one address {expected}")
@@ -107,7 +107,7 @@ def parse_address(name: str, text: str) -> str:
 
 
 def parse_delay(name: str, text: str) -> timedelta:
-    """Parse a time from 1 ms to 7 days, in milliseconds or with a unit."""
+    """Parse a duration from 1 ms to 7 days, in milliseconds or with a unit."""
     match = re.fullmatch(r"([0-9]{1,9})([a-z]{0,3})", text.lower())
     if match and match[2] in _TIMES:
         delay = int(match[1]) * _TIMES[match[2]]
@@ -117,7 +117,7 @@ def parse_delay(name: str, text: str) -> timedelta:
 
 
 def parse_directory(name: str, text: str) -> str:
-    """Parse the absolute path of a directory; it need not exist on this machine."""
+    """Parse the absolute path of a directory, which need not exist on this machine."""
     path = PurePosixPath(text)
     if not path.is_absolute() or ".." in path.parts or len(path.parts) == 1 or "\0" in text:
         raise OptionError(name, shown(text), "an absolute path of a directory below /, without '..'")
@@ -172,7 +172,7 @@ def parse_any_text(_name: str, text: str) -> str:
 
 def parse_token(name: str, text: str) -> str:
     """Parse a secret that is sent in a header and shown to nobody."""
-    # The value is never shown, not even in part.
+    # No part of the value is ever shown.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise OptionError(name, "a value that is not a token (not shown)", "printable ASCII without spaces")
     return text
@@ -191,7 +191,7 @@ def check_journal(name: str, journal: str, where: str = "") -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: quoted, and cut if it is long."""
-    # Half of a surrogate pair could not be written to stderr.
+    """Return a value as errors show it: quoted, and shortened if it is long."""
+    # Half a surrogate pair could not be written to stderr.
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 120 else f"{text[:117]}..."

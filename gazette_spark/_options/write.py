@@ -1,8 +1,8 @@
-"""Every option of writing to journals, declared once; rules as in :mod:`gazette_spark._options.source`.
+"""Every option of writing to journals, declared once, with the rules of :mod:`gazette_spark._options.source`.
 
-An option of the same name means the same as when reading. Where rows go is said in one way: by naming a
-journal, by selecting journals among which rows are shared out, or, without either, by the rows' own
-column ``journal``.
+An option with the name of a reading option has the same meaning. The destination of rows is given in one of
+three ways: one journal, a selection of journals among which rows are distributed, or, without either, the
+rows' column ``journal``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gazette_spark.protocol.labels import parse_target_selector
 Purpose = Literal["read", "write"]
 
 PURPOSES: Mapping[str, Purpose] = {"pyspark.sql.worker.write_into_data_source": "write"}
-"""Modules of Spark's processes that make a data source for one purpose only, and what for.
+"""Modules of Spark's processes that create a data source for only one purpose, with that purpose.
 
-``create_data_source`` makes those of queries that read, and also those that commit a stream's batches.
+``create_data_source`` serves queries that read, and also processes that commit a stream's batches.
 """
 
 
@@ -74,8 +74,8 @@ class WriteOptions:
 
     broker_address: str = option(
         parse_address,
-        "URL of any broker of the cluster; the client finds the others. Required. The environment's "
-        "`BROKER_ADDRESS` counts if the option is missing.",
+        "URL of any broker of the cluster; the client finds the others. Required. The default is the "
+        "environment variable `BROKER_ADDRESS`.",
         section="Connection",
         shown_default="`BROKER_ADDRESS`",
     )
@@ -90,18 +90,18 @@ class WriteOptions:
         Option(
             "journal",
             _parse_journal,
-            "Journal of all rows. It wins over the column `journal`.",
+            "Journal of all rows. It overrides the column `journal`.",
         ),
         Option(
             "selector",
             _parse_target_selector,
-            "Label selector of the journals that share the rows: by the column `key`, or at random without "
-            "one. It wins over the column `journal`.",
+            "Label selector of the journals among which rows are distributed: by the column `key`, or at "
+            "random without one. It overrides the column `journal`.",
         ),
     )
     mapping: str | None = option(
         word("modulo", "rendezvous"),
-        "How `key` chooses among selected journals, the same way as Gazette's own clients. `modulo`: by "
+        "How `key` chooses among selected journals, as in Gazette's own clients. `modulo`: by "
         "its hash and the number of journals. `rendezvous`: a new journal takes over only the keys that "
         "it gets.",
         shown_default="`modulo`",
@@ -109,8 +109,8 @@ class WriteOptions:
     framing: str | None = option(
         word(*FRAMINGS),
         "How a value becomes a record. `lines`: a newline is added. `csv`: a newline is added to one "
-        "record of CSV. `fixed`: a frame's header goes before it. `none`: the bytes as they are. "
-        "Default: the framing of the journal's content-type label, else `lines`.",
+        "record of CSV. `fixed`: a frame's header is put before it. `none`: the bytes are unchanged. "
+        "Default: the framing of the journal's content-type label, or `lines`.",
         section="Records",
         shown_default="see meaning",
     )
@@ -123,7 +123,7 @@ class WriteOptions:
     quote: str = of_options(QUOTE)
     delivery_guarantee: str = option(
         word("at_least_once", "exactly_once"),
-        "`at_least_once`: each row is written at least once, and visible when it is appended. "
+        "`at_least_once`: each row is written at least once, and is visible once it is appended. "
         "`exactly_once`: rows are messages of transactions, and readers of committed messages see each "
         "row once.",
         section="Transactions",
@@ -136,21 +136,21 @@ class WriteOptions:
     )
     transaction_id: str | None = option(
         _parse_transaction_id,
-        "Id of a batch write. A repetition under one of the last 100 ids writes nothing again. A stream "
-        "has its query's id. For `deliveryGuarantee=exactly_once`.",
+        "Id of a batch write. Repeating a write with one of the last 100 ids writes nothing. A stream "
+        "uses its query's id. For `deliveryGuarantee=exactly_once`.",
         shown_default="a new id",
     )
     transaction_first_batch: int | None = option(
         depth(1 << 62),
-        "Batch of a stream that needs no record of the batch before it. Set it once, where a running "
-        "query turns to `exactly_once` or to another `transactionJournal`.",
+        "Batch of a stream that needs no record of the previous batch. Set it once, when an existing "
+        "query switches to `exactly_once` or to another `transactionJournal`.",
     )
     uuid_path: str | None = of_options(UUID_PATH)
     security: Security = of_options(*SECURITY_OPTIONS)
     request_timeout_ms: int = option(
         count(DAY_MS),
-        "Time for which an append is retried, and for which rows wait for earlier appends of their task; "
-        "then the task fails.",
+        "Time for which an append is retried, and for which rows wait for earlier appends of their task. "
+        "After that the task fails.",
         section="Timeouts and logging",
         default="60000",
         form="milliseconds, from 1 to 86400000 (one day)",
@@ -173,14 +173,14 @@ _ONLY_WRITING = {row.name.lower() for row in WRITE_OPTIONS} - {row.name.lower() 
 def parse_write_options(
     options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
 ) -> WriteOptions:
-    """Parse what Spark hands over.
+    """Parse the options that Spark passes.
 
     Args:
         options: option names, in any case, and their texts.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
 
     Raises:
-        OptionError: naming the first option that is wrong, and the valid ones.
+        OptionError: an option is invalid. The error names the first one, and the valid options.
     """
     texts = option_texts(options, WRITE_OPTIONS)
     values = parse_texts(texts, WRITE_OPTIONS, None, environ=environ)
@@ -200,12 +200,12 @@ def parse_write_options(
         for name, default in (("sep", ","), ("quote", '"')):
             if values[name] != default:
                 got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
-                raise OptionError(name, got, f"{default!r}, as Gazette's messages of CSV have it")
+                raise OptionError(name, got, f"{default!r}, as in Gazette's CSV messages")
     else:
         for name in ("transactionJournal", "transactionId", "transactionFirstBatch", "uuidPath"):
             if name.lower() in texts:
                 raise OptionError(
-                    name, "deliveryGuarantee=at_least_once", "exactly_once, which alone uses it"
+                    name, "deliveryGuarantee=at_least_once", "to be used with exactly_once only"
                 )
     return WriteOptions(**values)
 
@@ -239,10 +239,10 @@ def checked_address(
 
 
 def spark_purpose() -> Purpose | None:
-    """Return what this Spark process makes data sources for; None if unknown.
+    """Return the purpose for which this Spark process creates data sources; None if unknown.
 
-    Spark does not tell a data source its purpose when it makes one, so the options of both are checked then.
-    Where a later Spark has other processes, an invalid option shows a little later.
+    Spark does not tell a data source its purpose. If it is unknown, the options must fit one of the two. If a
+    later Spark has other processes, an invalid option is reported a little later.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     running = {getattr(main, "name", "")} | sys.modules.keys()

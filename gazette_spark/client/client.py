@@ -351,7 +351,7 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
         again = partial(self._write_head, headers=headers)
         highest = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
-        # The connection members are asked in turns: the first connection one of each journal, then the second.
+        # The other members are asked in rounds: the first other member of each journal, then the second.
         for turn in range(max((len(header.route.members) - 1 for header in headers.values()), default=0)):
             other_members: dict[str, Connection] = {}
             for name, header in headers.items():

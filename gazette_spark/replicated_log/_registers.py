@@ -67,7 +67,7 @@ class Change:
     replaces: str
     """The author that it replaces; its own name where it has taken the log over before."""
     expected_version: int | None = None
-    """The version that a checkpoint was expected_version for at; None: the version stays."""
+    """The version that a checkpoint expects; None if the version stays."""
     restored: int | None = None
     """The version to set, where the brokers have lost it."""
 

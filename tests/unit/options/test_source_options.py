@@ -224,9 +224,9 @@ CONTRADICTIONS: list[tuple[Use | None, dict[str, str], str, str]] = [
     ),
     # Options of one format or of inference, which others would ignore in silence.
     (None, {"framing": "none", "format": "json"}, "framing", "lines, which format json reads"),
-    (None, {"format": "protobuf"}, "descriptorFile", "descriptorFile and messageName, both"),
-    (None, {"messageName": "a.B"}, "descriptorFile", "descriptorFile and messageName, both"),
-    (None, {"format": "protobuf", "descriptorFile": "/d"}, "messageName", "both, for format=protobuf"),
+    (None, {"format": "protobuf"}, "descriptorFile", "both descriptorFile and messageName"),
+    (None, {"messageName": "a.B"}, "descriptorFile", "both descriptorFile and messageName"),
+    (None, {"format": "protobuf", "descriptorFile": "/d"}, "messageName", "messageName for format=protobuf"),
     (None, {"descriptorFile": "", "messageName": "B"}, "descriptorFile", "a file's path"),
     (
         None,

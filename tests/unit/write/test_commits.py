@@ -136,8 +136,10 @@ def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, jour
         pytest.param({"transactionId": "monday"}, "to be used by a batch write only", id="id_of_a_stream"),
         pytest.param({"framing": "none"}, "lines, csv or fixed", id="no_messages"),
         pytest.param({"framing": "csv", "uuidPath": "/a"}, "index of a CSV column", id="path"),
-        pytest.param({"sep": ";"}, "'sep'.*as Gazette's messages of CSV", id="separator"),
-        pytest.param({"deliveryGuarantee": "at_least_once"}, "exactly_once, which alone", id="no_guarantee"),
+        pytest.param({"sep": ";"}, "'sep'.*as in Gazette's CSV messages", id="separator"),
+        pytest.param(
+            {"deliveryGuarantee": "at_least_once"}, "to be used with exactly_once only", id="no_guarantee"
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
