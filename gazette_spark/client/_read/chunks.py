@@ -1,8 +1,8 @@
 """The base of all readers: bytes arrive as chunks, and are read as chunks or in any size.
 
-A chunk is the bytes of one message, in one object, passed on as it is: iterating is the fast way.
-:meth:`ChunkReader.read` and :meth:`ChunkReader.readinto` keep the rest of a chunk for the next call.
-For lines, or a library that reads files, there is :meth:`ChunkReader.buffered`.
+A chunk has the bytes of one message, in one object, without a copy, so iterating is the fastest way to read.
+:meth:`ChunkReader.read` and :meth:`ChunkReader.readinto` keep the rest of a chunk for the next call. Use
+:meth:`ChunkReader.buffered` for lines, or for a library that reads files.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BUFFER_BYTES = 1 << 18
-"""Bytes a buffered reader asks for at a time."""
+"""Number of bytes that a buffered reader requests at a time."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Bytes of a journal and the offset of the first."""
+    """Bytes of a journal, and the offset of the first byte."""
 
     offset: int
     content: bytes
     mod_time: int = field(default=0, compare=False)
-    """Time at which the bytes' fragment was stored, in Unix seconds; 0 if only a broker has it."""
+    """Time at which the bytes' fragment was stored, in Unix seconds; 0 if only brokers have it."""
 
     @property
     def end(self) -> int:
@@ -44,23 +44,23 @@ _NOTHING = Chunk(0, b"")
 
 
 class ChunkReader(Closing, ABC):
-    """Reads a journal's bytes in order, without gap or repeat.
+    """Reads a journal's bytes in order, without gaps or repetitions.
 
-    Where the journal itself has lost bytes, the reader jumps: iterating shows it as a chunk whose offset
-    is larger than the end of the one before, and in ``jumps``; reading bytes raises OffsetJumpError once for
-    each jump, after the bytes before it, and then continues after it.
+    If the journal itself has lost bytes, the reader jumps: when iterating, the next chunk's offset is larger
+    than the end of the previous one, and ``jumps`` has an entry. Reading bytes raises OffsetJumpError once
+    for each jump, after the bytes before it, and then continues after it.
 
-    For one thread at a time; a second one gets a ValueError. Only methods that a subclass names may be called
-    from any.
+    For one thread at a time; a second one gets a ValueError. Any thread may call only those methods for which
+    a subclass says so.
     """
 
     _errors_last: ClassVar[bool] = False
-    """An error is raised again by every later call; otherwise they try again."""
+    """Whether every later call raises the same error again; otherwise later calls retry."""
 
     def __init__(self, journal: str) -> None:
         self.journal = journal
         self.jumps: list[tuple[int, int]] = []
-        """Each offset that was wanted, with the next one the journal still had."""
+        """Jumps so far, each as the requested offset and the next available one."""
         self._jumps_raised = 0
         self._rest = _NOTHING
         self._rest_at = 0
@@ -72,23 +72,23 @@ class ChunkReader(Closing, ABC):
 
     @abstractmethod
     def _fetched(self) -> int:
-        """Return the offset of the next byte that :meth:`_fetch` may give."""
+        """Return the offset of the next byte that :meth:`_fetch` may return."""
 
     @abstractmethod
     def _move(self, offset: int) -> None:
-        """Make :meth:`_fetch` go on at ``offset``, or raise and change nothing."""
+        """Make :meth:`_fetch` continue at ``offset``, or raise and change nothing."""
 
     def _ended(self) -> GazetteError | None:
-        """Return the error of a reader that returns nothing any more, not even buffered bytes; else None."""
+        """Return the error of a reader that no longer returns anything, not even buffered bytes, or None."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """End the reader and release its resources; may be called again."""
+        """End the reader and release its resources. May be called again."""
 
     @property
     def offset(self) -> int:
-        """Next byte to be returned; -1 as long as a write head asked for is not known."""
+        """Offset of the next byte; -1 while a requested write head is unknown."""
         if self._left_of_rest():
             return self._rest.offset + self._rest_at
         return self._fetched()
@@ -97,7 +97,7 @@ class ChunkReader(Closing, ABC):
         return self
 
     def __next__(self) -> Chunk:
-        """Return the next chunk; it is not empty."""
+        """Return the next chunk, which is not empty."""
         with self._alone():
             if self._left_of_rest():
                 return Chunk(self.offset, self._take(-1), self._rest.mod_time)
@@ -107,13 +107,13 @@ class ChunkReader(Closing, ABC):
         return chunk
 
     def read(self, n: int | None = -1) -> bytes:
-        """Return the next ``n`` bytes, fewer only at the end or before a jump; -1: all remaining bytes.
+        """Return the next ``n`` bytes, fewer only at the end or before a jump; -1 returns all bytes.
 
-        After an error the reader's offset is the same as before the call. A reader whose errors end it, see
-        its class, first returns the bytes before the error; the next call raises.
+        After an error the reader's offset is the same as before the call. A reader that is ended by errors
+        first returns the bytes before the error; the next call raises.
 
         Raises:
-            OffsetJumpError: the next byte is at a larger offset. Once per jump; read on to go on.
+            OffsetJumpError: the next byte is at a larger offset. It is raised once per jump.
             ValueError: ``n`` is below -1, or another thread is reading.
         """
         missing = -1 if n is None else n
@@ -135,10 +135,10 @@ class ChunkReader(Closing, ABC):
         return b"".join(parts)
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill a buffer as far as one chunk goes; return the number of bytes, 0 only at the end.
+        """Fill a buffer from one chunk, and return the number of bytes, 0 only at the end.
 
         Raises:
-            OffsetJumpError: as of :meth:`read`.
+            OffsetJumpError: as in :meth:`read`.
         """
         view = memoryview(buffer).cast("B")
         with self._alone():
@@ -153,12 +153,12 @@ class ChunkReader(Closing, ABC):
 
         Raises:
             OffsetError: the offset is negative, or relative to the end, which a journal does not have.
-            SeekRequiresNewReaderError: the reader cannot get there; its offset does not change.
+            SeekRequiresNewReaderError: the reader cannot reach the offset; its own does not change.
         """
         if whence == io.SEEK_CUR and self.offset >= 0:
             offset += self.offset
         elif whence != io.SEEK_SET:
-            raise OffsetError("can seek from the journal's beginning or a known offset only", self.journal)
+            raise OffsetError("can only seek from the journal's begin or the current offset", self.journal)
         if offset < 0:
             raise OffsetError("cannot seek to a negative offset", self.journal, offset)
         with self._alone():
@@ -171,26 +171,26 @@ class ChunkReader(Closing, ABC):
         return offset
 
     def raw(self) -> RawChunks:
-        """Return the reader as an unbuffered file; closing it closes the reader."""
+        """Return the reader as an unbuffered file. Closing that closes the reader."""
         return RawChunks(self)
 
     def buffered(self, buffer_bytes: int = BUFFER_BYTES) -> BufferedChunks:
-        """Return the reader as a buffered file, for lines and the like; closing it closes the reader."""
+        """Return the reader as a buffered file, for example to read lines. Closing that closes the reader."""
         return BufferedChunks(self, buffer_bytes)
 
     def adjusted_offset(self, buffered: io.BufferedReader[RawChunks]) -> int:
-        """Return the offset of the next byte that ``buffered``, a file over this reader, will return."""
+        """Return the offset of the next byte of ``buffered``, a file over this reader."""
         raw = buffered.raw
         if not isinstance(raw, RawChunks) or raw.reader is not self:
             raise ValueError(f"{buffered!r} does not read from {self!r}")
         return buffered.tell()
 
     def adjusted_seek(self, offset: int, whence: int, buffered: io.BufferedReader[RawChunks]) -> int:
-        """Seek a file over this reader, within its buffer if that will do; return the new offset.
+        """Seek a file over this reader, within its buffer if possible, and return the new offset.
 
-        ``whence`` counts from what ``buffered`` returns next. Errors are those of :meth:`seek`.
+        ``whence`` is relative to the next byte of ``buffered``. Errors are those of :meth:`seek`.
         """
-        # Python's buffered files remember where they were, and know nothing of jumps.
+        # Python's buffered files compute their own position, which is wrong after jumps.
         position = self.adjusted_offset(buffered)
         if whence == io.SEEK_CUR:
             offset += position
@@ -200,7 +200,7 @@ class ChunkReader(Closing, ABC):
         return buffered.seek(offset, whence)
 
     def _forget(self) -> None:
-        """Drop buffered bytes. Jumps that were not raised yet will not be."""
+        """Drop buffered bytes, and jumps that have not been raised."""
         self._rest, self._rest_at = _NOTHING, 0
         self._jumps_raised = len(self.jumps)
 
@@ -208,7 +208,7 @@ class ChunkReader(Closing, ABC):
         return len(self._rest.content) - self._rest_at
 
     def _ready(self, *, raises: bool) -> bool:
-        """Fill the buffer; return False at the end, and at a jump unless it ``raises``."""
+        """Fill the buffer. Return False at the end, and at a jump unless ``raises`` is set."""
         while not self._jump_is_due():
             if self._left_of_rest():
                 return True
@@ -226,7 +226,7 @@ class ChunkReader(Closing, ABC):
     def _jump_is_due(self) -> bool:
         if self._jumps_raised == len(self.jumps):
             return False
-        # Bytes that come before the jump are handed out before it is raised.
+        # Bytes before the jump are returned before it is raised.
         return not self._left_of_rest() or self.offset >= self.jumps[self._jumps_raised][1]
 
     def _take(self, n: int) -> bytes:
@@ -250,16 +250,16 @@ class ChunkReader(Closing, ABC):
 
 
 class RawChunks(io.RawIOBase):
-    """A reader as an unbuffered binary file, as :class:`io.BufferedReader` wants it.
+    """A reader as an unbuffered binary file, for :class:`io.BufferedReader`.
 
-    ``tell`` is the journal's offset. At a jump, ``readinto`` returns None, once, if the call before it
-    brought bytes: so a buffer above hands those out before it hears of the jump.
+    ``tell`` returns the journal's offset. At a jump, ``readinto`` returns None once if the previous call
+    returned bytes, so that a buffer returns those bytes before the jump is raised.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
         self.reader = reader
         self.held: OffsetJumpError | None = None
-        """The jump that is still to be raised."""
+        """The jump that must still be raised."""
         self._brought_bytes = False
 
     def readable(self) -> bool:
@@ -267,7 +267,7 @@ class RawChunks(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return True; not every offset can be reached."""
+        """Return True, although not every offset can be reached."""
         return True
 
     def tell(self) -> int:
@@ -308,9 +308,9 @@ else:
 
 
 class BufferedChunks(_Buffered):
-    """A reader as a buffered binary file: reads, and lines, stop short before a jump; the next one raises.
+    """A reader as a buffered binary file. Reads and lines stop before a jump, and the next call raises it.
 
-    A plain :class:`io.BufferedReader` may also end there with nothing: None, or no more lines.
+    A plain :class:`io.BufferedReader` may end there instead, with None or without more lines.
     """
 
     def __init__(self, reader: ChunkReader, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -321,19 +321,19 @@ class BufferedChunks(_Buffered):
         return super().read(size) or self._nothing()
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return some of up to ``size`` bytes."""
+        """Return up to ``size`` bytes with at most one read."""
         return super().read1(size) or self._nothing()
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Return the next line with its end; a part of one only at the end or before a jump."""
+        """Return the next line with its newline; part of a line only at the end or before a jump."""
         return super().readline(size) or self._nothing()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill a buffer; return the number of bytes, fewer only at the end or before a jump."""
+        """Fill a buffer and return the number of bytes, fewer only at the end or before a jump."""
         return super().readinto(buffer) or len(self._nothing())
 
     def _nothing(self) -> bytes:
-        """Return nothing if that is the end, and raise if it is a jump."""
+        """Return no bytes at the end, and raise at a jump."""
         held, self.raw.held = self.raw.held, None
         if held is not None:
             raise held

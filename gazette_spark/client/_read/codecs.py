@@ -1,9 +1,9 @@
-"""Decode the content of fragment files, piece by piece.
+"""Decodes the content of fragment files, piece by piece.
 
-A fragment file is raw journal bytes under one codec. Gazette's GZIP is one or more members, its
-SNAPPY the framing format, its ZSTANDARD frames without a content size. Every decoder here reads a
-bounded amount, gives a bounded piece and keeps nothing. A small file that claims to be a huge one costs its
-reader one piece: then the caller's length check stops it.
+A fragment file contains journal bytes, encoded with one codec. Gazette's GZIP is one or more members, its
+SNAPPY the framing format, its ZSTANDARD frames without a content size. Every decoder reads a bounded amount,
+yields a bounded piece and keeps nothing. So a small file that expands to a huge one costs its reader only one
+piece, until the caller's length check stops it.
 
 Nothing here imports gRPC.
 """
@@ -31,32 +31,32 @@ except ImportError:
     _GZIP_ERRORS = (zlib.error,)
 
 READ_BYTES = 1 << 16
-"""Compressed bytes requested from the stream at a time; unused ones are copied for the next call."""
+"""Number of compressed bytes requested at a time. Unused bytes are copied for the next call."""
 
 PIECE_BYTES = 1 << 18
-"""Uncompressed bytes in a piece, at most, but for SNAPPY and NONE: fits a core's cache."""
+"""Maximum uncompressed bytes of a piece, except for SNAPPY and NONE, so that it fits a core's cache."""
 
 SNAPPY_GROUP = 8
-"""Snappy blocks of at most 64 KiB decoded in one call: fewer calls, and still a bounded piece."""
+"""Number of Snappy blocks of at most 64 KiB that are decoded in one call."""
 
 ZSTD_MAX_WINDOW_BYTES = 1 << 26
-"""Largest history a zstd frame may ask for. Gazette's writers use 2 MiB."""
+"""Largest window that a zstd frame may require. Gazette's writers use 2 MiB."""
 
 _GZIP_WBITS = 31
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_BODY_BYTES = 76_490 + 4
-"""Largest body of a data chunk: 64 KiB that grew in compression, and its checksum."""
+"""Largest body of a data chunk: 64 KiB that grew when compressed, and a checksum."""
 
 
 class BinaryStream(Protocol):
-    """Source of a decoder: a file, or an HTTP body."""
+    """The input of a decoder: a file, or an HTTP body."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes, and none only at the end."""
+        """Return up to ``size`` bytes; an empty result means the end."""
 
 
 class CodecError(GazetteError, ValueError):
-    """Bytes are not what their codec asks for."""
+    """Bytes are invalid for their codec."""
 
     codec: str
     problem: str
@@ -66,18 +66,18 @@ class CodecError(GazetteError, ValueError):
 
 
 def decode_fragment(stream: BinaryStream, codec: int) -> Iterator[bytes]:
-    """Yield the content of a fragment file in non-empty pieces of at most a MiB.
+    """Yield the content of a fragment file in non-empty pieces of at most 1 MiB.
 
-    A stream that ends inside a codec's frame raises; one that ends between frames does not, so the
-    caller compares the length with the fragment's.
+    A stream that ends inside a codec's frame raises. One that ends between frames does not, so the caller
+    must compare the length with the fragment's.
 
     Args:
-        stream: the file from its first byte.
-        codec: a ``CompressionCodec``. GZIP_OFFLOAD_DECOMPRESSION means the bytes are still compressed;
-            where a store has decompressed them already, pass NONE.
+        stream: The file from its first byte.
+        codec: A ``CompressionCodec``. GZIP_OFFLOAD_DECOMPRESSION means that the bytes are still compressed;
+            pass NONE if the store has decompressed them.
 
     Raises:
-        CodecError: the bytes break the codec's rules, or the codec is unknown.
+        CodecError: the bytes are invalid for the codec, or the codec is unknown.
     """
     match codec:
         case pb.NONE:
@@ -116,7 +116,7 @@ def _gzip(stream: BinaryStream) -> Iterator[bytes]:
 
 def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
-    # Only read() is used of the stream.
+    # The decompressor only calls the stream's read().
     reader = decompressor.stream_reader(
         cast(Any, stream), read_size=READ_BYTES, read_across_frames=True, closefd=False
     )

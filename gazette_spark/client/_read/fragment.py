@@ -1,11 +1,11 @@
-"""Read the content of a stored fragment, checked against the fragment's name.
+"""Reads the content of a stored fragment and checks it against the fragment's name.
 
-The name gives the content's span and SHA-1. The length is always compared; the sum whenever all of the
-content was read, also if the reader only wanted the end of it. A small fragment is withheld until both are
-known to be right, of a large one the last piece. So a reader that got to the end of a fragment has it as it
-was written. Gazette's own reader compares the length only.
+The name has the content's span and SHA-1. The length is always compared, and the sum whenever all of the
+content was read, even if the reader only needs its end. A small fragment is withheld until both are known to
+be right; of a large one, only the last piece is. So a reader that reaches the end of a fragment has exactly
+the bytes that were written. Gazette's own reader only compares the length.
 
-:mod:`gazette_spark.client._read.fragment_urls` finds the file.
+:mod:`gazette_spark.client._read.fragment_urls` opens the file.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
 HELD_BYTES = 4 << 20
-"""Fragments up to this size are handed out once they are known to be right."""
+"""Maximum size of a fragment that is withheld until it is known to be right."""
 
 HASH_ASIDE_BYTES = 4 << 20
-"""Minimum size of a compressed fragment whose sum a separate thread computes, beside the decoding."""
+"""Minimum size of a compressed fragment whose sum is computed by a separate thread during decoding."""
 
 HASH_PIECES = 8
-"""Pieces that may wait to be summed."""
+"""Maximum number of pieces that wait for the thread that computes the sum."""
 
 
 URL_FIELD = "ReadResponse.FragmentUrl"
@@ -56,47 +56,47 @@ URL_FIELD = "ReadResponse.FragmentUrl"
 
 
 def without_query(url: str) -> str:
-    """Return a URL without what signs it."""
+    """Return a URL without its query, which may have a signature."""
     return url.partition("?")[0]
 
 
 class Source(BinaryStream, Protocol):
-    """Source of a fragment's content."""
+    """The source of a fragment's content."""
 
     def close(self) -> None:
         """Release the file or connection."""
 
 
 class FetchLimit:
-    """Bounds each wait for a fragment's bytes by a time, and ends all of them by :meth:`cancel`.
+    """Limits each wait for a fragment's bytes, and ends all waits with :meth:`cancel`.
 
-    One thread waits, with ``changed`` held; :meth:`cancel` may be called from any.
+    One thread waits, with ``changed`` held. Any thread may call :meth:`cancel`.
     """
 
     def __init__(self, timeout_s: Callable[[], float] = lambda: math.inf) -> None:
-        """Make a limit; ``timeout_s`` returns the seconds that the next bytes may take from now on."""
+        """Make a limit. ``timeout_s`` returns the seconds that the next bytes may take."""
         self.changed = threading.Condition()
-        """Notified of bytes, of the end, and of a cancel."""
+        """Notified of bytes, of the end, and of a cancellation."""
         self._timeout_s = timeout_s
         self._until = math.inf
         self._cancelled = False
 
     def begin(self) -> None:
-        """Begin to wait for the next bytes."""
+        """Start the time limit for the next bytes."""
         self._until = time.monotonic() + self._timeout_s()
 
     def cancel(self) -> None:
-        """End the wait under way, and all later ones, with a ClosedError."""
+        """End the current wait and all later ones with a ClosedError."""
         with self.changed:
             self._cancelled = True
             self.changed.notify_all()
 
     def wait(self, source: str) -> None:
-        """Wait for a change; ``changed`` is held.
+        """Wait for a change. The caller holds ``changed``.
 
         Raises:
             ClosedError: the wait was cancelled.
-            DirectReadError: the time is over.
+            DirectReadError: the time limit is over.
         """
         if self._cancelled:
             raise ClosedError(f"read of fragment {source}", "it was cancelled")
@@ -107,10 +107,10 @@ class FetchLimit:
 
 
 class FragmentReader(ChunkReader):
-    """Reads the decoded content of one fragment; see the module and :class:`ChunkReader`.
+    """Reads the decoded content of one fragment, with the checks that the module describes.
 
-    It ends at the fragment's end, or at ``end_offset``. Seeking goes forward only, within the fragment.
-    An error ends it: reading again raises the same one.
+    It ends at the fragment's end, or at ``end_offset``. Seeking only goes forward, within the fragment. An
+    error ends the reader: reading again raises the same error.
     """
 
     _errors_last = True
@@ -128,20 +128,20 @@ class FragmentReader(ChunkReader):
         limit: FetchLimit | None = None,
         metrics: ClientMetrics | None = None,
     ) -> None:
-        """Own a stream, which is closed with the reader.
+        """Take a stream, which is closed with the reader.
 
         Args:
-            stream: the fragment's file.
-            fragment: expected fragment.
-            offset: of the first byte to return; by default the fragment's begin.
-            end_offset: behind the last byte to return; 0 or past the fragment's end: that end.
-            start: offset of the stream's first byte, once decoded; by default the fragment's begin. The sum
-                is not compared of a stream that starts elsewhere.
-            codec: encoding of the stream, by default the fragment's. ``NONE`` for a store that decompresses
+            stream: The fragment's file.
+            fragment: The expected fragment.
+            offset: Offset of the first byte to return; by default the fragment's begin.
+            end_offset: Offset after the last byte to return; 0, or one past the fragment, means its end.
+            start: Offset of the stream's first decoded byte; by default the fragment's begin. The sum of a
+                stream that starts elsewhere is not compared.
+            codec: Encoding of the stream, by default the fragment's; ``NONE`` for a store that decompresses
                 its files.
-            source: a name of the stream for errors; nothing secret.
-            limit: bounds the stream's waits.
-            metrics: counts the fragment and its bytes.
+            source: Name of the stream for errors, without secrets.
+            limit: Limits the stream's waits.
+            metrics: Counts the fragment and its bytes.
 
         Raises:
             OffsetError: the offset is outside the fragment, or the end is before it.
@@ -153,16 +153,14 @@ class FragmentReader(ChunkReader):
         if not fragment.begin <= offset <= fragment.end:
             raise OffsetError(f"not in {span}", fragment.journal, offset)
         if end_offset and end_offset < offset:
-            raise OffsetError(
-                f"the end {end_offset} of a read of {span} lies before it", self.journal, offset
-            )
+            raise OffsetError(f"the end {end_offset} of a read of {span} is before it", self.journal, offset)
         self.fragment = fragment
         self.source = source
         self._stream: Source | None = stream
         self._limit = limit
         self._metrics = metrics or ClientMetrics()
         self._counted = fragment.begin if start is None else start
-        """Offset up to which bytes are counted, as read or as discarded."""
+        """Offset up to which bytes have been counted, as read or as discarded."""
         self._metrics.add(FRAGMENT_OPEN, 1, fragment.journal, fragment.codec)
         self._at = offset
         self._stop = min(end_offset or fragment.end, fragment.end)
@@ -177,7 +175,7 @@ class FragmentReader(ChunkReader):
         return f"FragmentReader({self.journal!r}, {span}, offset={self.offset})"
 
     def close(self) -> None:
-        """Close the stream; reading on raises ClosedError. May be called again."""
+        """Close the stream. Reading then raises ClosedError. May be called again."""
         self._chunks.close()
         if self._stream is not None:
             self._stream.close()
@@ -232,16 +230,16 @@ def verified(
 ) -> Generator[Chunk, None, None]:
     """Yield decoded pieces from ``offset`` on as chunks, checked against the fragment's name.
 
-    The first piece begins at ``start``, by default the fragment's begin; only then is the sum compared.
-    An ``end_offset`` before the fragment's end stops there: later bytes are not checked.
+    The first piece begins at ``start``, by default the fragment's begin. Only in that case is the sum
+    compared. An ``end_offset`` before the fragment's end stops there, and later bytes are not checked.
 
     Raises:
         FragmentTooShortError: the pieces end before the fragment.
-        FragmentTooLongError: the pieces go on past the fragment.
+        FragmentTooLongError: the pieces continue past the fragment.
         CorruptFragmentError: the pieces do not match the codec or the sum.
     """
     chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
-    # Where the end is not looked at, nothing is known sooner for waiting.
+    # If the end is not read, withholding bytes would not reveal anything.
     if fragment.length <= HELD_BYTES and not 0 < end_offset < fragment.end:
         yield from list(chunks)
     else:
@@ -261,19 +259,19 @@ def _verified(
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end
     try:
-        # Beside mere reading, handing pieces to another thread would cost more than it saves.
+        # Without decompression, passing pieces to another thread would cost more than it saves.
         aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
         with _summing(aside=aside) as digest:
             for piece in pieces:
                 behind = position + len(piece)
                 if behind > fragment.end:
-                    problem = f"it goes on past its end, by {behind - fragment.end} bytes or more"
+                    problem = f"it continues past its end by at least {behind - fragment.end} bytes"
                     raise _corrupt(fragment, source, problem, FragmentTooLongError)
                 if whole:
                     digest.update(piece)
                 if behind == fragment.end and stop == fragment.end:
                     if next(pieces, b""):
-                        raise _corrupt(fragment, source, "it goes on past its end", FragmentTooLongError)
+                        raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
                     if whole:
                         _check_sum(digest.digest(), fragment, source)
                 if behind > offset:
@@ -306,7 +304,7 @@ class _Digest(Protocol):
 
 
 class _DigestAside:
-    """A SHA-1 that a separate thread computes: the caller only waits for the last pieces."""
+    """A SHA-1 that a separate thread computes, so that the caller only waits for the last pieces."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha1(usedforsecurity=False)
@@ -327,8 +325,8 @@ class _DigestAside:
         return self._digest.digest()
 
     def end(self) -> None:
-        """End the thread, once it has taken all pieces; may be called again."""
-        # A process that ends stops such threads where they are.
+        """End the thread after it has taken all pieces. May be called again."""
+        # At the end of a process, such threads are stopped anywhere.
         if self._thread.is_alive() and not sys.is_finalizing():
             self._pieces.put(b"")
             self._thread.join()
@@ -336,7 +334,7 @@ class _DigestAside:
 
 @contextmanager
 def _summing(*, aside: bool) -> Iterator[_Digest]:
-    """Give a SHA-1, computed here or in a separate thread."""
+    """Yield a SHA-1 that is computed here, or aside in a separate thread."""
     if not aside:
         yield hashlib.sha1(usedforsecurity=False)
         return

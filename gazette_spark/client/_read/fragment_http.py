@@ -1,4 +1,4 @@
-"""Fetch a fragment by HTTP, as it is stored. Loads httpx.
+"""Fetches a fragment over HTTP as it is stored. Loads httpx.
 
 :mod:`gazette_spark.client._read.fragment_urls` decides which URLs are fetched.
 """
@@ -20,23 +20,23 @@ from gazette_spark.errors import DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 BODY_PIECE_BYTES = 1 << 18
-"""Bytes asked of an HTTP body at a time."""
+"""Number of bytes requested from an HTTP body at a time."""
 
 WAITING_PIECES = 4
-"""Pieces of a body that may wait for their reader."""
+"""Maximum number of pieces of a body that wait for their reader."""
 
 HTTP_TIMEOUT_S = 30.0
-"""Longest a store may say nothing."""
+"""Seconds that a store may be silent."""
 
 Refusal = Callable[[str], str]
-"""Takes an address, returns why it is not asked; empty if it is."""
+"""Returns why an address is refused; empty if it is not."""
 
 
 def new_http(connect_timeout_s: float, authorities: bytes | None = None) -> httpx.Client:
-    """Return a client that fetches fragments: it follows no redirect, and no proxy to this machine.
+    """Return a client that fetches fragments without following redirects, or proxies to this machine.
 
-    ``authorities``, PEM, are trusted beside the public ones: a store's certificate may come from
-    either.
+    ``authorities``, PEM, are trusted in addition to the public ones, because a store's certificate may come
+    from either.
     """
     trusted = public_authorities()
     if authorities is not None:
@@ -49,25 +49,25 @@ def new_http(connect_timeout_s: float, authorities: bytes | None = None) -> http
 
 @cache
 def public_authorities() -> ssl.SSLContext:
-    """Return trust in the public authorities. To read them takes 50 ms of CPU, and each task has a client."""
+    """Return a context with the public authorities. Reading them takes 50 ms of CPU, so it is shared."""
     return httpx.create_ssl_context()
 
 
 class Body:
     """An HTTP body as a stream, undecoded.
 
-    A thread looks the host up, connects and receives: none of that can be interrupted, and a store that
-    sends a byte now and then trips no timeout. So the reader waits here, within its limit, and leaves the
-    thread behind. The thread ends at the next byte, or when the store has been silent for HTTP_TIMEOUT_S.
+    A thread looks up the host, connects and receives, because none of that can be interrupted, and a store
+    that sends a byte now and then causes no timeout. The reader waits here within its limit, and then
+    abandons the thread, which ends at the next byte, or after HTTP_TIMEOUT_S without a byte.
     """
 
     def __init__(self, ask: Callable[[ExitStack], httpx.Response], source: str, limit: FetchLimit) -> None:
-        """Begin to ask.
+        """Begin the request.
 
         Args:
-            ask: returns the answer, and leaves what is to be closed after its body.
-            source: a name of the body for errors; nothing secret.
-            limit: bounds the waits.
+            ask: Returns the response, and registers what to close after its body.
+            source: Name of the body for errors, without secrets.
+            limit: Limits the waits.
         """
         self._ask = ask
         self._source = source
@@ -79,14 +79,14 @@ class Body:
         self._ended = False
         self._closed = False
         self._rest = b""
-        # A store that hangs must not keep the process alive.
+        # A hanging store must not keep the process alive.
         threading.Thread(target=self._run, name="fragment-fetch", daemon=True).start()
 
     def response(self) -> httpx.Response:
-        """Wait for the answer, whose body need not be there yet; return it.
+        """Wait for the response and return it, before its body has arrived.
 
         Raises:
-            DirectReadError: there is none, or none in time.
+            DirectReadError: there is no response in time.
             ClosedError: the wait was cancelled.
         """
         with self._changed:
@@ -96,14 +96,14 @@ class Body:
             return self._response
 
     def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes; none at the end. Errors are those of :meth:`response`."""
+        """Return up to ``size`` bytes, none at the end. Errors are those of :meth:`response`."""
         while len(self._rest) < size and (piece := self._next()):
             self._rest = self._rest + piece if self._rest else piece
         taken, self._rest = self._rest[:size], self._rest[size:]
         return taken
 
     def close(self) -> None:
-        """Let the thread close the body and what belongs to it."""
+        """Let the thread close the body and everything that belongs to it."""
         with self._changed:
             self._closed = True
             self._pieces.clear()
@@ -150,16 +150,16 @@ class Body:
 
 
 def left_of_codec(codec: int, response: httpx.Response) -> int:
-    """Return how a body is still encoded: a store may have decompressed an offloaded one."""
+    """Return the encoding of a body: a store may have decompressed one whose decompression is offloaded."""
     encoding = response.headers.get("Content-Encoding", "").lower()
     return pb.NONE if codec == pb.GZIP_OFFLOAD_DECOMPRESSION and encoding != "gzip" else codec
 
 
 class _AddressCheck:
-    """Refuses a connection by its address, before a byte is sent on it: httpcore's trace of a request.
+    """Refuses a connection because of its address, before any byte is sent, as httpcore's trace function.
 
-    The name service may answer otherwise than it did when the URL was checked, or for the first time. The
-    connection to a proxy is not the host's, and passes.
+    The name service may now answer differently from when the URL was checked, or for the first time. A
+    connection to a proxy is not one to the host, and is allowed.
     """
 
     def __init__(self, url: httpx.URL, source: str, refusal_of: Refusal) -> None:
@@ -179,15 +179,15 @@ class _AddressCheck:
 
 
 def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None = None) -> httpx.Response:
-    """Ask for a URL; return the answer, whose body is still to come.
+    """Request a URL, and return the response before its body has arrived.
 
-    The fragment is asked for as stored. Only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed.
+    The fragment is requested as it is stored. Only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed.
 
     Args:
         url: URL of the fragment.
-        codec: codec of the fragment.
-        http: client to ask with.
-        refusal_of: says of the host's address why it is not asked; None asks at any address.
+        codec: Codec of the fragment.
+        http: HTTP client.
+        refusal_of: Returns why the host's address is refused; None allows any address.
     """
     source = without_query(url)
     accept = "gzip" if codec == pb.GZIP else "identity"
@@ -196,7 +196,7 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
         if refusal_of is not None:
             request.extensions["trace"] = _AddressCheck(request.url, source, refusal_of)
         response = http.send(request, stream=True)
-    except (httpx.InvalidURL, UnicodeError):  # The latter: a name that the name service cannot be asked for.
+    except (httpx.InvalidURL, UnicodeError):  # UnicodeError: the host cannot be encoded as a name.
         raise ProtocolError(URL_FIELD, f"{source[:200]!r} is not a URL to open") from None
     except httpx.HTTPError as error:
         raise DirectReadError(source, type(error).__name__, passing=True) from error

@@ -1,8 +1,8 @@
-"""Open a stored fragment where it is, past the broker: by file, or by HTTP.
+"""Opens a stored fragment directly, without the broker, as a file or over HTTP.
 
-A broker sends a URL; a client opens it only if it is one of these, and connects to nothing before the check.
-The address that is connected to is checked again, before a byte is sent: a name may have got another one.
-So a broker, or a writer of its fragments, cannot make a client call other hosts or read other files.
+A broker sends a URL. A client opens it only if the table below allows it, and connects to nothing before that
+check. The address of the connection is checked again before any byte is sent, because a name may have a new
+address. So a broker, or a writer of its fragments, cannot make a client call other hosts or read other files.
 
 ===========  ===================================================================================
 scheme       opened
@@ -15,8 +15,8 @@ scheme       opened
 both         on listed hosts, whatever their address
 ===========  ===================================================================================
 
-Redirects are not followed, only status 200 is accepted, and a body is decoded as the fragment says, never
-by the HTTP library.
+Redirects are not followed, only status 200 is accepted, and a body is decoded according to the fragment,
+never by the HTTP library.
 """
 
 from __future__ import annotations
@@ -53,35 +53,35 @@ if TYPE_CHECKING:
 FILE_SCHEME = "file://"
 
 MAX_URL_CHARS = 8192
-"""Longest URL that is taken from a broker."""
+"""Maximum length of a broker's URL."""
 
 CONNECT_TIMEOUT_S = 10.0
-"""Longest a store may take to connect, where no client says otherwise."""
+"""Default seconds that connecting to a store may take."""
 
 _HTTP_SCHEMES = ("http", "https")
 Resolve = Callable[[str, int], Iterable[str]]
-"""Takes a host and port, returns the host's addresses; raises OSError."""
+"""Returns the addresses of a host and port; raises OSError."""
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """Return a host's addresses from its name service."""
+    """Return a host's addresses from the name service."""
     return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 @dataclass(frozen=True)
 class FragmentOpener:
-    """Opens fragments' URLs, as far as that is allowed. Thread-safe.
+    """Opens the URLs of fragments that are allowed. Thread-safe.
 
     Args:
-        root: folder behind ``file://`` URLs; None: such URLs are not opened.
-        hosts: ``host`` or ``host:port`` whose URLs are opened whatever the address and scheme.
-        broker: host of the broker the URLs come from; empty: unknown, and treated as public.
-        http: gives the HTTP client to fetch with; by default each fetch has a new one.
-        resolve: finds a host's addresses.
-        metrics: counts what is read.
+        root: Directory of ``file://`` URLs; None if such URLs are not opened.
+        hosts: ``host`` or ``host:port`` whose URLs are opened for any address and scheme.
+        broker: Host of the broker that sends the URLs; empty if unknown, which counts as public.
+        http: Returns the HTTP client for a fetch; by default each fetch makes a new one.
+        resolve: Returns a host's addresses.
+        metrics: Counts the bytes read.
 
     Raises:
-        OptionError: the root is not a folder below ``/``, or a host is invalid.
+        OptionError: the root is not a directory below ``/``, or a host is invalid.
     """
 
     root: str | None = None
@@ -94,7 +94,7 @@ class FragmentOpener:
     def __post_init__(self) -> None:
         if (root := self.root) is not None:
             expected = "a folder other than /"
-            # Spark's driver need not have the folder its workers have: a missing one holds no files.
+            # Spark's driver need not have the workers' directory. A missing one has no files.
             if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
                 raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
             if os.path.realpath(root) == "/":
@@ -104,7 +104,7 @@ class FragmentOpener:
                 raise OptionError("fragmentHosts", repr(host), "names such as store.example or 10.0.0.7:9000")
 
     def can_open(self, url: str) -> bool:
-        """Return whether ``url`` is of a kind that is opened; its host's address is not looked up yet."""
+        """Return whether such a URL is opened, without looking up its host's address."""
         if url.startswith(FILE_SCHEME):
             return self.root is not None
         try:
@@ -122,20 +122,20 @@ class FragmentOpener:
         end_offset: int = 0,
         limit: FetchLimit | None = None,
     ) -> FragmentReader:
-        """Return a reader of a fragment from ``offset`` on; the caller closes it.
+        """Return a reader of a fragment from ``offset`` on. The caller closes it.
 
         Args:
-            fragment: expected fragment at the URL.
+            fragment: The fragment that is expected at the URL.
             url: URL from a broker.
-            offset: of the first byte to return; by default the fragment's begin.
-            end_offset: behind the last byte to return; 0: the fragment's end.
-            limit: bounds the waits for bytes that come by HTTP; by default a store may take any time as long
-                as it sends some.
+            offset: Offset of the first byte to return; by default the fragment's begin.
+            end_offset: Offset after the last byte to return; 0 for the fragment's end.
+            limit: Limits the waits for bytes over HTTP; by default a store may take any time as long as it
+                sends bytes.
 
         Raises:
-            ProtocolError: the URL is not a fragment's: it leaves the root, is too long, has control
+            ProtocolError: the URL is invalid for a fragment: it leaves the root, is too long, or has control
                 characters or a user name.
-            DirectReadError: such URLs are not opened, or this one failed to open.
+            DirectReadError: such URLs are not opened, or opening failed.
             CorruptFragmentError: the file's size is not the fragment's.
             ClosedError: the limit was cancelled.
             OffsetError: the offset is outside the fragment.
@@ -146,17 +146,17 @@ class FragmentOpener:
             return _open_file(fragment, path, offset, end_offset, self.metrics)
         if urlsplit(url).scheme not in _HTTP_SCHEMES:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
-        # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
+        # Imported here because reads through the broker need no HTTP, and Spark starts many workers.
         from gazette_spark.client._read import fragment_http
 
         def ask(owned: ExitStack) -> httpx.Response:
-            # Before anything is connected to: the host's name, then the addresses that it has now.
+            # Before any connection, the host's name and its current addresses are checked.
             host, port = _host_port(url)
             trusted = self._is_trusted(host, port)
             refusal = self._refusal(urlsplit(url).scheme, host, port)
             if not (refusal or trusted):
-                # Where the name is not resolved, a proxy may know more. Else the address that is connected to
-                # is checked, if there is one then. A ValueError means that the name is none.
+                # A proxy may resolve a name that is unknown here. Otherwise the address of the connection is
+                # checked, if there is one. A ValueError means that the name is invalid.
                 addresses: list[str] = []
                 with suppress(OSError, ValueError):
                     addresses = list(self.resolve(host, port))
@@ -166,7 +166,7 @@ class FragmentOpener:
             http = (
                 self.http() if self.http else owned.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
             )
-            # The address is checked again when it is connected to: the name may have got another one.
+            # The address is checked again on connecting, because the name may have a new one.
             response = fragment_http.fetch(url, fragment.codec, http, None if trusted else self._refusal_of)
             owned.callback(response.close)
             return response
@@ -192,7 +192,7 @@ class FragmentOpener:
             raise
 
     def _refusal(self, scheme: str, host: str, port: int) -> str:
-        """Return why a host is not asked, by its name alone; empty if it is."""
+        """Return why a host is refused because of its name; empty if it is not."""
         if self._is_trusted(host, port):
             return ""
         if scheme != "https":
@@ -200,18 +200,18 @@ class FragmentOpener:
         return self._refusal_of(host) if is_address(host) else ""
 
     def _refusal_of(self, text: str) -> str:
-        """Return why an address is not asked; empty if it is."""
+        """Return why an address is refused; empty if it is not."""
         address = ip_address(text)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         address = mapped or address
         if address.is_link_local or address.is_multicast or address.is_unspecified:
-            return f"{address} is no address of a store"
+            return f"{address} is not an address of a store"
         if not address.is_global and self._broker_is_public:
-            return f"{address} is a private address, the broker's is not; fragmentHosts may list it"
+            return f"{address} is a private address, but the broker's is not; to allow it, set fragmentHosts"
         return ""
 
     def _is_trusted(self, host: str, port: int) -> bool:
-        """Whether a host is asked at any address: it is listed, or the broker's own."""
+        """Return whether a host is allowed at any address: it is listed, or the broker's own."""
         listed = {name.lower() for name in self.hosts}
         return host in listed or f"{host}:{port}" in listed or host == self.broker.lower() != ""
 
@@ -233,23 +233,23 @@ def open_fragment_url(
     fragment_root: str | None = None,
     fragment_hosts: Iterable[str] = (),
 ) -> FragmentReader:
-    """Open a fragment at a URL, and return a reader of it; the caller closes it.
+    """Open a fragment at a URL, and return a reader of it. The caller closes it.
 
-    ``Client.open_fragment`` also knows the broker's own host.
+    ``Client.open_fragment`` also allows the broker's own host.
 
     Args:
-        fragment: expected fragment at the URL.
+        fragment: The fragment that is expected at the URL.
         url: URL from a broker.
-        offset: of the first byte to return; by default the fragment's begin.
-        end_offset: behind the last byte to return; 0: the fragment's end.
-        fragment_root: folder behind ``file://`` URLs.
-        fragment_hosts: allowed hosts, whatever their address and scheme, ``host`` or ``host:port``.
+        offset: Offset of the first byte to return; by default the fragment's begin.
+        end_offset: Offset after the last byte to return; 0 for the fragment's end.
+        fragment_root: Directory of ``file://`` URLs.
+        fragment_hosts: ``host`` or ``host:port`` that are allowed for any address and scheme.
 
     Raises:
-        ProtocolError: the URL is not a fragment's.
-        DirectReadError: such URLs are not opened, or this one failed to open.
+        ProtocolError: the URL is invalid for a fragment.
+        DirectReadError: such URLs are not opened, or opening failed.
         OffsetError: the offset is outside the fragment.
-        OptionError: the root is not a folder, or is missing, or a host is invalid.
+        OptionError: the root is missing or is not a directory, or a host is invalid.
     """
     if fragment_root is not None and not Path(fragment_root).is_dir():
         raise OptionError("fragment_root", f"{fragment_root!r}, which is no folder", "an existing folder")
@@ -258,7 +258,7 @@ def open_fragment_url(
 
 
 def check_url(url: str) -> None:
-    """Raise unless a URL may be one of a fragment, whether it is opened or not."""
+    """Raise if a URL is invalid for a fragment, regardless of whether it would be opened."""
     source = without_query(url)[:200]
     if not url or len(url) > MAX_URL_CHARS or re.search(r"[\x00-\x1f\x7f]", url):
         raise ProtocolError(
@@ -282,7 +282,7 @@ def _host_port(url: str) -> tuple[str, int]:
 
 
 def resolve_file(url: str, root: str) -> str:
-    """Return the path of a ``file://`` URL below ``root``, links followed; it may not lead out of it."""
+    """Return the path of a ``file://`` URL below ``root``, with links resolved, which must not leave it."""
     path = url.removeprefix(FILE_SCHEME)
     if "\0" in path or ".." in path.split("/") or not path.startswith("/"):
         raise ProtocolError(URL_FIELD, f"{url!r} is not a path below the file root")
@@ -294,7 +294,7 @@ def resolve_file(url: str, root: str) -> str:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a regular file, and nothing else; never waits."""
+    """Open a regular file. Never waits."""
     try:
         return open_regular_file(path)
     except OSError as error:
@@ -303,7 +303,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 class _File:
-    """A file whose trouble is a DirectReadError."""
+    """A file whose errors are raised as DirectReadError."""
 
     def __init__(self, path: str) -> None:
         self.file = open_regular(path)
@@ -326,7 +326,7 @@ def _open_file(
     try:
         start = fragment.begin
         if fragment.codec == pb.NONE:
-            # Not compressed: its size is known at once, and bytes before the offset need not be read.
+            # Without compression the size is known at once, and bytes before the offset need not be read.
             size = os.fstat(file.file.fileno()).st_size
             if size != fragment.length:
                 problem = f"it has {size} bytes, not {fragment.length}"

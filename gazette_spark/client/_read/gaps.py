@@ -1,8 +1,8 @@
-"""Bytes that a journal had and has no more: the gaps between its fragments.
+"""Bytes that a journal no longer has: the gaps between its fragments.
 
 Offsets are never used twice, so every byte before a journal's write head was appended once, or skipped by an
-operator who reset the head. Bytes that are in no fragment, neither in a store nor with a broker, cannot be
-read. Brokers learn of files that are gone when they list their stores again (``refresh_interval``).
+operator who reset the head. Bytes that are in no fragment, neither in a store nor in a broker, cannot be
+read. Brokers notice that files are gone when they list their stores again (``refresh_interval``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gazette_spark.protocol.spans import joined, outside
 
 
 class FragmentLister(Protocol):
-    """Client interface to a journal's fragments."""
+    """The methods of a client that list a journal's fragments."""
 
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read."""
@@ -32,7 +32,7 @@ class FragmentLister(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FragmentGap:
-    """Bytes ``[begin, end)`` of a journal that no fragment holds."""
+    """Bytes ``[begin, end)`` of a journal that no fragment contains."""
 
     journal: str
     begin: int
@@ -45,16 +45,16 @@ class FragmentGap:
 
 
 def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
-    """Return the parts of ``[begin, end)`` that are in no fragment of a journal, ascending."""
+    """Return the parts of ``[begin, end)`` that no fragment of a journal contains, ascending."""
     held = joined((fragment.begin, fragment.end) for fragment in fragments)
     return [FragmentGap(journal, low, high) for low, high in outside(held, begin, end)]
 
 
 def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
     """Return the gaps of a journal; see :meth:`gazette_spark.client.Client.gaps`."""
-    # A broker that has just started knows the head only once it has listed its stores: this waits for it.
+    # A broker that has just started knows the head only after it has listed its stores. This waits for that.
     client.first_offset(journal)
-    # The head before the list: bytes appended meanwhile are listed, but past the end of the checked range.
+    # The head comes first: bytes that are appended meanwhile are listed, but are past the checked range.
     head = client.write_head(journal)
     try:
         fragments = [listed.fragment for listed in client.list_fragments(journal)]
@@ -65,5 +65,5 @@ def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int 
     first = min((fragment.begin for fragment in fragments), default=head)
     low, high = first if begin is None else begin, head if end is None else end
     if begin is not None and not 0 <= begin <= high:
-        raise OffsetError(f"the begin lies before 0, or past the end {high}", journal, begin)
+        raise OffsetError(f"the begin is before 0, or past the end {high}", journal, begin)
     return gaps_between(journal, fragments, low, high)

@@ -1,34 +1,34 @@
-"""Read a journal: by one Read call, or through restarts, re-assignments and broken connections.
+"""Reads a journal: with one Read call, or through restarts, reassignments and broken connections.
 
-A :class:`RetryReader` has one state, the next offset it reads. It makes a Read call there, and yields what
-the call brings: its stream, then the stored fragment that the stream may end with. When the call is over it
-makes another one, by the table of :mod:`gazette_spark.client._transport.retry`. So no byte is left out and
-none comes twice, wherever the streams are cut.
+The state of a :class:`RetryReader` is the next offset to read. It makes a Read call there, and yields the
+call's bytes: those of its stream, then those of the stored fragment with which the stream may end. After the
+call it makes the next one, according to the table of :mod:`gazette_spark.client._transport.retry`. So no byte
+is omitted or repeated, wherever the streams are cut.
 
 ====================================  ============================================================
-what is read                          how it ends
+read                                  end
 ====================================  ============================================================
-``end_offset`` set                    at exactly ``end_offset``; waits for bytes still to come
+``end_offset`` set                    exactly at ``end_offset``; waits for bytes not yet appended
 no end, ``block`` false               at the write head
 no end, ``block`` true                when closed
 ====================================  ============================================================
 
-A :class:`Reader` is one of these calls alone:
+A :class:`Reader` makes only one call:
 
 ====================================  ============================================================
-what happens                          what the reader does
+event                                 action
 ====================================  ============================================================
 ``end_offset`` is reached             ends
 the broker ends the stream            ends: its assignment changed, or it is shutting down
 the stream ends with a URL            continues in the fragment's file, and ends with the fragment
-nothing left, and ``block`` is false  raises OffsetNotYetAvailableError
+no bytes, and ``block`` is false      raises OffsetNotYetAvailableError
 any other status or failure           raises it
 ====================================  ============================================================
 
-Time: a call to ``next`` or ``read`` that gets no byte for ``timeout_s`` raises the last cause. A blocking
-reader may wait longer on a broker that still answers. Each stream has a deadline of ``idle_timeout_s``,
-after which it is simply opened again: this is how a hung connection is found. A stored fragment's bytes may
-take half of the time that is left, so that a store which hangs leaves some to the broker.
+Timeouts: a call of ``next`` or ``read`` that gets no byte for ``timeout_s`` raises the last failure. A
+blocking reader may wait longer for a broker that still answers. Each stream has a deadline of
+``idle_timeout_s``, after which it is opened again: this detects a hung connection. A stored fragment's bytes
+may take half of the remaining time, so that a hanging store leaves some time for the broker.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ from gazette_spark.protocol.fragments import Fragment
 logger = logging.getLogger(__name__)
 
 LOGGED_ATTEMPT = 5
-"""Which retry in a row is logged, and the only one: shorter outages are of no interest."""
+"""Number of the consecutive retry that is logged, the only one: shorter outages do not matter."""
 
 HURRIED_S = 1.0
-"""A try this short that brings no answer says little about the broker."""
+"""Seconds of an attempt that is too short to prove anything about a broker that does not answer."""
 
 STORE_TRIES = 3
-"""Times a store that is busy is asked for a fragment, before the broker is."""
+"""Number of attempts to read a fragment from a busy store before the broker is asked for it."""
 
 
 class Stream(Protocol):
-    """A Read call under way, as :class:`~gazette_spark.client._read.stream.ReadStream` makes it."""
+    """A Read call in progress, such as :class:`~gazette_spark.client._read.stream.ReadStream`."""
 
     def messages(self) -> Iterator[pb.ReadResponse]:
-        """Yield the call's messages; raise its failure."""
+        """Yield the call's messages, and raise its failure."""
 
     def cancel(self) -> None:
         """End the call, from any thread."""
@@ -93,11 +93,11 @@ OpenStream = Callable[[pb.ReadRequest], Stream]
 
 
 class Reader(ChunkReader):
-    """Reads the bytes one Read call brings; see the module and :class:`ChunkReader`.
+    """Reads the bytes of one Read call, as the module describes.
 
     The call begins with the first read. An error other than OffsetJumpError ends the reader: reading again
-    raises the same one. Seeking goes forward only, within the current chunk or
-    within a fragment that is read directly. :meth:`cancel` may be called from any thread.
+    raises the same error. Seeking only goes forward, within the current chunk or a fragment that is read
+    directly. Any thread may call :meth:`cancel`.
     """
 
     _errors_last = True
@@ -112,15 +112,15 @@ class Reader(ChunkReader):
         jumps: list[tuple[int, int]] | None = None,
         fetch_timeout_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Make a reader; it sends no request yet.
+        """Make a reader, without sending a request.
 
         Args:
-            options: range and mode of the read.
-            open_stream: begins the call.
-            opener: opens the fragment the call may end with.
-            prefers_url: whether a fragment the broker is about to send is to be opened instead.
-            jumps: list to which jumps are added; by default, a new one.
-            fetch_timeout_s: returns the seconds that the next bytes of a fragment may take from now on.
+            options: Range and mode of the read.
+            open_stream: Begins the call.
+            opener: Opens the fragment with which the call may end.
+            prefers_url: Returns whether to open a fragment that the broker is about to send.
+            jumps: List to which jumps are added; by default a new one.
+            fetch_timeout_s: Returns the seconds that the next bytes of a fragment may take.
         """
         super().__init__(options.journal)
         self.options = options
@@ -142,36 +142,36 @@ class Reader(ChunkReader):
 
     @property
     def response(self) -> pb.ReadResponse | None:
-        """The broker's last message but for content: status, header, fragment, write head."""
+        """The broker's last message without content: status, header, fragment, write head."""
         return self._cursor.response
 
     @property
     def header(self) -> pb.Header | None:
-        """The call's header, which names its broker and the journal's route; None before its first answer."""
+        """The call's header with its broker and the journal's route; None before the first answer."""
         return self._cursor.header
 
     @property
     def fragment(self) -> Fragment | None:
-        """The fragment of the broker's last message about one."""
+        """The fragment of the broker's last message with a fragment."""
         return self._cursor.fragment
 
     @property
     def url(self) -> str:
-        """URL of that fragment; empty if the broker gave none. It may hold a signature."""
+        """URL of that fragment; empty if the broker sent none. It may contain a signature."""
         return self._cursor.url
 
     @property
     def request(self) -> pb.ReadRequest:
-        """The call's request, its offset moved to the next byte."""
+        """The call's request with the offset of the next byte."""
         return self.options.request(self.offset)
 
     @property
     def direct(self) -> FragmentReader | None:
-        """Reader of the fragment that is read directly at the moment."""
+        """Reader of the fragment that is currently read directly."""
         return self._direct
 
     def cancel(self) -> None:
-        """End the call, from any thread: reads under way and later ones raise ClosedError."""
+        """End the call, from any thread: current and later reads raise ClosedError."""
         self._stopped.set()
         self._limit.cancel()
         stream = self._stream
@@ -179,9 +179,9 @@ class Reader(ChunkReader):
             stream.cancel()
 
     def close(self) -> None:
-        """End the reader, from any thread; like :meth:`cancel`, and releases its resources."""
+        """End the reader, from any thread, like :meth:`cancel`, and release its resources."""
         self.cancel()
-        # If another thread is inside, it finds the reader cancelled, and cleans up.
+        # A thread that is reading finds the reader cancelled, and cleans up.
         with suppress(ValueError):
             self._chunks.close()
 
@@ -216,7 +216,7 @@ class Reader(ChunkReader):
         return self._cursor.explain(error)
 
     def run(self) -> Generator[Chunk, None, None]:
-        """Yield the call's chunks, once; failures are raised as they came, not yet explained."""
+        """Yield the call's chunks, once. Failures are raised without the explanation of :meth:`explain`."""
         with closing(self._run()) as chunks:
             for chunk in chunks:
                 self._opener.metrics.add(READ_BYTES, len(chunk.content), self.journal)
@@ -227,11 +227,11 @@ class Reader(ChunkReader):
         if self._at_end():
             return
 
-        # The stream. Each chunk follows the one before; the cursor checks that, and keeps the offset.
+        # The stream. The cursor checks that each chunk follows the previous one, and tracks the offset.
         cursor = self._cursor
         stream = self._stream = self._open_stream(self.options.request(self._at))
         if self._stopped.is_set():
-            stream.cancel()  # cancel() came before, and found no stream.
+            stream.cancel()  # cancel() was called before there was a stream.
         url = ""
         try:
             for message in stream.messages():
@@ -240,7 +240,7 @@ class Reader(ChunkReader):
                 if chunk is not None:
                     url = ""
                     if end_offset and chunk.end > end_offset:
-                        # The last chunk may go on past the end.
+                        # The last chunk may continue past the end.
                         content = chunk.content[: end_offset - chunk.offset]
                         chunk = Chunk(chunk.offset, content, chunk.mod_time)
                     yield chunk
@@ -255,8 +255,8 @@ class Reader(ChunkReader):
             self._stream = None
             stream.close()
 
-        # The stored fragment, if the stream ended with its URL in place of content. A jump may have passed
-        # the end, or the fragment's.
+        # The stored fragment, if the stream ended with its URL instead of content. A jump may have passed the
+        # end of the read or of the fragment.
         fragment = cursor.fragment
         if not url or fragment is None or self._at_end() or self._at >= fragment.end:
             return
@@ -277,37 +277,37 @@ class Reader(ChunkReader):
 
 
 class _FragmentAccess:
-    """How a retrying reader gets at stored fragments: by their URLs, or through the broker."""
+    """Decides how a retrying reader reads stored fragments: by their URLs, or through the broker."""
 
     def __init__(self, opener: FragmentOpener, *, asks_for_urls: bool) -> None:
         self.asks_for_urls = asks_for_urls
-        """The broker is told not to send stored fragments, but their URLs."""
+        """Whether to ask the broker for URLs instead of the bytes of stored fragments."""
         self._opener = opener
         self._never_by_url = False
         self._proxied_to = -1
-        """End of the fragment that has to come through the broker."""
+        """End of the fragment that must be read through the broker."""
         self._signed_again = -1
-        """Begin of the fragment whose URL was renewed."""
+        """Begin of the fragment whose URL has been renewed."""
 
     def by_url(self, offset: int) -> bool:
         """Return whether the next call should ask for URLs."""
         return self.asks_for_urls and not self._never_by_url and offset >= self._proxied_to
 
     def prefers_url(self, message: pb.ReadResponse) -> bool:
-        """Return whether a fragment that the broker is about to send is to be opened instead."""
+        """Return whether to open a fragment that the broker is about to send."""
         if self._never_by_url or message.offset < self._proxied_to:
             return False
         if not self._opener.can_open(message.fragment_url):
             return False
-        self.asks_for_urls = True  # The next fragments need not begin to stream.
+        self.asks_for_urls = True  # So that the broker does not begin to send the next fragments.
         return True
 
     def retries(self, error: DirectReadError, reader: Reader, attempt: int) -> bool:
-        """Choose how to get at a fragment whose URL failed.
+        """Decide how to read a fragment whose URL failed.
 
         Returns:
-            Whether to wait and try the URL again. Otherwise the next call gets a fresh URL, or the fragment
-            through the broker, and need not wait.
+            Whether to wait and try the URL again. Otherwise the next call, which need not wait, requests a
+            fresh URL, or reads the fragment through the broker.
         """
         fragment = reader.fragment
         assert fragment is not None
@@ -317,22 +317,22 @@ class _FragmentAccess:
         if error.passing and attempt + 1 < STORE_TRIES:
             return True
         self._proxied_to = fragment.end
-        # A URL that is refused because of its host is followed by others of that host.
+        # If a URL is refused because of its host, the next ones will be, too.
         self._never_by_url = error.refused and self._opener.can_open(reader.url)
         logger.info("fragment read through the broker instead journal=%s cause=%s", reader.journal, error)
         return False
 
     def seek(self) -> None:
-        """Forget what was decided about the fragment at the last offset."""
+        """Forget the decisions about the fragment at the last offset."""
         self._proxied_to = -1
 
 
 class _Members:
-    """The members of a journal's route that had nothing at the reader's offset, and the one to ask next.
+    """The members of a journal's route that had no bytes at the reader's offset, and the one to ask next.
 
-    A member may lack bytes that its peers have: a replica that has replaced a dead broker knows of stored
-    fragments only, until it lists the store again. So where a member says that there is nothing at an offset,
-    the journal's primary is asked before that counts. Where a member has only later bytes, all are asked.
+    A member may lack bytes that its peers have: a replica that has replaced a dead broker knows only stored
+    fragments until it lists the store again. So if a member has no bytes at an offset, the journal's primary
+    is asked as well. If a member has only later bytes, all members are asked.
     """
 
     def __init__(self) -> None:
@@ -340,14 +340,14 @@ class _Members:
         self._asked: set[int] = set()
 
     def choose_other(self, header: pb.Header | None, answer: OffsetNotYetAvailableError) -> bool:
-        """Have the next call go to another member; return False if all that matter had nothing."""
+        """Choose another member for the next call; return False if all relevant members had no bytes."""
         if header is None or header.process_id not in header.route.members:
             return False
         members = list(header.route.members)
         self._asked.add(members.index(header.process_id))
         candidates = [header.route.primary] if header.route.primary >= 0 else []
         if answer.write_head > answer.offset:
-            # Bytes behind this offset are here, so it was appended: somebody has it, or the store.
+            # This member has later bytes, so this offset was appended: another member or the store has it.
             candidates += range(len(members))
         member = next((candidate for candidate in candidates if candidate not in self._asked), None)
         if member is None:
@@ -358,23 +358,23 @@ class _Members:
         return True
 
     def take_next(self) -> tuple[pb.Header, int] | None:
-        """Return the member to ask now, once."""
+        """Return the chosen member, once."""
         member, self.next = self.next, None
         return member
 
     def clear(self) -> None:
-        """Forget who was asked: the reader has moved on."""
+        """Forget which members were asked, because the reader has moved on."""
         self._asked.clear()
 
 
 class RetryReader(ChunkReader):
-    """Iterator over a journal's chunks, in order, without gap or repeat; see the module.
+    """Iterator over a journal's chunks, in order, without gaps or repetitions, as the module describes.
 
-    A jump, where the journal has lost bytes, shows as a chunk whose offset is larger than the end of
-    the one before, and in ``jumps``; only :meth:`read` and :meth:`readinto` raise for it. A jump to or
-    past ``end_offset`` brings no chunk: it shows in ``jumps`` only.
+    If the journal has lost bytes, there is a jump: the next chunk's offset is larger than the end of the
+    previous one, and ``jumps`` has an entry. Only :meth:`read` and :meth:`readinto` raise for it. A jump to
+    or past ``end_offset`` gives no chunk, only the entry in ``jumps``.
 
-    For one thread, but :meth:`cancel` and :meth:`close` may be called from any. After an error the reader's
+    For one thread, but any thread may call :meth:`cancel` and :meth:`close`. After an error the reader's
     offset is unchanged: ``next`` tries again from there.
     """
 
@@ -408,13 +408,13 @@ class RetryReader(ChunkReader):
         self._options = options
         self._offset = options.offset
         self._attempt = 0
-        """Calls since a byte last arrived."""
+        """Number of calls since the last byte arrived."""
         self._since = self._clock()
-        """When the wait for the next byte began."""
+        """Time at which the wait for the next byte began."""
         self._try_s = 0.0
-        """Seconds that the present call may take."""
+        """Seconds that the current call may take."""
         self._earlier: GazetteError | None = None
-        """Why the call before ended, if no byte has arrived since."""
+        """Why the previous call ended, if no byte has arrived since."""
         self._members = _Members()
         asks_for_urls = options.do_not_proxy or self._opener.root is not None
         self._access = _FragmentAccess(self._opener, asks_for_urls=asks_for_urls)
@@ -426,24 +426,24 @@ class RetryReader(ChunkReader):
 
     @property
     def reader(self) -> Reader:
-        """The reader of the present or last Read call. Look at it, but do not read from it."""
+        """The reader of the current or last Read call. It may be inspected, but not read."""
         return self._reader
 
     @property
     def request(self) -> pb.ReadRequest:
-        """Request for the rest of the read, from the next byte on."""
+        """The request for the rest of the read, from the next byte on."""
         return self._options.request(self.offset)
 
     def cancel(self) -> None:
-        """Make a read under way, and all later ones, raise ClosedError; :meth:`restart` ends that.
+        """Make the current read and all later ones raise ClosedError, until :meth:`restart`.
 
-        From any thread, any number of times.
+        Any thread may call it, any number of times.
         """
         self._stopped.set()
         self._reader.cancel()
 
     def restart(self, request: pb.ReadRequest | ReadOptions) -> None:
-        """Read something else, as if the reader were new; also after :meth:`cancel`. ``jumps`` is emptied."""
+        """Read another range, as if the reader were new, also after :meth:`cancel`. ``jumps`` is emptied."""
         if self._closed:
             raise ClosedError(f"reader of journal {self.journal!r}", "it is closed")
         options = request if isinstance(request, ReadOptions) else ReadOptions.of(request)
@@ -457,18 +457,18 @@ class RetryReader(ChunkReader):
             self._begin(options)
 
     def close(self) -> None:
-        """End the reader, from any thread; may be called again.
+        """End the reader, from any thread. May be called again.
 
-        Iteration that is under way stops; ``read`` and ``readinto`` raise ClosedError.
+        A current iteration stops; ``read`` and ``readinto`` raise ClosedError.
         """
         self._closed = True
         self.cancel()
-        # If another thread is inside, it finds the reader closed, and cleans up.
+        # A thread that is reading finds the reader closed, and cleans up.
         with suppress(ValueError):
             self._chunks_left.close()
 
     def __next__(self) -> Chunk:
-        """Return the next chunk; it is not empty. A closed reader has no chunks."""
+        """Return the next chunk, which is not empty. A closed reader has no chunks."""
         try:
             return super().__next__()
         except ClosedError:
@@ -493,7 +493,7 @@ class RetryReader(ChunkReader):
         except GazetteError as error:
             failure = error
             self._chunks_left = self._chunks()
-        # The error of a cancelled call says less. A chunk that came all the same is not lost.
+        # ClosedError says more than the error of a cancelled call. A chunk that has arrived is not lost.
         if chunk is None and (failure := self._ended() or failure):
             raise failure
         return chunk
@@ -514,21 +514,21 @@ class RetryReader(ChunkReader):
         waits = options.block or options.end_offset != 0
         self._since = self._clock()
         while not self._stopped.is_set() and not self._at_end():
-            # One Read call, and the stored fragment that it may end with.
+            # One Read call, and the stored fragment with which it may end.
             self._reader = reader = self._new_reader(by_url=self._access.by_url(self._offset))
             if self._stopped.is_set():
-                # cancel() came between the loop's look at it and now, and met the reader before.
+                # cancel() was called after the loop's check, and cancelled the previous reader.
                 reader.cancel()
             cause: GazetteError | None = None
             try:
                 with closing(reader.run()) as chunks:
                     for chunk in chunks:
-                        # Progress: what has counted against the broker, its members and the time is over.
+                        # Progress: earlier failures, members without bytes and the wait no longer count.
                         self._offset = chunk.end
                         self._attempt, self._earlier = 0, None
                         self._members.clear()
                         yield chunk
-                        # The caller's own time between two chunks does not count.
+                        # The caller's time between two chunks does not count.
                         self._since = self._clock()
                         if self._stopped.is_set():
                             return
@@ -541,22 +541,22 @@ class RetryReader(ChunkReader):
             if self._stopped.is_set() or self._at_end():
                 return
 
-            # Nothing at this offset: another member may have it. If not, a reader that neither waits nor has
-            # an end is at its end, provided that this is the write head and not a hole.
+            # No bytes at this offset: another member may have them. If not, a reader without an end that does
+            # not block is at its end, unless this is a hole instead of the write head.
             if isinstance(cause, OffsetNotYetAvailableError):
                 if self._open_member is not None and self._members.choose_other(reader.header, cause):
                     continue
                 if not waits and cause.write_head == self._offset:
                     return
 
-            # Why the call ended, as the caller should read it. A deadline that left no time for the call says
-            # less than the broker's answer before.
+            # Why the call ended, for the caller. If a deadline left no time for the call, the previous answer
+            # of the broker says more.
             if self._earlier and self._try_s < HURRIED_S and is_no_answer(cause):
                 cause = self._earlier
             self._earlier = cause
             if isinstance(cause, NotJournalBrokerError) and self._access.asks_for_urls and self._attempt > 0:
-                # The called broker, and then the one it named, is not a member and was told not to proxy: let
-                # it proxy.
+                # The called broker, and then the one that it named, is not a member and may not proxy: now it
+                # may.
                 self._access.asks_for_urls = False
                 cause = None
             failure = cause or UnavailableError(
@@ -577,7 +577,7 @@ class RetryReader(ChunkReader):
             patience_s = self._connection.patience_s(self._timeout_s)
             wait_s = within(wait_s, patience_s - (self._clock() - self._since))
             if wait_s is None:
-                # The time is over. But a quiet journal and a hung broker look the same to a blocking reader.
+                # The time is over. But for a blocking reader a quiet journal looks like a hung broker.
                 if not (options.block and self._broker_answers()):
                     raise reader.explain(failure)
                 self._since = self._clock()
@@ -591,7 +591,7 @@ class RetryReader(ChunkReader):
             self._opener,
             prefers_url=self._access.prefers_url,
             jumps=self.jumps,
-            # Half of the time is left to another try, or to the broker.
+            # Half of the time is left for another attempt, or for the broker.
             fetch_timeout_s=lambda: self._left_s() / 2,
         )
 
@@ -610,7 +610,7 @@ class RetryReader(ChunkReader):
         return end_offset != 0 and self._offset >= end_offset
 
     def _broker_answers(self) -> bool:
-        """Return whether the broker still tells the write head."""
+        """Return whether the broker still reports the write head."""
         request = pb.ReadRequest(journal=self.journal, offset=-1, metadata_only=True)
         timeout_s = min(self._idle_timeout_s, self._connection.connect_timeout_s)
         stream = self._open_stream(request, timeout_s)
@@ -619,7 +619,7 @@ class RetryReader(ChunkReader):
                 if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                     raise read_status_error(message, self.journal)
                 if message.HasField("header") and message.header.route.primary >= 0:
-                    # The member that was silent may lack bytes that the primary has.
+                    # The silent member may lack bytes that the primary has.
                     self._members.next = (message.header, message.header.route.primary)
                 return True
         except UnavailableError:

@@ -1,7 +1,7 @@
-"""Opens regular files, and nothing else that may be found under a file's name.
+"""Opens only regular files.
 
-Somebody who may write into a store can put a FIFO, a device or a symbolic link where a fragment should be.
-Opening a FIFO waits for its other end, and a link leads out of the store.
+Whoever may write into a store can put a FIFO, a device or a symbolic link in place of a fragment. Opening a
+FIFO waits for its other end, and a link may leave the store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def open_regular_fd(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """Return a descriptor of a regular file; never waits, and follows no link in the last part of the path.
+    """Return a descriptor of a regular file. Never waits, and does not follow a final link.
 
     Raises:
         OSError: the file cannot be opened, or is not a regular one.

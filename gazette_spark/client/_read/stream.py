@@ -1,9 +1,9 @@
 """One Read call: its messages, and the checks of a broker's stream.
 
-A stream is metadata, then chunks up to the metadata's fragment end, then the next metadata. The
-:class:`Cursor` follows it with no I/O: it reads one message and gives a chunk, nothing, or an error. It is an
-error if a broker repeats bytes, omits some silently, or sends content in the wrong place. So are bytes that
-do not match a stored fragment's SHA-1. Such bytes go no further.
+A stream is metadata, then chunks up to the end of the metadata's fragment, then the next metadata. The
+:class:`Cursor` follows it without I/O: it takes one message and returns a chunk or nothing, or raises an
+error. It is an error if a broker repeats bytes, omits bytes silently, or sends content in the wrong place, or
+if bytes do not match a stored fragment's SHA-1. Such bytes are never returned.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CORRUPT_TEXTS = (
     "magic number",
     "frame descriptor",
 )
-"""Texts, in lower case, in a broker's error about a stored fragment with corrupt bytes."""
+"""Parts, in lower case, of brokers' errors about a stored fragment with corrupt bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Range and mode of a read. ``offset`` -1 is the write head; ``end_offset`` 0 is no end."""
+    """Range and mode of a read. An ``offset`` of -1 is the write head; an ``end_offset`` of 0 is no end."""
 
     journal: str
     offset: int = 0
@@ -62,7 +62,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, request: pb.ReadRequest) -> ReadOptions:
-        """Return the options of a request; what only brokers set is left out."""
+        """Return the options of a request, without the fields that only brokers set."""
         return cls(
             request.journal,
             request.offset,
@@ -73,7 +73,7 @@ class ReadOptions:
         )
 
     def request(self, offset: int) -> pb.ReadRequest:
-        """Return the request, from another offset on."""
+        """Return the request with another offset."""
         return pb.ReadRequest(
             journal=self.journal,
             offset=offset,
@@ -92,13 +92,13 @@ class Cursor:
     def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
         self.journal = journal
         self.offset = offset
-        """Next byte; -1 until the broker has sent its write head."""
+        """Offset of the next byte; -1 until the broker has sent its write head."""
         self.jumps = jumps
-        """Each offset that was wanted, with the larger one that came: appended to."""
+        """Jumps, to which the cursor adds: each as the requested offset and the larger one that followed."""
         self.response: pb.ReadResponse | None = None
-        """The last metadata: status, write head, URL, and in the stream's first one the header."""
+        """The last metadata: status, write head, URL, and, in the stream's first message, the header."""
         self.header: pb.Header | None = None
-        """The stream's header: its broker, and the journal's route."""
+        """The stream's header, with its broker and the journal's route."""
         self.fragment: Fragment | None = None
         """Fragment of the last valid metadata."""
         self._limit = -1
@@ -115,7 +115,7 @@ class Cursor:
         return self.response.write_head if self.response is not None else 0
 
     def feed(self, message: pb.ReadResponse) -> Chunk | None:
-        """Check the stream's next message; return its chunk, if any.
+        """Check the stream's next message, and return its chunk, if any.
 
         Raises:
             StatusError: the broker ended the stream with a status.
@@ -142,9 +142,10 @@ class Cursor:
         return Chunk(offset, content, self.fragment.mod_time if self.fragment is not None else 0)
 
     def explain(self, error: GazetteError) -> GazetteError:
-        """Return a stream's failure with its journal and offset: a broker's bare text names no journal.
+        """Return a stream's failure with its journal and offset, which the broker's text lacks.
 
-        A broker that cannot make sense of a stored fragment says so in one of a few texts.
+        If the text is one that brokers use for an unreadable stored fragment, the result is an error about
+        that fragment.
         """
         if not isinstance(error, BrokerError):
             return error
@@ -172,14 +173,14 @@ class Cursor:
                 raise self._lie(f"{span} at offset {message.offset}, write head {message.write_head}")
             self._advance(message)
             self.fragment, self._limit = fragment, fragment.end
-            # A stored fragment does not change any more: its bytes can be checked against its sum.
+            # A stored fragment never changes, so its bytes can be checked against its sum.
             whole = bool(message.fragment_url) and message.offset == fragment.begin
             self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
             return
         if message.status == pb.OFFSET_NOT_YET_AVAILABLE:
             self._check_offset(message.offset)
             self._advance(message)
-        # Other statuses come without an offset.
+        # Other statuses have no offset.
         self.response = message
         raise read_status_error(message, self.journal)
 
@@ -220,11 +221,11 @@ class ReadStream:
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
 
     def messages(self) -> Iterator[pb.ReadResponse]:
-        """Yield the stream's messages; its failure is raised as one of the package's errors."""
+        """Yield the stream's messages. Its failure is raised as one of the package's errors."""
         try:
             for message in self._call:
                 if message.HasField("header"):
-                    # The first message has one.
+                    # Only the first message has a header.
                     self._connection.observe(self._request.journal, message.header)
                 self._connection.contacted = True
                 yield message
@@ -241,7 +242,7 @@ class ReadStream:
         cancel(self._call)
 
     def close(self) -> None:
-        """End the call and give its channel back."""
+        """End the call and return its channel."""
         settle(self._call)
         if self._channel is not None:
             self._connection.give_back(self._channel, silent=self._silent)
