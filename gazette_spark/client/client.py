@@ -1,7 +1,8 @@
-"""A broker's client: one object for everything a program does with journals.
+"""The client of brokers: one object for everything that a program does with journals.
 
-It retries passing failures (:mod:`gazette_spark.client._transport.retry`) and gives up at a deadline: a call
-takes at most ``timeout_s``. It has few connections: one for all calls but reads, and one per open reader.
+It retries temporary failures (:mod:`gazette_spark.client._transport.retry`) and gives up at a deadline: a
+call takes at most ``timeout_s``. It has few connections: one for all calls except reads, and one per open
+reader.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from gazette_spark.protocol.tokens import KeySet
 T = TypeVar("T")
 
 MEMBER_TIMEOUT_S = 5.0
-"""Seconds that another member has for its write head: one that hangs is about to lose its lease."""
+"""Seconds that another member may take to report its write head: a hanging one is about to lose its lease."""
 
 SETTLED_AT_ONCE = 16
-"""Journals whose write heads are confirmed at the same time."""
+"""Maximum number of journals whose write heads are confirmed concurrently."""
 
 
 class Client(Closing):
-    """Calls one broker, which passes calls on to the others, or each journal's own. Thread-safe.
+    """Calls one broker, which proxies calls to the others, or each journal's own brokers. Thread-safe.
 
     Its readers and appenders are for one thread each. A client belongs to the process that made it: it
     cannot be pickled, and does not survive a fork.
@@ -88,27 +89,28 @@ class Client(Closing):
         """Make a client; no connection is made yet.
 
         Args:
-            endpoint: the broker, ``http://host:port``, ``https://host:port`` or ``unix://localhost/path``. Of
-                several, separated by commas, the client uses one until it cannot be reached.
-            timeout_s: seconds a call may take; a reader, to get its next byte.
-            idle_timeout_s: seconds after which a silent stream is opened again.
-            connect_timeout_s: seconds to reach a broker that has never been reached.
-            fragment_root: folder behind the journals' ``file://`` stores, if this host has it.
-            fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched by ``http://``, or
-                at private addresses although the broker's is public. Other ``https://`` stores need no entry.
-            token: sent with each call; cannot be renewed.
-            token_file: file of the token to send, read again when it changes. It wins over ``token``, which
+            endpoint: URL of a broker: ``http://host:port``, ``https://host:port`` or ``unix://localhost/path``.
+                Several are separated by commas; the client uses one until it cannot be reached.
+            timeout_s: Seconds that a call may take, or that a reader may wait for its next byte.
+            idle_timeout_s: Seconds after which a silent stream is opened again.
+            connect_timeout_s: Seconds to reach a broker for the first time.
+            fragment_root: Directory with the journals' ``file://`` stores, if this host has it.
+            fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched over ``http://``,
+                or at private addresses although the broker's is public. Other ``https://`` stores need no
+                entry.
+            token: Token to send with each call. It cannot be renewed.
+            token_file: File with the token to send, read again when it changes. It overrides ``token``, which
                 is sent while the file cannot be read.
-            auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate
-                token, signed with the first. They win over both.
-            tls: certificates of an ``https://`` endpoint; by default the public authorities are trusted.
+            auth_keys: Keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate
+                token, signed with the first key. They override both tokens.
+            tls: Certificates for an ``https://`` endpoint; by default the public authorities are trusted.
                 Files are read again when they change.
-            route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
-                appends go to the primary, reads to a member of the journal's route, and stored fragments
-                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on, except for those
-                that ask the members themselves where a journal ends.
-            route_cache_ttl_s: seconds that a journal's brokers are remembered.
-            zone: where this process runs; members of the same zone are read from first.
+            route_cache_size: Number of journals whose brokers are remembered and called directly, which saves
+                a hop: appends go to the primary, reads to a member of the journal's route, and stored
+                fragments are fetched from their URLs. With 0, the broker of ``endpoint`` proxies all calls,
+                except those that ask the members themselves for a journal's end.
+            route_cache_ttl_s: Seconds that a journal's brokers are remembered.
+            zone: Zone of this process; members in the same zone are preferred for reads.
 
         Raises:
             OptionError: an argument is not as described. Secrets are not shown.
@@ -134,7 +136,7 @@ class Client(Closing):
             zone=zone,
         )
         self.metrics = ClientMetrics()
-        """What this client has read and appended so far."""
+        """Counters of what this client has read and appended."""
         self._opener = FragmentOpener(
             fragment_root,
             frozenset(fragment_hosts),
@@ -145,7 +147,7 @@ class Client(Closing):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """Return the client that the environment describes, in the variables that ``gazctl`` reads.
+        """Return the client that environment variables describe, those that ``gazctl`` reads.
 
         ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
         ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE``, ``BROKER_CERT_KEY_FILE``,
@@ -153,7 +155,7 @@ class Client(Closing):
         ``gazctl`` does not know. An empty variable counts as unset.
 
         Raises:
-            OptionError: names the variable.
+            OptionError: a variable is invalid. The error names it.
         """
         with environment.errors():
             return cls(**environment.arguments(env))
@@ -165,25 +167,26 @@ class Client(Closing):
         raise TypeError("a Client cannot be pickled: make one in each process, from the same endpoint")
 
     def close(self) -> None:
-        """Close all connections; calls and readers under way fail."""
+        """Close all connections. Calls and readers in progress fail."""
         self._dialer.close()
 
     @property
     def timeout_s(self) -> float:
-        """Seconds a call may take."""
+        """Seconds that a call may take."""
         return self._timeout_s
 
     def list_journals(
         self, selector: str | pb.LabelSelector = "", *, limit: int = 0
     ) -> list[pb.ListResponse.Journal]:
-        """Return the journals a selector matches, ascending by name; ``""`` matches all.
+        """Return the journals that match a selector, ascending by name; ``""`` matches all.
 
-        A ``limit`` other than 0 leaves out the broker's pages after the one that reaches so many journals.
+        A ``limit`` other than 0 ends the listing after the broker's page that reaches this number of
+        journals.
         """
         return list(self._list(selector, limit).journals)
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
-        """Return the journals a selector matches, with the revision at which it did."""
+        """Return the journals that match a selector, with the revision of the listing."""
         return self._list(selector, 0)
 
     def _list(self, selector: str | pb.LabelSelector, limit: int) -> Listing:
@@ -206,12 +209,12 @@ class Client(Closing):
     def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int:
         """Apply all changes in one transaction, and return its revision.
 
-        Never retried once sent: the outcome is unknown after an UnavailableError.
+        A transaction that was sent is never retried: the outcome is unknown after an UnavailableError.
 
         Raises:
-            EtcdTransactionFailedError: a spec has another revision than expected; nothing was done.
-            ProtocolError: a change is invalid for brokers, or there are more changes than Etcd allows at
-                once.
+            EtcdTransactionFailedError: a spec has another revision than expected; nothing was applied.
+            ProtocolError: a change is invalid for brokers, or there are more changes than Etcd allows in one
+                transaction.
         """
         validate_changes(changes)
         try:
@@ -220,11 +223,11 @@ class Client(Closing):
                 decide=retry.after_apply,
             )
         except EtcdTransactionFailedError as error:
-            # Brokers say that a revision is not as expected, but not of which journal: look it up.
+            # Brokers say that a revision is not as expected, but not of which journal, so look it up.
             try:
                 journals = self.journals_named(change.upsert.name or change.delete for change in changes)
             except GazetteError:
-                raise error from None  # A token may allow to apply only.
+                raise error from None  # The token may not allow listings.
             problems = {}
             for change in changes:
                 name = change.upsert.name or change.delete
@@ -239,7 +242,7 @@ class Client(Closing):
             raise EtcdTransactionFailedError(name, f"{problem}{also}") from None
 
     def journals_named(self, names: Iterable[str]) -> dict[str, pb.ListResponse.Journal]:
-        """Return those of the journals that exist, by name."""
+        """Return by name those of the journals that exist."""
         include = label_set({NAME: names})
         listed = self.list_journals(pb.LabelSelector(include=include)) if include.labels else []
         return {journal.spec.name: journal for journal in listed}
@@ -247,25 +250,25 @@ class Client(Closing):
     def apply_in_batches(
         self, changes: Sequence[pb.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
     ) -> int:
-        """Apply changes in transactions of ``size``, in their order; return the last revision.
+        """Apply changes in order, in transactions of ``size``, and return the last revision.
 
-        Each transaction may take the client's timeout. ``size`` 0 is one transaction, which Etcd by default
-        refuses above 128 changes.
+        Each transaction may take the client's timeout. A ``size`` of 0 means one transaction, which Etcd by
+        default refuses above 128 changes.
 
         Raises:
-            PartialApplyError: a transaction failed after others were done; says how many.
-            GazetteError: nothing was done. See :meth:`apply`.
+            PartialApplyError: a transaction failed after others were applied. The error has their number.
+            GazetteError: nothing was applied. See :meth:`apply`.
         """
         validate_changes(changes)
         return apply_in_batches(changes, size, self.apply)
 
     def store_health(self, store: str, *, check_delete_prefix: str | None = None) -> StoreHealth:
-        """Have the broker try a fragment store: write, read, list and sign.
+        """Let the broker test a fragment store: write, read, list and sign.
 
         Args:
-            store: its URL, e.g. ``s3://bucket/prefix/``.
-            check_delete_prefix: also delete, below this path of the store, which ends in ``/``; ``""`` is the
-                store's top.
+            store: URL of the store, such as ``s3://bucket/prefix/``.
+            check_delete_prefix: Also test deletion, below this path of the store, which ends in ``/``; ``""``
+                is the store's top.
         """
         return self._retrying(
             lambda connection, left_s: listing.check_store(
@@ -274,27 +277,27 @@ class Client(Closing):
         )
 
     def create_journals(self, *specs: pb.JournalSpec, exist_ok: bool = False) -> int:
-        """Create journals, wait until each takes appends, and return the last revision.
+        """Create journals, wait until each accepts appends, and return the last revision.
 
-        More than a hundred are created in several transactions.
+        More than a hundred journals are created in several transactions.
 
         Args:
-            specs: of the journals.
-            exist_ok: leave journals alone that exist already, whatever their specs.
+            specs: Specs of the journals.
+            exist_ok: Ignore journals that already exist, regardless of their specs.
 
         Returns:
-            The revision; 0 if all journals exist already.
+            The revision; 0 if all journals already exist.
 
         Raises:
-            EtcdTransactionFailedError: one exists already.
-            PartialApplyError: one of a later hundred does.
+            EtcdTransactionFailedError: a journal already exists.
+            PartialApplyError: a journal of a later transaction already exists.
         """
         existing = self.journals_named(spec.name for spec in specs) if exist_ok else {}
         missing = [spec for spec in specs if spec.name not in existing]
         try:
             revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in missing])
         except (EtcdTransactionFailedError, PartialApplyError):
-            # Somebody else was faster: what there is to create becomes less each time.
+            # Another client was faster. The number of missing journals decreases with each attempt.
             if not exist_ok or len(self.journals_named(spec.name for spec in missing)) == 0:
                 raise
             return self.create_journals(*specs, exist_ok=True)
@@ -303,15 +306,12 @@ class Client(Closing):
         return revision
 
     def write_head(self, journal: str) -> int:
-        """Return the offset the journal's next append will have.
-
-        Of a journal that is fully suspended, the one it will go on at.
-        """
+        """Return the offset of the journal's next append, also for a fully suspended journal."""
         return self._write_head(journal)
 
     @property
     def _question_s(self) -> float:
-        """Seconds that one try of a question has: a broker that hangs must leave time to ask another."""
+        """Seconds of one attempt of a request: a hanging broker must leave time to ask another."""
         return min(self._timeout_s, self._idle_timeout_s)
 
     def _write_head(self, journal: str, headers: dict[str, pb.Header] | None = None) -> int:
@@ -332,18 +332,18 @@ class Client(Closing):
             return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the write head of each journal, asked for concurrently."""
+        """Return the write head of each journal, with concurrent requests."""
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
         dial = self._dialer.for_member
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._question_s)
 
     def highest_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return the highest write head that a member of each journal knows of.
+        """Return the highest write head that any member of each journal reports.
 
-        A member that joined after a failover reports a head that is too low. That may be the primary, or the
+        A member that joined after a failover reports a head that is too low. It may be the primary, or the
         primary may be the broker that failed. So each member is asked, and the highest head counts. Members
-        that do not answer are left out.
+        that do not answer are ignored.
         """
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
@@ -373,13 +373,13 @@ class Client(Closing):
         return highest
 
     def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
-        """Return the write head of each journal, confirmed where it is below an offset already read.
+        """Return the write head of each journal, confirmed if it is below an offset that was already read.
 
-        After a failover a member may answer with a head that is too low: see
-        :mod:`gazette_spark.client._read.heads`. Such a journal takes the client's timeout at most.
+        After a failover a member may report a head that is too low: see
+        :mod:`gazette_spark.client._read.heads`. Such a journal takes at most the client's timeout.
 
         Args:
-            reached: by journal, an offset up to which it was read.
+            reached: Offset by journal up to which it was read.
         """
         settled = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
         behind = [name for name, head in settled.items() if head.write_head < reached[name]]
@@ -390,12 +390,12 @@ class Client(Closing):
         return settled
 
     def _settled_head(self, journal: str, reached: int) -> SettledHead:
-        # A broker that passes on an append to a journal's metadata path dies of it. NO_RESUME, and not KEEP,
-        # leaves a suspension as it is: brokers up to 0.103 refuse KEEP as invalid.
+        # The name must not have a metadata path, because a broker that proxies such an append crashes.
+        # NO_RESUME, not KEEP, leaves a suspension unchanged: brokers up to 0.103 refuse KEEP as invalid.
         barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_NO_RESUME)
 
         def append_nothing(left_s: float) -> int:
-            # A broker that has passed the append on to one that hangs never answers: try again in time.
+            # A broker that has proxied the append to a hanging one never answers, so leave time for a retry.
             timeout_s = min(left_s, self._idle_timeout_s)
             try:
                 return self._append(barrier, Content(b""), timeout_s, retry.once).end
@@ -410,11 +410,11 @@ class Client(Closing):
         )
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
-        """Return the write head of each journal, and the bytes between an offset and that.
+        """Return the write head of each journal, and the bytes from an offset up to it.
 
         Args:
-            offsets: by journal, the offset of the first byte to return.
-            max_bytes: limit of bytes of a journal.
+            offsets: Offset by journal of the first byte to return.
+            max_bytes: Maximum number of bytes of a journal.
         """
         for journal in offsets:
             validate_journal_name(journal, allow_meta=True)
@@ -449,15 +449,15 @@ class Client(Closing):
         page_token: int = 0,
         page_limit: int = 0,
     ) -> list[ListedFragment]:
-        """Return a journal's fragments, pages joined, ascending by begin; neighbours may overlap.
+        """Return a journal's fragments from all pages, ascending by begin. Neighbours may overlap.
 
         Args:
-            journal: its name.
-            begin_mod_time: leave out fragments stored before, in Unix seconds.
-            end_mod_time: leave out fragments stored later or not stored yet; 0: none of them.
-            signature_ttl_s: ask for URLs that are valid for this time.
-            page_token: leave out fragments that begin before this offset.
-            page_limit: fragments the broker gives at once, up to 10,000; 0: its default, 1,000.
+            journal: Name of the journal.
+            begin_mod_time: Omit fragments that were stored before this time, in Unix seconds.
+            end_mod_time: Omit fragments that were stored later or are not stored yet; 0 omits none.
+            signature_ttl_s: Request URLs that are valid for this number of seconds.
+            page_token: Omit fragments that begin before this offset.
+            page_limit: Number of fragments per page, up to 10,000; 0 for the broker's default of 1,000.
         """
         options = FragmentsOptions(
             journal, begin_mod_time, end_mod_time, signature_ttl_s, page_token, page_limit
@@ -468,13 +468,13 @@ class Client(Closing):
         )
 
     def gaps(self, journal: str, *, begin: int | None = None, end: int | None = None) -> list[FragmentGap]:
-        """Return the bytes of a journal that no fragment holds any more, ascending.
+        """Return the bytes of a journal that no fragment contains any longer, ascending.
 
         Args:
-            journal: its name.
-            begin: first offset; by default the first available byte, so that bytes deleted by retention are
-                no gap.
-            end: last offset; by default the write head.
+            journal: Name of the journal.
+            begin: Begin of the range; by default the first available byte, so that bytes deleted by retention
+                are not a gap.
+            end: End of the range; by default the write head.
 
         Raises:
             OffsetError: begin and end are not a range up to the write head.
@@ -489,23 +489,23 @@ class Client(Closing):
         timeout_s: float | None = None,
         **keywords: Unpack[AppendKeywords],
     ) -> AppendResult:
-        """Append bytes as one transaction; no bytes make a write barrier.
+        """Append bytes as one transaction. An append without bytes is a write barrier.
 
-        Tried again while the journal has no primary, and after a broken connection: then the bytes may
-        be in the journal twice. An iterator or a pipe, which cannot restart, is retried until its first bytes
-        are read. An append that suspends the journal raises a SuspendedError when it succeeds.
+        It is retried while the journal has no primary, and after a broken connection, in which case the bytes
+        may be in the journal twice. An iterator or a pipe, which cannot restart, is retried until its first
+        bytes are read. An append that suspends the journal raises a SuspendedError when it succeeds.
 
         Args:
-            journal: its name; or the whole options, of which the keywords replace some.
-            content: bytes, a file, or pieces that are one or the other; a file is read from its first byte.
-            offset: the required write head; 0: any.
-            check_registers: selector that the journal's registers have to match.
-            union_registers: registers to set.
-            subtract_registers: registers to remove.
-            suspend: change of the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
-            min_etcd_revision: the broker waits until it knows this revision.
-            do_not_proxy: ask only the broker called, even if it is not the primary.
-            timeout_s: seconds for all tries, by default the client's.
+            journal: Name of the journal, or complete options, which the keywords override.
+            content: Bytes, a file, or pieces of both kinds; a file is read from its first byte.
+            offset: The required write head; 0 for any.
+            check_registers: Selector that the journal's registers must match.
+            union_registers: Registers to set.
+            subtract_registers: Registers to remove.
+            suspend: Change of the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
+            min_etcd_revision: The broker waits until it knows this revision.
+            do_not_proxy: Ask only the called broker, even if it is not the primary.
+            timeout_s: Seconds for all attempts, by default the client's.
         """
         options = append_options(journal, **keywords)
         return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
@@ -517,7 +517,7 @@ class Client(Closing):
         timeout_s: float | None = None,
         **keywords: Unpack[AppendKeywords],
     ) -> Appender:
-        """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
+        """Return an append to write to in pieces, without retries. Arguments are those of :meth:`append`."""
         options = append_options(journal, **keywords)
         connection = self._dialer.for_primary(options.journal)
         return Appender(connection, options, timeout_s=self._limit_s(timeout_s), metrics=self.metrics)
@@ -530,9 +530,9 @@ class Client(Closing):
         timeout_s: float,
         on_start: Callable[[Appender], object] | None = None,
     ) -> AppendResult:
-        """Append once, without another try: what :meth:`append` and AppendService are made of.
+        """Append without a retry. :meth:`append` and AppendService use this.
 
-        ``on_start`` gets the appender before its call begins, to abort it from another thread.
+        ``on_start`` receives the appender before its call begins, so that another thread can abort it.
         """
         connection = self._dialer.for_primary(options.journal)
         with Appender(connection, options, timeout_s=timeout_s, metrics=self.metrics) as appender:
@@ -553,17 +553,17 @@ class Client(Closing):
         begin_mod_time: int = 0,
         timeout_s: float | None = None,
     ) -> RetryReader:
-        """Return a reader of ``[offset, end_offset)``; nothing is asked of the broker yet.
+        """Return a reader of ``[offset, end_offset)``, without sending a request.
 
         Args:
-            journal: its name.
-            offset: of the first byte; -1: the write head.
-            end_offset: behind the last byte; 0: no end. The reader waits for bytes that are not there yet.
-            block: at the write head, wait for more.
-            do_not_proxy: prefer to fetch stored fragments by their URLs. Done anyway for ``file://`` if
-                the client has a fragment root, and for http once a URL was seen.
-            begin_mod_time: leave out fragments stored before, in Unix seconds.
-            timeout_s: seconds without a byte after which the reader gives up, by default the client's.
+            journal: Name of the journal.
+            offset: Offset of the first byte; -1 for the write head.
+            end_offset: Offset after the last byte; 0 for no end. The reader waits for bytes up to the end.
+            block: Wait for more bytes at the write head.
+            do_not_proxy: Prefer to fetch stored fragments from their URLs. This is the default for ``file://``
+                if the client has a fragment root, and for HTTP after the first URL.
+            begin_mod_time: Omit fragments that were stored before this time, in Unix seconds.
+            timeout_s: Seconds without a byte after which the reader gives up, by default the client's.
         """
         do_not_proxy = do_not_proxy or self._dialer.follows_routes
         return RetryReader(
@@ -578,7 +578,7 @@ class Client(Closing):
 
     @property
     def default_connection(self) -> Connection:
-        """Connection to a broker of ``endpoint``, for calls by other modules of this package."""
+        """The connection to a broker of ``endpoint``, for other modules of this package."""
         return self._dialer.default
 
     @property
@@ -597,9 +597,9 @@ class Client(Closing):
         begin_mod_time: int = 0,
         timeout_s: float | None = None,
     ) -> Reader:
-        """Return a reader that makes one Read call, of ``timeout_s`` at most, and tries nothing again.
+        """Return a reader that makes one Read call of at most ``timeout_s``, without retries.
 
-        Arguments as of :meth:`read`. The next bytes of a fragment that is fetched may take as long again.
+        Arguments are those of :meth:`read`. The next bytes of a fetched fragment may take as long again.
         """
         limit_s = self._limit_s(timeout_s)
         do_not_proxy = do_not_proxy or self._dialer.follows_routes
@@ -611,17 +611,17 @@ class Client(Closing):
         )
 
     def open_fragment(self, listed: ListedFragment, offset: int | None = None) -> FragmentReader:
-        """Return a reader of a fragment that was listed with its URL; the caller closes it.
+        """Return a reader of a fragment that was listed with its URL. The caller closes it.
 
         Its next bytes may take the client's ``timeout_s``.
 
         Args:
-            listed: from :meth:`list_fragments` with a ``signature_ttl_s``.
-            offset: of the first byte to return; by default the fragment's begin.
+            listed: Fragment from :meth:`list_fragments` with a ``signature_ttl_s``.
+            offset: Offset of the first byte to return; by default the fragment's begin.
 
         Raises:
-            ProtocolError: the URL is missing, or is no fragment's.
-            DirectReadError: this client does not open such URLs, or failed to open this one.
+            ProtocolError: the URL is missing, or invalid for a fragment.
+            DirectReadError: this client does not open such URLs, or opening failed.
         """
         limit = FetchLimit(lambda: self._timeout_s)
         return self._opener.open(listed.fragment, listed.signed_url, offset, limit=limit)
@@ -642,28 +642,28 @@ class Client(Closing):
         connection = self._dialer.to_member(header.route, member)
         if connection is None:
             return None
-        # Else a member that is behind Etcd would answer for a route that is no more.
+        # Otherwise a member that is behind Etcd would answer for an outdated route.
         request.min_etcd_revision = header.etcd.revision
         return ReadStream(connection, request, timeout_s)
 
     def _append(
         self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide
     ) -> AppendResult:
-        """Append until a try succeeds, ``decide`` gives up, or the time is over.
+        """Append until an attempt succeeds, ``decide`` gives up, or the time is over.
 
-        What a failed try says:
+        A failed attempt means:
 
-        - A status, such as NO_JOURNAL_PRIMARY_BROKER: nothing was appended, and a try on another broker or in
-          a moment may succeed.
-        - No answer: the broker may have committed. Then the retry appends the bytes a second time, unless
-          ``options`` names an offset or registers that no longer match.
+        - with a status such as NO_JOURNAL_PRIMARY_BROKER: nothing was appended, and an attempt at another
+          broker, or a later one, may succeed;
+        - without an answer: the broker may have committed. Then the retry appends the bytes a second time,
+          unless ``options`` requires an offset or registers that no longer match.
         """
 
         def once(_: Connection, left_s: float) -> AppendResult:
             return self.try_append(options, content, timeout_s=left_s)
 
         def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
-            # A retry without the first bytes of an iterator would append the rest of it only.
+            # A retry would append only the rest of an iterator, without its first bytes.
             return None if content.spent else decide(cause, attempt)
 
         return self._retrying(once, decide=decide_unless_spent, timeout_s=timeout_s)
@@ -676,7 +676,7 @@ class Client(Closing):
         decide: retry.Decide = retry.after_call,
         timeout_s: float | None = None,
     ) -> T:
-        """Call with the connection that ``dial`` gives for each try, by default the default broker's."""
+        """Call with the connection that ``dial`` returns for each attempt, or the default broker's."""
         limit_s = self._limit_s(timeout_s)
         return retry.retrying(
             lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),

@@ -1,4 +1,4 @@
-"""The environment variables by which Gazette's own tools find and enter a cluster."""
+"""The environment variables with which Gazette's own tools find and access a cluster."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _VARIABLES = {
     "route_cache_size": "_CACHE_SIZE",
     "route_cache_ttl_s": "_CACHE_TTL",
 }
-"""End of the environment variable of each option; it begins with the name of the service."""
+"""Suffix of the environment variable of each option; the prefix is the name of the service."""
 
 BROKER = "BROKER"
-"""Begin of the variables of brokers."""
+"""Prefix of the variables for brokers."""
 
 
 def _variable(option: str, prefix: str) -> str:
@@ -36,14 +36,14 @@ def _variable(option: str, prefix: str) -> str:
 
 
 def arguments(env: Mapping[str, str], prefix: str = BROKER) -> dict[str, Any]:
-    """Return the arguments of a client from the variables of ``env``; an empty one counts as missing.
+    """Return the arguments of a client from the variables in ``env``. An empty variable counts as missing.
 
     Args:
-        env: the environment.
-        prefix: begin of the service's variables.
+        env: The environment.
+        prefix: Prefix of the service's variables.
 
     Raises:
-        OptionError: a value is invalid; names the option.
+        OptionError: a value is invalid. The error names the option.
     """
     values = {option: env.get(_variable(option, prefix)) or None for option in (*_VARIABLES, "zone")}
     files = (values["tls.caFile"], values["tls.certFile"], values["tls.keyFile"])
@@ -61,7 +61,7 @@ def arguments(env: Mapping[str, str], prefix: str = BROKER) -> dict[str, Any]:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise OptionError("route_cache_size", repr(text), "a number of routes, such as 1000; 0 is none")
+        raise OptionError("route_cache_size", repr(text), "a number of routes, such as 1000, or 0 for none")
     return int(text)
 
 
@@ -74,7 +74,7 @@ def _seconds(text: str) -> float:
 
 @contextmanager
 def errors(prefix: str = BROKER) -> Iterator[None]:
-    """Raise errors about an option as errors about its variable."""
+    """Convert errors about an option to errors about its variable."""
     try:
         yield
     except OptionError as error:

@@ -1,7 +1,7 @@
-"""What a client has read and appended, as counters with the names of Gazette's Go client.
+"""Counters of what a client has read and appended, with the names of Gazette's Go client.
 
-A client counts by itself, without a library of metrics; :meth:`ClientMetrics.exposition` writes Prometheus'
-text format. ``gazette-spark lag serve`` has its own client's counters below ``/metrics``.
+A client counts without a library for metrics; :meth:`ClientMetrics.exposition` writes Prometheus' text
+format. ``gazette-spark lag serve`` exposes its own client's counters under ``/metrics``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTERS = {
         ("journal", "codec"),
     ),
 }
-"""Name → help and labels."""
+"""Help text and labels by name."""
 
 
 class ClientMetrics:
@@ -41,7 +41,7 @@ class ClientMetrics:
         self._values: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
     def add(self, name: str, amount: int, journal: str, codec: int | None = None) -> None:
-        """Count an amount for a journal, whatever its metadata suffix, and for a codec's number."""
+        """Count an amount for a journal, ignoring its metadata suffix, and for a codec's number."""
         labels: tuple[str, ...] = (journal.partition(";")[0],)
         if codec is not None:
             is_named = codec in pb.CompressionCodec.values()
@@ -64,7 +64,7 @@ class ClientMetrics:
             lines += [f"# HELP {name} {text}", f"# TYPE {name} counter"]
             for (counter, label_values), value in values:
                 if counter == name:
-                    # Neither journals nor codecs have characters to escape: brokers refuse such names.
+                    # Names of journals and codecs need no escaping, because brokers refuse such characters.
                     pairs = zip(labels, label_values, strict=True)
                     shown = ",".join(f'{label}="{text}"' for label, text in pairs)
                     lines.append(f"{name}{{{shown}}} {value}")

@@ -1,9 +1,9 @@
-"""Write heads of many journals at once, the bytes before them, and whether a low one can be trusted.
+"""Write heads of many journals at once, the bytes before them, and whether a low head can be trusted.
 
-A head alone is the cheapest call there is: a read at the head that asks for metadata only. A caller that has
-read a journal up to an offset asks for a :class:`Tail` instead: one call returns the head, and the bytes up
-to there if they are few. Where a head is below an offset that was already read, :func:`settle_head` finds out
-whether bytes are lost or a failover of brokers hides them.
+The request for a head is the cheapest call: a read at the head with metadata only. A caller that has read a
+journal up to an offset requests a :class:`Tail` instead: one call returns the head, and the bytes up to it if
+they are few. If a head is below an offset that was already read, :func:`settle_head` finds out whether bytes
+are lost, or only hidden by a failover of brokers.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
 CALLS_IN_FLIGHT = 64
-"""Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
+"""Maximum number of concurrent head calls: enough to hide the broker's latency, below its stream limit."""
 
 MANY = 64
-"""Write heads from which on it is worth an event loop to ask for them.
+"""Number of write heads from which an event loop pays off.
 
-A call on a thread takes 0.45 ms of a processor, one of gRPC's asyncio kind 0.2 ms. The loop, its thread and
-its connections take some milliseconds.
+A call on a thread takes 0.45 ms of CPU, one with gRPC's asyncio 0.2 ms. The loop, its thread and its
+connections take some milliseconds.
 """
 
 MAX_TAIL_MESSAGES = 1_000
-"""Messages of a tail's answer: more than its few bytes need, in fragments however small."""
+"""Maximum number of messages of a tail's answer, more than its few bytes need even in tiny fragments."""
 
 READ = "/protocol.Journal/Read"
 
@@ -58,16 +58,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A journal's write head, and maybe the bytes before it."""
+    """A journal's write head, and perhaps the bytes before it."""
 
     write_head: int
     content: bytes | None = None
-    """All bytes from the offset asked about to the head. None: they are too many, some of them are gone, or
-    the stream broke; read them to learn which."""
+    """All bytes from the requested offset to the head. None if there are too many, if some are missing, or if
+    the stream broke; reading them shows which."""
 
 
 class Call(Protocol[T_co]):
-    """A question about a journal that is under way."""
+    """A request about a journal that is in progress."""
 
     @property
     def journal(self) -> str:
@@ -77,11 +77,11 @@ class Call(Protocol[T_co]):
         """Wait for the answer."""
 
     def close(self) -> None:
-        """End it with no answer."""
+        """End the request without an answer."""
 
 
 class HeadCall:
-    """One question for a write head, under way from the start; :meth:`take` ends it."""
+    """One request for a write head, which is sent on creation. :meth:`take` ends it."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HeadCall:
         timeout_s: float,
         headers: dict[str, pb.Header] | None = None,
     ) -> None:
-        """Ask, by a :func:`head_request`. The answer's header is added to ``headers``, by journal."""
+        """Send a :func:`head_request`. The answer's header is added to ``headers``, by journal."""
         self.journal = request.journal
         self._connection = connection
         self._headers = headers
@@ -101,12 +101,12 @@ class HeadCall:
         """Return the write head.
 
         Raises:
-            StatusError: the broker gives none, e.g. SUSPENDED.
+            StatusError: the broker returns a status such as SUSPENDED instead.
         """
         message: pb.ReadResponse | None = None
         with self._connection.errors():
             for answer in self._answers:
-                if message is not None:  # There is one answer, and then the end.
+                if message is not None:  # The stream ends after the only answer.
                     settle(self._answers)
                     break
                 message = answer
@@ -120,10 +120,10 @@ class HeadCall:
 
 
 def head_request(journal: str, header: pb.Header | None = None) -> pb.ReadRequest:
-    """Return a question for a write head; with the header of an earlier answer, for a member of its route.
+    """Return a request for a write head; with the header of an earlier answer, to a member of its route.
 
-    That member does not pass the question on. It first waits for what the header's sender knew of Etcd, or it
-    might answer for a route that is no more.
+    That member does not proxy the request. It first waits for the Etcd revision of the header's sender, or it
+    might answer for an outdated route.
     """
     request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
     if header is not None:
@@ -137,23 +137,23 @@ def head_of(
     answer: pb.ReadResponse,
     headers: dict[str, pb.Header] | None = None,
 ) -> int:
-    """Return the write head from the only answer to a question for it; add its header to ``headers``.
+    """Return the write head of the only answer to a head request, and add its header to ``headers``.
 
     Raises:
-        StatusError: the broker gives none, e.g. SUSPENDED.
+        StatusError: the broker returned a status such as SUSPENDED instead.
     """
     if answer.HasField("header"):
         connection.observe(journal, answer.header)
         if headers is not None:
             headers[journal] = answer.header
-    # An offset of -1 is the head itself, where nothing can be read yet.
+    # A read at offset -1, the head, cannot return bytes yet.
     if answer.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
         raise read_status_error(answer, journal)
     return answer.write_head
 
 
 class TailCall:
-    """One question for a tail, under way from the start; :meth:`take` ends it."""
+    """One request for a tail, which is sent on creation. :meth:`take` ends it."""
 
     def __init__(
         self, connection: Connection, journal: str, offset: int, *, max_bytes: int, timeout_s: float
@@ -169,9 +169,9 @@ class TailCall:
         """Return the tail.
 
         Raises:
-            CorruptFragmentError: the bytes are not those of their fragment's sum.
+            CorruptFragmentError: the bytes do not match their fragment's sum.
             ProtocolError: the broker contradicts itself about a stored fragment.
-            StatusError: the broker does not even give a head, e.g. SUSPENDED.
+            StatusError: the broker returns a status such as SUSPENDED instead of a head.
         """
         messages: list[pb.ReadResponse] = []
         size = 0
@@ -179,7 +179,7 @@ class TailCall:
             for message in self._answers:
                 size += len(message.content)
                 if size > self._max_bytes or len(messages) == MAX_TAIL_MESSAGES:
-                    # More than was asked for. Without the rest there is a head only.
+                    # There are more bytes than requested. Without the rest, only the head is of use.
                     settle(self._answers)
                     break
                 messages.append(message)
@@ -200,12 +200,12 @@ class TailCall:
 def tail_of(journal: str, messages: Sequence[pb.ReadResponse], offset: int) -> Tail:
     """Return the tail in the messages of a read from an offset on.
 
-    Bytes that do not follow each other, or that do not end at the last reported head, are dropped. Those of
-    stored fragments are checked as in any read. Most tails have none, and the checks cost time.
+    Bytes that are not contiguous, or do not end at the last reported head, are dropped. Bytes of stored
+    fragments are checked as in any read. Most tails have none, so they skip the costly checks.
     """
     if any(message.fragment_url for message in messages):
         cursor = Cursor(journal, offset, [])
-        with suppress(OffsetNotYetAvailableError):  # It ends the stream.
+        with suppress(OffsetNotYetAvailableError):  # The normal end of the stream.
             for message in messages:
                 cursor.feed(message)
     head, at, parts, whole = 0, offset, [], True
@@ -228,11 +228,10 @@ def write_heads(
     request: Callable[[str], pb.ReadRequest] = head_request,
     headers: dict[str, pb.Header] | None = None,
 ) -> dict[str, int]:
-    """Return many write heads, with many calls under way at once.
+    """Return many write heads with concurrent calls.
 
-    ``dial`` gives each journal's connection, and ``request`` the question. Each journal whose call fails is
-    given to ``again``, which tries for as long as it takes. The headers of the other answers are added to
-    ``headers``, by journal.
+    ``dial`` returns each journal's connection, and ``request`` its request. If a call fails, ``again``
+    retries it until the deadline. The headers of the other answers are added to ``headers``, by journal.
     """
     names = list(dict.fromkeys(journals))
 
@@ -241,7 +240,7 @@ def write_heads(
 
     if len(names) < MANY:
         return _asked(names, begin, again)
-    # The loop lives for this round only and on its own thread, so a caller's loop is not disturbed.
+    # The loop exists only for these calls and on its own thread, so a caller's loop is not disturbed.
     with ThreadPoolExecutor(1, thread_name_prefix="gazette-heads") as thread:
         asking = _ask_in_loop(dial, names, request, timeout_s=timeout_s, headers=headers)
         heads = thread.submit(asyncio.run, asking).result()
@@ -265,8 +264,8 @@ async def _ask_in_loop(
         connection = dial(journal)
         if (read := reads.get(connection)) is None:
             channel = await channels.enter_async_context(connection.new_async_channel())
-            # A broker that stops ends its streams without an answer and without an error. gRPC passes that on
-            # as None, and would log the traceback of a parser that does not take it.
+            # A stopping broker ends its streams without an answer or an error. gRPC passes that to the parser
+            # as None, and would log the traceback of a parser that does not accept it.
             read = reads[connection] = channel.unary_unary(
                 READ,
                 request_serializer=pb.ReadRequest.SerializeToString,
@@ -280,8 +279,8 @@ async def _ask_in_loop(
         return head_of(connection, journal, answer, headers)
 
     async def work(channels: AsyncExitStack) -> None:
-        for journal in remaining:  # Shared: whoever has an answer takes the next one.
-            with suppress(GazetteError):  # The caller asks again, for as long as it takes.
+        for journal in remaining:  # The workers share the iterator.
+            with suppress(GazetteError):  # The caller retries.
                 heads[journal] = await ask(journal, channels)
 
     async with AsyncExitStack() as channels:
@@ -308,11 +307,11 @@ def tails(
 
 @dataclass(frozen=True, slots=True)
 class SettledHead:
-    """A journal's write head, at or above the offset that was asked about unless bytes are lost."""
+    """A journal's write head, at or past the requested offset unless bytes are lost."""
 
     write_head: int
     doubt: str = ""
-    """Why no broker could confirm a head that is too low. Empty: the head is high enough, or confirmed."""
+    """Why no broker could confirm a head that is too low; empty if the head is high enough, or confirmed."""
 
 
 def settle_head(
@@ -327,33 +326,34 @@ def settle_head(
     """Find out whether a journal ends before an offset that was already read.
 
     A member of a journal answers reads from its index: the stored fragments that it has listed, and the
-    appends that it has taken part in. A replica that replaces a dead broker takes part in none until somebody
-    appends, and lists the store every ``refresh_interval``. Until then its write head is too low by all that
-    its peers hold in their spools. Which member answers is chance, so a head below an offset already read
-    proves a loss only once the journal's members confirm it:
+    appends in which it has taken part. A replica that replaces a dead broker takes part in the next append,
+    and lists the store every ``refresh_interval``. Until then its write head lacks all that its peers have in
+    their spools. Which member answers is random, so a head below an offset that was already read proves a
+    loss only after the journal's members confirm it:
 
     ===============================  ===========================================================
-    answer                           what it says
+    answer                           proves
     ===============================  ===========================================================
-    a read, from any member          the journal has at least so many bytes
+    a read, from any member          the journal has at least these bytes
     reads, from each member          all acknowledged bytes, unless all that answer joined late
     an append of no bytes            all acknowledged bytes: the replicas have agreed on their end
     ===============================  ===========================================================
 
     The append changes nothing, not even the suspension of a journal, but needs a token that may append.
-    Without one, and while brokers refuse appends, the members are asked again until the time is over. Routes
-    lead to the members, where this client can reach them; any broker passes on the append.
+    Without such a token, and while brokers refuse appends, the members are asked again until the timeout. The
+    members are called through the journal's route if this client can reach them; any broker proxies the
+    append.
 
     Args:
-        reached: that offset.
-        ask_members: returns the highest write head that a member gives to a read.
-        append_nothing: appends no bytes within so many seconds, and returns the write head.
-        timeout_s: seconds after which the last answer counts.
-        clock: monotonic seconds.
-        sleep: waits for so many seconds.
+        reached: The offset that was already read.
+        ask_members: Returns the highest write head that a member reports for a read.
+        append_nothing: Appends no bytes within a number of seconds, and returns the write head.
+        timeout_s: Seconds after which the last answer counts.
+        clock: Monotonic seconds.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        GazetteError: the journal cannot be asked about.
+        GazetteError: no broker answers for the journal.
     """
     started, attempt, may_append, doubt = clock(), 0, True, ""
     while True:
@@ -365,13 +365,13 @@ def settle_head(
             try:
                 return SettledHead(append_nothing(left_s))
             except (AuthError, JournalNotFoundError, NotAllowedError):
-                # A token that does not cover an append may get the answer of a missing journal. If it is
-                # missing, the next question says so.
+                # A token that does not cover appends may get the answer for a missing journal. If the journal
+                # is really missing, the next request shows it.
                 may_append = False
-                doubt = "this client may not append, so it could not have the journal's replicas agree"
+                doubt = "this client may not append, so it could not make the journal's replicas agree"
             except IndexHasGreaterOffsetError:
-                # All replicas are lost, or a broker that is cut off still holds bytes: it may yet store them.
-                doubt = "the brokers take no append before an operator confirms their bytes as lost"
+                # All replicas are lost, or a disconnected broker still has bytes, which it may yet store.
+                doubt = "the brokers refuse appends until an operator confirms that their bytes are lost"
             except GazetteError as error:
                 doubt = f"the journal's replicas have not agreed on its end: {error}"
         wait_s = within(backoff_s(attempt), timeout_s - (clock() - started))

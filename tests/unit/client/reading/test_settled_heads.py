@@ -74,7 +74,7 @@ TABLE = {
     "an operator does not come": (
         [4],
         [IndexHasGreaterOffsetError(JOURNAL)],
-        (4, "before an operator confirms", True, None),
+        (4, "until an operator confirms", True, None),
     ),
 }
 
