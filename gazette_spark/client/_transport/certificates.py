@@ -1,7 +1,7 @@
-"""PEM certificates and keys: whether they are in force, and whether they belong together.
+"""Checks whether PEM certificates are valid now, and whether a certificate and a key belong together.
 
-Functions of bytes, which come from files or from a query's options. Errors name the option, and the file if
-there is one; they never show a key.
+The functions take bytes, which come from files or from a query's options. Errors name the option, and the
+file if there is one. They never show a key.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----",
 
 
 def check_pem(option: str, shown: str, content: bytes) -> None:
-    """Raise an OptionError unless the content is PEM of any kind."""
+    """Raise an OptionError if the content is not PEM."""
     if b"-----BEGIN " not in content:
         raise OptionError(option, f"{shown}, which is not PEM", "PEM, with -----BEGIN … lines")
 
 
 def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> None:
-    """Raise an OptionError if a certificate has expired; of a bundle of authorities, if all have."""
+    """Raise an OptionError if a certificate has expired, or, in a bundle of authorities, all have."""
     blocks = _BLOCK.findall(content)
     try:
         ends = [_expiry(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
     except (ValueError, IndexError):
         ends = []
     if not ends:
-        raise OptionError(option, f"{shown}, which holds no certificate", "a PEM certificate")
+        raise OptionError(option, f"{shown}, which has no certificate", "a PEM certificate")
     last = max(ends) if bundle else ends[0]
     if last < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
-        raise OptionError(option, f"{shown}, which expired at {last}", "a certificate in force")
+        raise OptionError(option, f"{shown}, which expired at {last}", "a valid certificate")
 
 
 def check_pair(option: str, shown: str, cert: bytes, key: bytes) -> None:
-    """Raise an OptionError unless the key can be used and is the certificate's.
+    """Raise an OptionError if the key is unusable or does not belong to the certificate.
 
     Args:
-        option: name of the key's option.
-        shown: the key as errors name it.
+        option: Name of the key's option.
+        shown: Name of the key in errors.
         cert: PEM certificate, and those between it and an authority.
         key: PEM private key.
     """
@@ -61,7 +61,7 @@ def check_pair(option: str, shown: str, cert: bytes, key: bytes) -> None:
 
 
 def _no_password() -> str:
-    return ""  # Or OpenSSL would ask the terminal.
+    return ""  # Otherwise OpenSSL would ask on the terminal.
 
 
 def load_pair(
@@ -70,10 +70,10 @@ def load_pair(
     key: bytes,
     password: Callable[[], str] = _no_password,
 ) -> None:
-    """Have a context show a certificate."""
+    """Make a context present a certificate."""
     with ExitStack() as stack:
-        # The standard library reads a key from a file only. A file in memory has no name that another process
-        # could open; where the system has none, a temporary file is readable by its owner alone.
+        # The standard library reads a key only from a file. A file in memory has no name that another process
+        # could open. On systems without them, a temporary file is readable only by its owner.
         if hasattr(os, "memfd_create"):
             file: IO[bytes] = stack.enter_context(os.fdopen(os.memfd_create("pem"), "wb"))
             path = f"/proc/self/fd/{file.fileno()}"
@@ -88,7 +88,7 @@ def load_pair(
 def _expiry(der: bytes) -> str:
     """Return the end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
 
-    The standard library has this for a connection's certificate only. A certificate is a sequence that
+    The standard library only has this for the certificate of a connection. A certificate is a sequence that
     begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
     """
     _, certificate, _ = _der_element(der)
@@ -109,7 +109,7 @@ def _expiry(der: bytes) -> str:
 _DER_VERSION = 0xA0
 _DER_LONG = 0x80
 _SHORT_TIME = 13
-"""Characters of a time whose year has two digits."""
+"""Length of a time whose year has two digits."""
 
 
 def _der_element(data: bytes) -> tuple[int, bytes, bytes]:

@@ -1,12 +1,12 @@
 """Connections to one broker: its address, calls to it, and the errors for failed calls.
 
-Each read leases a separate channel, hence a connection: HTTP/2 shares one flow-control window
-among the streams of a connection, so one reader that is slow to take its bytes would starve all
-others on it. All other calls share one channel. Channels are made at first use, never at import:
-gRPC does not survive a fork, and Spark forks its Python workers.
+Each read leases a separate channel, and so a connection: the streams of an HTTP/2 connection share one
+flow-control window, so a slow reader would starve all others. All other calls share one channel. Channels are
+created at first use, never at import, because gRPC does not survive a fork and Spark forks its Python
+workers.
 
-Every call has a deadline. There is no HTTP/2 keep-alive: Gazette's server cuts off clients that ping
-more often than every five minutes, so a hung connection is found by the call's deadline instead.
+Every call has a deadline. There is no HTTP/2 keep-alive, because Gazette's server disconnects clients that
+ping more often than every five minutes. So the call's deadline detects a hung connection.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_RECEIVE_BYTES = 16 << 20
-"""Largest message taken from a broker, as in Gazette's own client."""
+"""Maximum size of a broker's message, as in Gazette's own client."""
 
 IDLE_CHANNELS = 4
-"""Channels of closed readers kept for the next ones: a connection costs a reader about 2 ms."""
+"""Number of closed readers' channels that are kept for new readers: a connection takes about 2 ms."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 NO_ANSWER = "no answer within the deadline"
-"""Problem of a call that its deadline ended."""
+"""Problem of a call that reached its deadline."""
 
 CANCELLED = "the call was cancelled"
-"""How the problem of a call begins that was cancelled: by us, or by a broker that stops."""
+"""Prefix of the problem of a call that was cancelled, by the client or by a stopping broker."""
 
 UNDERFLOW = "minimum append data rate"
-"""Text in a broker's error about an append that is too slow."""
+"""Part of a broker's error about an append that is too slow."""
 
 _NO_DETAILS = "no details"
 
 S = TypeVar("S")
-"""The stub of a service."""
+"""The stub class of a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class Endpoint:
     """Address of a broker."""
 
     text: str
-    """As given: ``http://host:port``, ``https://host:port`` or ``unix://host/path``."""
+    """The URL as the caller wrote it: ``http://host:port``, ``https://host:port`` or ``unix://host/path``."""
     target: str
-    """Target that gRPC dials."""
+    """The target for gRPC."""
     secure: bool
 
     @property
     def host(self) -> str:
-        """The broker's host, without its port; this one for a socket file."""
+        """The broker's host without its port; this host for a socket file."""
         return urlsplit(self.text).hostname or "" if not self.target.startswith("unix:") else "localhost"
 
     @classmethod
@@ -92,7 +92,7 @@ class Endpoint:
         """Return the endpoint of a URL.
 
         Raises:
-            OptionError: not such a URL.
+            OptionError: the text is not such a URL.
         """
         try:
             url = urlsplit(text)
@@ -117,7 +117,7 @@ def _bad_endpoint(text: str) -> OptionError:
 def rpc_error(
     endpoint: str, error: grpc.RpcError, masked: Callable[[str], str]
 ) -> AuthError | BrokerError | TlsError | UnavailableError:
-    """Return the package's error for a failed call, its text as ``masked`` gives it."""
+    """Return the package's error for a failed call, with the text masked by ``masked``."""
     code: grpc.StatusCode = error.code()
     details = masked(error.details() or _NO_DETAILS)
     match code:
@@ -135,7 +135,7 @@ def rpc_error(
 
 
 def is_no_answer(error: GazetteError | None) -> bool:
-    """Return whether a deadline ended the call."""
+    """Return whether the call reached its deadline."""
     return isinstance(error, UnavailableError) and error.problem == NO_ANSWER
 
 
@@ -143,7 +143,7 @@ class Listener(Protocol):
     """Receives routes from the responses to calls on a connection."""
 
     def observe(self, item: str, source: pb.Header | pb.Route) -> None:
-        """Take note of a header about an item, or none if it is empty, or of a listed route."""
+        """Record a header about an item (or about none if the name is empty), or a listed route."""
 
     def failed(self, connection: Connection) -> None:
         """Record that the broker could not be reached."""
@@ -151,19 +151,19 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class ConnectivityState:
-    """Whether a cluster has ever answered, as all connections to it know."""
+    """Whether a cluster has ever answered, shared by all connections to it."""
 
     made: bool = False
 
 
 class Connection:
-    """Channels to one broker and what all calls on them share. Thread-safe; closed once.
+    """Channels to one broker, and the state that all calls on them share. Thread-safe.
 
-    Any service may be called on them: :meth:`stub` takes its generated stub. What a call has to claim is
-    given to :meth:`metadata`.
+    Any service may be called: :meth:`stub` takes its generated stub, and :meth:`metadata` the claims of a
+    call.
 
-    ``contacted`` tells whether the cluster has ever answered: until then, failing to connect is more
-    likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
+    ``contacted`` tells whether the cluster has ever answered. Until then a failure to connect is more likely
+    a wrong address than a restart, and is retried only for ``connect_timeout_s``.
     """
 
     def __init__(
@@ -193,15 +193,15 @@ class Connection:
         self._probed = False
         self._tried_at: float | None = None
         self.problem = ""
-        """Why the broker could not be reached, as the last call found."""
-        # The collector may end a dropped reader anywhere, also in a thread that holds the lock.
+        """Why the last call could not reach the broker."""
+        # The garbage collector may close a dropped reader in any thread, even one that holds the lock.
         self._lock = threading.RLock()
         self._idle: list[grpc.Channel] = []
         self._leased: set[grpc.Channel] = set()
-        """Held here so that the collector does not close the channel of a reader it ends."""
+        """Referenced here so that the garbage collector does not close the channel of a collected reader."""
         self._shared: grpc.Channel | None = None
         self._stubs: dict[Callable[[grpc.Channel], Any], Any] = {}
-        """Of the shared channel, by class. To make one costs as much as a call."""
+        """Stubs of the shared channel by class. Creating one costs as much as a call."""
         self._http: httpx.Client | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -220,18 +220,18 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a channel, which means nothing about the broker at its end."""
+        """Whether there is a channel, regardless of whether the broker can be reached."""
         return self._shared is not None or bool(self._idle) or self._calls > 0
 
     def observe(self, item: str, source: pb.Header | pb.Route) -> None:
-        """Pass on what a response says about an item's route; an empty name is about none."""
+        """Pass a response's header or route about an item to the listener; an empty name means no item."""
         if self._listener is not None:
             self._listener.observe(item, source)
 
     def report(self, error: GazetteError, *, waits: bool = False) -> None:
-        """Pass on a call's failure, if it means that the broker cannot be reached.
+        """Pass a call's failure to the listener if it means that the broker cannot be reached.
 
-        A call that ``waits`` for something to happen may get no answer from a broker that is well.
+        A call that ``waits`` for an event may get no answer from a healthy broker.
         """
         if self._listener is None or not isinstance(error, UnavailableError):
             return
@@ -239,11 +239,11 @@ class Connection:
             self._listener.failed(self)
 
     def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
-        """Return the metadata of one call, which claims ``claims``; never kept for the next one."""
+        """Return the metadata of one call with these claims. It is never reused for another call."""
         return self._credentials.metadata(claims, lifetime_s)
 
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
-        """Return the package's error for a failed call; tokens in its text are masked."""
+        """Return the package's error for a failed call, with tokens masked in its text."""
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
         if isinstance(translated, UnavailableError) and not self.contacted:
             self.problem = translated.problem
@@ -253,7 +253,7 @@ class Connection:
         return translated
 
     def _refusal(self, problem: str) -> str:
-        """Ask once why the broker closes connections: certificates that it refuses, or TLS that it wants."""
+        """Find out, once, why the broker closes connections: it refuses certificates, or requires TLS."""
         if self._probed or not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
             return ""
         self._probed = True
@@ -261,22 +261,22 @@ class Connection:
         return refusal(self.endpoint.target, context, secure=self.endpoint.secure)
 
     def patience_s(self, timeout_s: float) -> float:
-        """Return the seconds to go on trying within ``timeout_s``."""
+        """Return the seconds for which to retry within ``timeout_s``."""
         return timeout_s if self.contacted else min(timeout_s, self.connect_timeout_s)
 
     @property
     def waits_s(self) -> float | None:
-        """Seconds since the first call; 0 before it, None once a broker has answered or this is closed."""
+        """Return the seconds since the first call, 0 before it; None after an answer or after closing."""
         if self.contacted or self._closed:
             return None
         return 0.0 if self._tried_at is None else self._clock() - self._tried_at
 
     def touch(self) -> None:
-        """Note that the connection is about to be used."""
+        """Record that the connection is about to be used."""
         self._used_at = self._clock()
 
     def hold(self) -> None:
-        """Keep channels open for a call; :meth:`release` ends it."""
+        """Keep channels open for a call, until :meth:`release`."""
         with self._lock:
             self._begin_call()
 
@@ -292,7 +292,7 @@ class Connection:
             self.touch()
 
     def hang_up(self, idle_s: float) -> None:
-        """Close the channels if no call has used them for ``idle_s``. The next call makes new ones."""
+        """Close the channels if no call has used them for ``idle_s``. The next call creates new ones."""
         with self._lock:
             if self._calls or self._clock() - self._used_at < idle_s:
                 return
@@ -304,7 +304,7 @@ class Connection:
         """Return a service's stub on the shared channel.
 
         Args:
-            service: the stub's generated class, e.g. ``JournalStub``.
+            service: The stub's generated class, such as ``JournalStub``.
         """
         with self._lock:
             self._check_usable()
@@ -318,7 +318,7 @@ class Connection:
             return stub
 
     def lease(self) -> grpc.Channel:
-        """Return a channel for this caller only; hand it to :meth:`give_back`."""
+        """Return a channel for this caller only. :meth:`give_back` returns it."""
         with self._lock:
             self._check_usable()
             self._refresh_tls()
@@ -328,7 +328,7 @@ class Connection:
             return channel
 
     def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
-        """Take back a leased channel with no call on it; a ``silent`` one gave no answer, and is closed."""
+        """Take back a leased channel without a call. A ``silent`` one, which gave no answer, is closed."""
         self.release()
         with self._lock:
             self._leased.discard(channel)
@@ -338,29 +338,29 @@ class Connection:
         channel.close()
 
     def distrust(self) -> None:
-        """Let new calls make new channels: a call got no answer, and its connection may be half-open.
+        """Make new calls use new channels: a call got no answer, and its connection may be half-open.
 
-        Nothing else finds that out: gRPC goes on using such a connection for as long as the kernel does.
-        Calls under way go on.
+        Nothing else detects that: gRPC uses such a connection for as long as the kernel does. Calls in
+        progress continue.
         """
         with self._lock:
             self._forget_channels()
 
     def _forget_channels(self) -> None:
         idle, self._idle = self._idle, []
-        # The shared one closes itself when its last call has ended.
+        # The shared channel closes itself after its last call.
         self._shared, self._stubs = None, {}
         for channel in idle:
             channel.close()
 
     def _refresh_tls(self) -> None:
-        """Let new calls make new channels if the files of certificates have changed."""
+        """Make new calls use new channels if the files of certificates have changed."""
         if self._tls is not None and (fresh := self._tls.refreshed()) is not self._tls:
             self._tls = fresh
             self._forget_channels()
 
     def http(self) -> httpx.Client:
-        """Return the client that fetches fragments by URL."""
+        """Return the HTTP client that fetches fragments."""
         with self._lock:
             self._check_usable()
             if self._http is None:
@@ -370,7 +370,7 @@ class Connection:
             return self._http
 
     def close(self) -> None:
-        """Close all channels; calls under way fail."""
+        """Close all channels. Calls in progress fail."""
         with self._lock:
             self._closed = True
             channels = self._take_channels()
@@ -387,7 +387,7 @@ class Connection:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise gRPC's errors as the package's, and note whether the broker answered."""
+        """Raise gRPC's errors as the package's, and record whether the broker answered."""
         self.hold()
         try:
             yield
@@ -395,7 +395,7 @@ class Connection:
             translated = self.rpc_error(error)
             self.report(translated)
             if is_no_answer(translated):
-                # The connection may be half-open: the next call makes a new one.
+                # The connection may be half-open, so the next call makes a new one.
                 self.distrust()
             if not isinstance(translated, UnavailableError):
                 self.contacted = True
@@ -416,7 +416,7 @@ class Connection:
             raise ClosedError(f"client of {self.endpoint.text}", problem)
 
     def new_async_channel(self) -> grpc.aio.Channel:
-        """Return a channel for the caller's event loop, who closes it."""
+        """Return a channel for the caller's event loop. The caller closes it."""
         with self._lock:
             self._check_usable()
             self.touch()
@@ -440,14 +440,14 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
-        # Streams are taken from on the calling thread: a third more bytes per second than by way of
-        # gRPC's own thread. Windows and frames are best left alone, they adapt to the link.
+        # Streams are consumed on the calling thread, which gives a third more bytes per second than gRPC's
+        # own thread. Windows and frames keep their defaults, because they adapt to the link.
         (ChannelOptions.SingleThreadedUnaryStream, 1),
-        # Otherwise all channels of a process to one address share a connection.
+        # Otherwise all channels of a process to one address would share a connection.
         ("grpc.use_local_subchannel_pool", 1),
-        # As in Gazette's client: brokers are dialled directly, whatever http_proxy says.
+        # As in Gazette's client, brokers are dialled directly, regardless of http_proxy.
         ("grpc.enable_http_proxy", 0),
-        # Our own back-off decides; a connection attempt ends at the connect deadline.
+        # The package's own back-off decides. A connection attempt ends at the connect deadline.
         ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1000),
@@ -462,11 +462,11 @@ def cancel(call: grpc.Call | None) -> None:
 
 
 def settle(call: grpc.Call | None) -> None:
-    """End a call whose messages are not wanted any more. For the thread that takes them.
+    """End a call whose messages are no longer needed. For the thread that consumes them.
 
-    gRPC keeps the connection of a stream that was cancelled until all it has to say of it was taken, even
-    when the channel is closed; it leaves that to who iterates, and does not let him after a cancel. So its
-    own state is asked, by names that are private: a gRPC without them keeps the connection a while longer.
+    gRPC keeps the connection of a cancelled stream until all its events have been consumed, even if the
+    channel is closed. That is the task of the iterating thread, but iteration is not possible after a cancel.
+    So this reads gRPC's own state through private names. A gRPC without these keeps the connection longer.
     """
     cancel(call)
     state, consume = getattr(call, "_state", None), getattr(call, "_consume_next_event", None)

@@ -1,14 +1,14 @@
 """A client's credentials: a bearer token with each call, certificates on each connection.
 
-Tokens come ready-made, out of a file, or are signed call by call from keys the client shares with the
-brokers. A signed token claims just the capabilities of its call, and is new each time: a read that outlives
-its token ends cleanly, and continues with the next one. The same holds for a file, if somebody writes a new
-token to it in time. A ready-made token cannot be renewed.
+A token is fixed, or comes from a file, or is signed for each call with keys that the client shares with the
+brokers. A signed token claims only the capabilities of its call. A read that outlives its token ends cleanly
+and continues with the next one. The same holds for a file, if it gets a new token in time. A fixed token
+cannot be renewed.
 
-Certificates and keys are files, looked at again for each connection, or their contents.
+Certificates and keys are files, which are checked for changes at each connection, or their contents.
 
-Secrets stay out of every text: ``repr`` shows that there is a token or key and not which, errors name
-the option and the file, and :meth:`Credentials.masked` masks tokens in foreign texts.
+No text contains secrets: ``repr`` shows only that there is a token or key, errors name the option and the
+file, and :meth:`Credentials.masked` masks tokens in texts from elsewhere.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
-"""Metadata that gRPC sends beside a request."""
+"""Metadata that gRPC sends with a request."""
 
 log = logging.getLogger(__name__)
 
 _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
 _TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*(?:\.[\w-]*)?")
-"""A token in a foreign text, found by the text before it or by the start of every JWT."""
+"""A token in any text, recognised by the text before it or by the prefix of every JWT."""
 
 
 Stamp: TypeAlias = tuple[int, int, int] | None
-"""Changes with a file's content; None of a file that cannot be looked at."""
+"""A value that changes with a file's content; None for a file that cannot be examined."""
 
 
 def _stamp(path: str) -> Stamp:
@@ -54,7 +54,7 @@ def _stamp(path: str) -> Stamp:
 class TokenFile:
     """A file that holds a token, read again when it changes. Thread-safe.
 
-    While it cannot be read, or holds no token, the last one stays in use: the file may be about to be
+    While it cannot be read, or has no token, the last token stays in use, because the file may be about to be
     written.
     """
 
@@ -62,8 +62,8 @@ class TokenFile:
         """Read the file.
 
         Args:
-            path: of the file. Blanks and newlines around the token are no part of it.
-            fallback: token to use until the file can be read; without one it has to be there now.
+            path: Path of the file. Blanks and newlines around the token are ignored.
+            fallback: Token to use until the file can be read. Without it, the file must be readable now.
 
         Raises:
             OptionError: there is no token, neither in the file nor as ``fallback``.
@@ -82,19 +82,19 @@ class TokenFile:
         return f"TokenFile({self.path!r})"
 
     def token(self) -> str:
-        """Return the token that is valid now."""
+        """Return the current token."""
         with self._lock:
             stamp = _stamp(self.path)
             if stamp is not None and stamp != self._stamp:
                 try:
                     self._read()
                 except OptionError as error:
-                    self._stamp = stamp  # One warning for each change.
-                    log.warning("token file is not used, its last token is: %s", error)
+                    self._stamp = stamp  # So that each change gives only one warning.
+                    log.warning("token file cannot be used, its last token stays in use: %s", error)
             return self._token
 
     def known(self) -> str:
-        """Return the last token, without a look at the file."""
+        """Return the last token without reading the file."""
         return self._token
 
     def _read(self) -> None:
@@ -107,27 +107,25 @@ def read_token(path: str) -> str:
     """Return the token in a file, without the blanks around it.
 
     Raises:
-        OptionError: it cannot be read or holds no token; the content is not shown.
+        OptionError: the file cannot be read or has no token. The content is not shown.
     """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise OptionError(
-            "auth.tokenFile", f"{path!r}: {error.strerror}", "a file that can be read"
-        ) from None
+        raise OptionError("auth.tokenFile", f"{path!r}: {error.strerror}", "a readable file") from None
     token = content.decode("ascii", errors="replace").strip()
     if not _TOKEN.fullmatch(token):
-        got = f"{path!r}, which holds no token (not shown)" if token else f"{path!r}, which is empty"
+        got = f"{path!r}, which has no valid token (not shown)" if token else f"{path!r}, which is empty"
         raise OptionError("auth.tokenFile", got, f"a file with one token, {_TOKEN_FORM}")
     return token
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Identity of a client. Immutable, for any thread; without any of the three no token is sent.
+    """The identity of a client. Immutable. Without keys, file or token, no token is sent.
 
-    Keys win over a file, a file over a token. ``lifetime_s`` is the most that a signed token is valid,
-    whatever its call asks for.
+    Keys override a file, and a file overrides a token. ``lifetime_s`` is the maximum validity of a signed
+    token, regardless of its call.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -138,19 +136,19 @@ class Credentials:
 
     @classmethod
     def given(cls, token: str | None, token_file: str | None, auth_keys: str | KeySet | None) -> Self:
-        """Return the identity that a client's arguments of these names say.
+        """Return the identity from a client's arguments of these names.
 
         Raises:
-            OptionError: one of them is invalid, which is not shown.
+            OptionError: an argument is invalid. Its value is not shown.
         """
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
         file = TokenFile(token_file, token) if token_file and keys is None else None
         return cls(token, keys, token_file=file)
 
     def __post_init__(self) -> None:
-        # Anything else gRPC refuses in a text that quotes it.
+        # gRPC refuses any other value with a text that quotes it.
         if self.token is not None and not _TOKEN.fullmatch(self.token):
-            raise OptionError("token", "a value that is no token (not shown)", _TOKEN_FORM)
+            raise OptionError("token", "a value that is not a token (not shown)", _TOKEN_FORM)
 
     def __repr__(self) -> str:
         shown = self.auth_keys or self.token_file or ("***" if self.token else None)
@@ -160,10 +158,10 @@ class Credentials:
         raise TypeError("Credentials cannot be pickled: they hold secrets")
 
     def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
-        """Return what a call sends that has to claim ``claims`` for ``lifetime_s`` at most.
+        """Return the metadata of a call with these claims, valid for at most ``lifetime_s``.
 
-        A function that makes the claims is called only if they are signed. It is for callers that make
-        thousands of calls a second: a ready-made token claims what it claims.
+        A function that returns the claims is called only if they are signed, which saves time for callers
+        that make thousands of calls a second.
         """
         if self.auth_keys is not None:
             lifetime_s = min(lifetime_s, self.lifetime_s)
@@ -182,10 +180,10 @@ class Credentials:
 
 
 ANONYMOUS = Credentials()
-"""Sends no token."""
+"""Credentials without a token."""
 
 PARTS = ("ca", "cert", "key")
-"""The three parts of :class:`TlsOptions`, each a file or its content."""
+"""The parts of :class:`TlsOptions`, each a file or its content."""
 
 _OPTION_OF_FILE = {"ca": "tls.caFile", "cert": "tls.certFile", "key": "tls.keyFile"}
 _OPTION_OF_CONTENT = {"ca": "tls.ca", "cert": "tls.cert", "key": "tls.keySecret"}
@@ -195,19 +193,19 @@ _OPTION_OF_CONTENT = {"ca": "tls.ca", "cert": "tls.cert", "key": "tls.keySecret"
 class TlsOptions:
     """Trusted authorities and client certificate of ``https`` connections.
 
-    Files are read when this is made, and again by :meth:`refreshed`. What is given as content is PEM, too.
+    Files are read on creation, and again by :meth:`refreshed`. Contents are also PEM.
 
     Args:
-        ca_file: PEM certificates of the authorities to trust, instead of the public ones.
-        cert_file: PEM certificate, and those between it and an authority, for brokers that ask for one.
-        key_file: its private key, PEM, not encrypted.
-        ca: content in place of ``ca_file``.
-        cert: content in place of ``cert_file``.
-        key: content in place of ``key_file``.
+        ca_file: PEM certificates of the trusted authorities, instead of the public ones.
+        cert_file: PEM certificate, and those between it and an authority, for brokers that require one.
+        key_file: The certificate's private key, PEM, not encrypted.
+        ca: Content instead of ``ca_file``.
+        cert: Content instead of ``cert_file``.
+        key: Content instead of ``key_file``.
 
     Raises:
-        OptionError: a file is missing, is not PEM or has expired, a key is encrypted or does not belong to
-            its certificate, one is given without the other, or a file together with its content.
+        OptionError: a file is missing, is not PEM or has expired; a key is encrypted or does not belong to
+            its certificate; one is set without the other; or a file is set together with its content.
     """
 
     ca_file: str | None = None
@@ -236,14 +234,14 @@ class TlsOptions:
             certificates.check_pair(*self._named("key"), self._read["cert"], self._read["key"])
 
     def __reduce__(self) -> tuple[type[TlsOptions], tuple[str | bytes | None, ...]]:
-        """Pickle the paths: a key does not travel, the files are read where they arrive."""
+        """Pickle only the paths, without keys. The files are read again where the object is unpickled."""
         if self.key:
             raise TypeError("TlsOptions of a key's content cannot be pickled: they hold a secret")
         return TlsOptions, (self.ca_file, self.cert_file, self.key_file, self.ca, self.cert)
 
     @property
     def authorities(self) -> bytes | None:
-        """Content of the certificates to trust; None for the public ones."""
+        """Content of the trusted certificates; None for the public ones."""
         return self._read.get("ca")
 
     @property
@@ -257,13 +255,13 @@ class TlsOptions:
         return grpc.ssl_channel_credentials(self.authorities, key, cert)
 
     def refreshed(self) -> TlsOptions:
-        """Return this, or what the files hold now if they have changed and can be used."""
+        """Return this object, or a new one if the files have changed and can be used."""
         if self._stamps_now() == self._stamps:
             return self
         try:
             return TlsOptions(self.ca_file, self.cert_file, self.key_file, self.ca, self.cert, self.key)
         except OptionError:
-            return self  # A certificate may be there before its key: look again at the next connection.
+            return self  # A certificate may be replaced before its key: the next connection checks again.
 
     def _stamps_now(self) -> tuple[Stamp, ...]:
         return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
@@ -285,7 +283,7 @@ class TlsOptions:
         return content or None
 
     def _named(self, part: str) -> tuple[str, str]:
-        """Return the option of a part, and the part as errors show it."""
+        """Return the option of a part, and its name in errors."""
         path = getattr(self, f"{part}_file")
         if path:
             return _OPTION_OF_FILE[part], repr(path)

@@ -1,4 +1,4 @@
-"""Retry or raise a failed call, and the wait before the retry: a table, without a clock.
+"""The decision whether to retry or raise a failed call, and the wait before the retry, without a clock.
 
 ==============================================  ======================  =====================
 cause                                           read                    append, list, apply
@@ -16,15 +16,15 @@ other UNKNOWN, INTERNAL                         6 tries, then raised    raised
 everything else: token, TLS, corruption, …      raised                  raised
 ==============================================  ======================  =====================
 
-(1) An append may be done twice then: raw appends are at-least-once. Apply is tried again only while
-no connection was made. (2) Tried again while a journal just created spreads. (3) Then the fragment is
+(1) The append may then be done twice, because raw appends are at-least-once. Apply is retried only if no
+connection was made. (2) It is retried while the news of a new journal spreads. (3) After that the fragment is
 read through its broker.
 
-Brokers give most of their failures no code but UNKNOWN, so only the texts separate lasting from passing ones.
-A read that fails for a reason unknown to this client may well succeed a second later.
+Brokers report most failures with the code UNKNOWN, so only the texts distinguish permanent from temporary
+ones. A read that fails for a reason unknown to this client may succeed a second later.
 
-Every retry also ends at the caller's deadline; Gazette's reader has no deadline and retries a refused token
-without end.
+Every retry also ends at the caller's deadline. Gazette's reader has no deadline and retries a refused token
+forever.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from gazette_spark.errors import (
 T = TypeVar("T")
 
 BACKOFF_S = (0.05, 0.05, 0.1, 0.1, 1.0, 1.0)
-"""Seconds before the first retries; Gazette's own."""
+"""Seconds before the first retries, as in Gazette's client."""
 
 BACKOFF_MAX_S = 5.0
-"""Seconds before every later retry."""
+"""Seconds before each later retry."""
 
 NOT_FOUND_TRIES = 4
-"""Reads of a journal that is not there: a fresh spec takes a moment to reach all brokers."""
+"""Number of attempts to read a missing journal: a new spec takes a moment to reach all brokers."""
 
 UNKNOWN_TRIES = 6
-"""Reads that fail with a text only: most such errors stay, some pass."""
+"""Number of attempts of a read that fails with only a text: most such errors are permanent."""
 
 MARGIN_S = 0.1
-"""Seconds the last try before a deadline gets."""
+"""Minimum seconds for the last attempt before a deadline."""
 
 _STALE_PROCESS = "ProcessId"
 _REFUSED = re.compile(
-    # Path of a field, which brokers put before the problem with it.
+    # Path of a field, which brokers put before the problem.
     r"^(\w+Request|Header|Journal|Selector|Changes|Suspend|(Check|Union|Subtract)Registers|FragmentStore"
     r"|SignatureTTL|CheckDeletePrefix)(\[\d+\])?[.:]"
     r"|^invalid \w+ \("
@@ -73,17 +73,17 @@ _REFUSED = re.compile(
 _NOT_CONNECTED = ("failed to connect", "DNS resolution failed", "Connection refused")
 
 Decide = Callable[[GazetteError, int], float | None]
-"""Takes the cause and the number of tries since the last progress; returns seconds to wait, or None: raise.
-"""
+"""Takes the cause and the number of attempts since the last progress. Returns the seconds to wait, or None to
+raise."""
 
 
 def backoff_s(attempt: int) -> float:
-    """Return the seconds to wait after try number ``attempt``, counted from 0."""
+    """Return the seconds to wait after attempt number ``attempt``, counted from 0."""
     return BACKOFF_S[attempt] if attempt < len(BACKOFF_S) else BACKOFF_MAX_S
 
 
 def within(wait_s: float, left_s: float) -> float | None:
-    """Return the seconds to wait so that a try still fits into ``left_s``; None if no try fits."""
+    """Return the seconds to wait so that an attempt still fits into ``left_s``; None if none fits."""
     if wait_s + MARGIN_S <= left_s:
         return wait_s
     return left_s - MARGIN_S if left_s > 2 * MARGIN_S else None
@@ -93,12 +93,12 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
     """Decide about a read.
 
     Args:
-        cause: why the stream ended; None where it ended without an error.
-        attempt: tries since a byte last arrived, from 0.
-        waits: content that is not there yet is waited for.
+        cause: Why the stream ended; None if it ended without an error.
+        attempt: Number of attempts since the last byte, from 0.
+        waits: Whether the reader waits for bytes that are not available yet.
 
     Returns:
-        Seconds to wait before the next try, or None: give up and raise the cause.
+        Seconds to wait before the next attempt, or None to give up and raise the cause.
     """
     match cause:
         case None:
@@ -116,32 +116,32 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
 
 
 def after_call(cause: GazetteError, attempt: int) -> float | None:
-    """Decide about an append or a listing; see :func:`after_read`."""
+    """Decide about an append or a listing, like :func:`after_read`."""
     again = cause.retryable or (isinstance(cause, BrokerError) and _is_stale_process(cause))
     return backoff_s(attempt) if again else None
 
 
 def after_create(cause: GazetteError, attempt: int) -> float | None:
-    """Decide about the first append to a journal just created."""
+    """Decide about the first append to a new journal."""
     if isinstance(cause, JournalNotFoundError):
         return backoff_s(min(attempt, 3))
     return after_call(cause, attempt)
 
 
 def after_apply(cause: GazetteError, attempt: int) -> float | None:
-    """Decide about an apply: its outcome is unknown once it was sent."""
+    """Decide about an apply, whose outcome is unknown after it was sent."""
     if isinstance(cause, UnavailableError) and any(text in cause.problem for text in _NOT_CONNECTED):
         return backoff_s(attempt)
     return None
 
 
 def once(_cause: GazetteError, _attempt: int) -> float | None:
-    """Decide never to try again."""
+    """Decide never to retry."""
     return None
 
 
 def is_refusal(cause: BrokerError) -> bool:
-    """Return whether a broker's text says that the request, or whom it was sent to, is wrong for good."""
+    """Return whether a broker's text says that the request, or its destination, is permanently wrong."""
     return cause.code == "UNKNOWN" and not _is_stale_process(cause) and bool(_REFUSED.search(cause.problem))
 
 
@@ -150,7 +150,7 @@ def _may_pass(cause: BrokerError) -> bool:
 
 
 def _is_stale_process(cause: BrokerError) -> bool:
-    """Whether a broker that was restarted is still known by its former id: passes with its lease."""
+    """Return whether a restarted broker is still known by its former id, until its lease ends."""
     return _may_pass(cause) and _STALE_PROCESS in cause.problem
 
 
@@ -163,10 +163,10 @@ def retrying(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
-    """Call until it succeeds, ``decide`` gives up, or patience ends; then raise the last cause.
+    """Call until success, until ``decide`` gives up, or until the time is over; then raise the last cause.
 
-    ``call`` gets the seconds left of ``timeout_s``, its own deadline. ``patience_s``, after which no
-    retry begins, is asked before each: a client that has never reached its broker has less of it.
+    ``call`` gets the remaining seconds of ``timeout_s`` as its deadline. ``patience_s``, after which no retry
+    begins, is evaluated before each retry: it is shorter while a client has never reached its broker.
     """
     started = clock()
     attempt = 0

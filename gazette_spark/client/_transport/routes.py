@@ -1,9 +1,9 @@
-"""The broker of a call: routes from brokers' answers, and the connections to the routes' members.
+"""The choice of a call's broker: routes from brokers' answers, and the connections to the routes' members.
 
-A journal has a primary, which takes appends, and other members, which serve reads as well. Any broker can
-be called about any journal, and passes the call on; a client that remembers routes saves that hop. Routes
-come with every answer about a journal and with every listing, and are remembered for a time, the latest
-used ones first (:class:`RouteCache`). A cached route may be wrong: then brokers answer with the right one.
+A journal has a primary, which accepts appends, and other members, which also serve reads. Any broker can be
+called for any journal and proxies the call; a client that remembers routes saves that hop. Routes come with
+every answer about a journal and with every listing, and are remembered for a time, the most recently used
+ones first (:class:`RouteCache`). If a cached route is outdated, brokers answer with the current one.
 
 ==========================  ====================================================================
 call                        goes to
@@ -13,10 +13,10 @@ read, listing of fragments  the member :func:`choose_member` chooses
 list, apply, store health   the default broker
 ==========================  ====================================================================
 
-Without a route, or if the broker it names has just failed, calls go to the default broker. Several
-defaults stand in for each other: a call goes to the next one where one cannot be reached.
+Without a route, or if its broker has just failed, calls go to the default broker. If there are several
+defaults, a call goes to the next one if one cannot be reached.
 
-A route is a broker's word. It never leads from ``https`` to a connection that is not secure, where the
+A route is not trusted completely: it never leads from ``https`` to an insecure connection, on which the
 client's token could be read.
 """
 
@@ -37,22 +37,22 @@ from gazette_spark.protocol import protocol_pb2 as pb
 logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
-"""Time after which connections to a member that nobody used are closed, when the next one is looked up."""
+"""Seconds without use after which connections to a member are closed, when the next one is looked up."""
 
 FAILED_S = 20.0
-"""How long a member that could not be reached is passed over: a broker's lease in Etcd by default."""
+"""Seconds for which an unreachable member is avoided: the default lease of a broker in Etcd."""
 
 
 class RouteCache:
-    """Routes of journals, or of other items by name; the latest used ones, each for a time. Thread-safe."""
+    """The most recently used routes of journals, or of other named items, each for a time. Thread-safe."""
 
     def __init__(self, size: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Make an empty cache.
 
         Args:
-            size: most routes remembered, 1 or more.
-            ttl_s: seconds that a route is valid after it was received.
-            clock: monotonic seconds.
+            size: Maximum number of routes, at least 1.
+            ttl_s: Seconds for which a route is valid after it was received.
+            clock: Monotonic seconds.
 
         Raises:
             OptionError: a number is out of range.
@@ -73,7 +73,7 @@ class RouteCache:
         return f"RouteCache({len(self._routes)} of {self._size} routes)"
 
     def route(self, item: str) -> pb.Route | None:
-        """Return the item's route, unless it is unknown or too old. Not to be changed."""
+        """Return the item's route, or None if it is unknown or too old. The caller must not change it."""
         with self._lock:
             entry = self._routes.get(item)
             if entry is None:
@@ -85,7 +85,7 @@ class RouteCache:
             return entry.route
 
     def update_route(self, item: str, route: pb.Route) -> None:
-        """Remember a copy of a route; one that leads nowhere forgets the item's."""
+        """Remember a copy of a route. A route without members removes the item's route."""
         usable = bool(route.members) and len(route.endpoints) == len(route.members)
         with self._lock:
             self._routes.pop(item, None)
@@ -105,7 +105,7 @@ class _CachedRoute:
 
 
 def check_ttl(ttl_s: float) -> None:
-    """Raise unless it is a time that a route may be remembered for."""
+    """Raise an OptionError if the time is invalid."""
     if not ttl_s >= 0:
         raise OptionError("route_cache_ttl_s", repr(ttl_s), "a number of seconds, 0 or more")
 
@@ -113,15 +113,16 @@ def check_ttl(ttl_s: float) -> None:
 def choose_member(
     route: pb.Route, zone: str, failed: Collection[str], connected: Collection[str]
 ) -> int | None:
-    """Return the index of the member to read from; None if no member's endpoint is known.
+    """Return the index of the member to read from; None if no member has an endpoint.
 
-    In this order: one in the zone, one that has not failed, one that is connected already, the first.
+    Preferred are, in this order, members in the zone, members that have not failed, connected members, and
+    the first one.
 
     Args:
-        route: members, and their endpoints, of which some may be empty.
-        zone: the reader's; empty if it prefers none.
-        failed: endpoints that could not be reached a moment ago.
-        connected: endpoints with an open connection.
+        route: Members, and their endpoints, some of which may be empty.
+        zone: The reader's zone; empty for no preference.
+        failed: Endpoints that could not be reached recently.
+        connected: Endpoints with an open connection.
     """
 
     def rank(index: int) -> tuple[bool, bool, bool, int]:
@@ -134,7 +135,7 @@ def choose_member(
 
 
 class Dialer:
-    """One :class:`Connection` for each broker that is called, and the choice among them. Thread-safe.
+    """One :class:`Connection` for each called broker, and the choice among them. Thread-safe.
 
     It serves the items of one service: journals by name, or shards by id. Connections are made when they
     are first chosen, and closed with the dialer.
@@ -152,11 +153,11 @@ class Dialer:
         """Make a dialer.
 
         Args:
-            endpoints: of the default brokers, at least one; all secure, or none.
-            connect: makes a connection to an endpoint, which passes routes to the dialer.
-            cache: cache of routes; without one, all calls go to the default broker.
-            zone: of the reader, to prefer members there.
-            clock: monotonic seconds.
+            endpoints: Endpoints of the default brokers, at least one; all or none must be secure.
+            connect: Makes a connection to an endpoint, which passes routes to the dialer.
+            cache: Cache of routes; without one, all calls go to the default broker.
+            zone: Zone of the reader, in which members are preferred.
+            clock: Monotonic seconds.
         """
         self._connect = connect
         self._cache = cache
@@ -178,7 +179,7 @@ class Dialer:
 
     @property
     def default(self) -> Connection:
-        """Connection for calls that any broker can answer."""
+        """The connection for calls that any broker can answer."""
         return self._defaults[self._at % len(self._defaults)]
 
     @property
@@ -187,14 +188,14 @@ class Dialer:
         return self._cache is not None
 
     def for_primary(self, item: str) -> Connection:
-        """Return the connection for calls that an item's primary serves, as appends."""
+        """Return the connection for calls to an item's primary, such as appends."""
         route = self._route(item)
         if route is None or not 0 <= route.primary < len(route.endpoints):
             return self.default
         return self._dial_or_forget(item, route.endpoints[route.primary])
 
     def for_member(self, item: str) -> Connection:
-        """Return the connection for calls that any member serves, as reads: the best member's."""
+        """Return the connection to the best member, for calls to any member, such as reads."""
         route = self._route(item)
         if route is None:
             return self.default
@@ -202,12 +203,12 @@ class Dialer:
         connected = [endpoint for endpoint, member in list(self._members.items()) if member.is_open]
         chosen = choose_member(route, self._zone, failed, connected)
         if chosen is not None and route.endpoints[chosen] in failed:
-            # Rather one in another zone than one that is down.
+            # A member in another zone is better than one that is down.
             chosen = choose_member(route, "", failed, connected)
         return self.default if chosen is None else self._dial_or_forget(item, route.endpoints[chosen])
 
     def to_member(self, route: pb.Route, index: int) -> Connection | None:
-        """Return the connection to a member of a route; None if it cannot be called, or has just failed."""
+        """Return the connection to a member of a route; None if it cannot be called or has just failed."""
         endpoint = route.endpoints[index] if 0 <= index < len(route.endpoints) else ""
         return self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
 
@@ -215,7 +216,7 @@ class Dialer:
         """Learn from a header, or from a listed item's route.
 
         Raises:
-            ProtocolError: the header is of another Etcd cluster than those before.
+            ProtocolError: the header is from another Etcd cluster than earlier ones.
         """
         if isinstance(source, pb.Header):
             cluster_id = source.etcd.cluster_id
@@ -231,14 +232,14 @@ class Dialer:
             self._cache.update_route(_bare(item), source.route if isinstance(source, pb.Header) else source)
 
     def failed(self, connection: Connection) -> None:
-        """Pass over a broker that could not be reached: for a while a member, a default until it is due."""
+        """Avoid a broker that could not be reached: a member for a while, a default until its next turn."""
         with self._lock:
             self._failed[connection.endpoint.text] = self._clock() + FAILED_S
             if connection is self.default:
                 self._at += 1
 
     def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections. Calls in progress fail."""
         with self._lock:
             connections = [*self._defaults, *self._members.values()]
         for connection in connections:
@@ -254,7 +255,7 @@ class Dialer:
             return set(self._failed)
 
     def _dial_or_forget(self, item: str, endpoint: str) -> Connection:
-        """Return the connection to a member; the default one, and forget the route, if it is no use."""
+        """Return the connection to a member; if that is impossible, forget its route and return the default."""
         connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
         if connection is None:
             assert self._cache is not None
@@ -271,7 +272,7 @@ class Dialer:
             if default.endpoint.target == endpoint.target and default.endpoint.secure == endpoint.secure:
                 return default
         if self._secure and not endpoint.secure:
-            # The client's token could be read there.
+            # The client's token could be read on that connection.
             if not self._warned:
                 self._warned = True
                 logger.warning("insecure route is not followed default=%s route=%s", self.default, text)
@@ -297,19 +298,19 @@ def open_dialer(
     zone: str = "",
     service: str = CallError.service,
 ) -> Dialer:
-    """Return a dialer whose connections show the same credentials; no connection is made yet.
+    """Return a dialer whose connections use the same credentials, without making a connection.
 
     Args:
-        endpoint: of the default broker; several are separated by commas.
-        connect_timeout_s: seconds to reach a cluster that has never been reached.
-        credentials: sent with each call.
-        tls: certificates of ``https://`` endpoints.
-        cache: what to remember routes in; without one, all calls go to the default broker.
-        zone: of the reader, to prefer members there.
-        service: what is called, for errors.
+        endpoint: Endpoint of the default broker; several are separated by commas.
+        connect_timeout_s: Seconds to reach a cluster for the first time.
+        credentials: Credentials to send with each call.
+        tls: Certificates for ``https://`` endpoints.
+        cache: Cache of routes; without one, all calls go to the default broker.
+        zone: Zone of the reader, in which members are preferred.
+        service: Name of the service for errors.
 
     Raises:
-        OptionError: an endpoint is invalid, or some are secure and others are not.
+        OptionError: an endpoint is invalid, or only some endpoints are secure.
     """
     connectivity = ConnectivityState()
 
@@ -328,5 +329,5 @@ def open_dialer(
 
 
 def _bare(item: str) -> str:
-    """Return the name that an item's route is remembered under: a journal's without a ``;meta`` suffix."""
+    """Return the key of an item's route: the name of a journal without a ``;meta`` suffix."""
     return item.partition(";")[0]

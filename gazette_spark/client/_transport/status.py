@@ -1,4 +1,4 @@
-"""Broker statuses as errors."""
+"""The errors of brokers' statuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status_error(status: int, journal: str, detail: str = "") -> StatusError | P
 
 
 def check_status(status: int, journal: str, detail: str = "") -> None:
-    """Raise unless ``status`` is OK."""
+    """Raise an error if ``status`` is not OK."""
     if status != pb.OK:
         raise status_error(status, journal, detail)
 

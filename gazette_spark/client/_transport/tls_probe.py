@@ -1,4 +1,4 @@
-"""Find out why TLS fails: gRPC reports a refused certificate only as a closed connection."""
+"""Finds out why TLS fails, because gRPC reports a refused certificate only as a closed connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HINTS = {
 
 
 def handshake_problem(details: str) -> str:
-    """Return the reason why a handshake cannot succeed, from a failed call's text; empty if there is none."""
+    """Return why a handshake cannot succeed, from a failed call's text; empty if the text has no reason."""
     failure = _HANDSHAKE_FAILED.search(details)
     if failure is None:
         return ""
@@ -36,14 +36,14 @@ def handshake_problem(details: str) -> str:
 
 
 def is_closed_early(details: str) -> bool:
-    """Return whether a connection was made and then closed, before a word was said."""
+    """Return whether a connection was made and then closed before any data."""
     return _CLOSED.search(details) is not None
 
 
 def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
-    """Return why a broker closes connections before it answers, if TLS has to do with it; else empty.
+    """Return why a broker closes connections before it answers, if TLS is the reason; otherwise empty.
 
-    Makes a connection, and the handshake that a client with the certificate in ``context`` would make.
+    This makes a connection and the handshake of a client with the certificate in ``context``.
     """
     host, _, port = target.rpartition(":")
     try:
@@ -52,11 +52,11 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
             context.wrap_socket(connection) as secured,
         ):
             if not secure:
-                return "it speaks TLS: the address has to begin with https://"
-            # Only after the handshake, a broker says that it wants another certificate, or hangs up.
+                return "it speaks TLS: the address must begin with https://"
+            # Only after the handshake does a broker refuse a certificate, or close the connection.
             if secured.recv(1):
                 return ""
-            reason = "it hangs up after the handshake"
+            reason = "it closes the connection after the handshake"
     except ssl.SSLError as error:
         reason = error.reason or ""
         if not secure or "ALERT" not in reason:
@@ -67,7 +67,7 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
 
 
 def unverified_context(pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
-    """Return a context for :func:`refusal`, which sends nothing and so need not know whom it talks to.
+    """Return a context for :func:`refusal`, which sends nothing and so need not verify the server.
 
     Args:
         pair: PEM of the client's certificate and key, if it has one.
