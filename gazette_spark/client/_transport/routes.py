@@ -255,7 +255,7 @@ class Dialer:
             return set(self._failed)
 
     def _dial_or_forget(self, item: str, endpoint: str) -> Connection:
-        """Return the connection to a member; if that is impossible, forget its route and return the default."""
+        """Return the connection to a member, or the default if that fails, and forget the route then."""
         connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
         if connection is None:
             assert self._cache is not None

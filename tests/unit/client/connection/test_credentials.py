@@ -253,16 +253,16 @@ def test_a_missing_file(files: Files) -> None:
 
 
 def test_what_is_not_pem(files: Files) -> None:
-    """Binary, and PEM that holds no certificate."""
+    """Binary, and PEM that has no certificate."""
     binary = files.root / "cert.der"
     binary.write_bytes(b"\x30\x82")
     with pytest.raises(OptionError, match="not PEM"):
         TlsOptions(str(binary))
-    with pytest.raises(OptionError, match="holds no certificate"):
+    with pytest.raises(OptionError, match="has no certificate"):
         TlsOptions(files.key_file)
     broken = files.root / "broken.pem"
     broken.write_bytes(b"-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n")
-    with pytest.raises(OptionError, match="holds no certificate"):
+    with pytest.raises(OptionError, match="has no certificate"):
         TlsOptions(str(broken))
 
 
