@@ -1,12 +1,11 @@
-"""Append to a journal: one transaction of bytes, all or none.
+"""Appends to a journal: one transaction of bytes, all or none.
 
-The stream is: parameters, content in messages of at most 1 MiB, an empty message, half-close. The
-commit happens at the half-close; a stream that ends in any other way is rolled back. The broker may
-answer early, with a status, while content is still being sent: then its answer counts, not the
-failure to send.
+The stream is: parameters, content in messages of at most 1 MiB, an empty message, half-close. The commit
+happens at the half-close; a stream that ends in any other way is rolled back. The broker may answer early,
+with a status, while content is still being sent. Then its answer counts, not the failure to send.
 
-A broken connection does not say whether the broker committed. To append again may append twice, and not to
-append again may lose the bytes: raw appends are at-least-once.
+After a broken connection it is unknown whether the broker has committed. A retry may append the bytes twice,
+and without a retry they may be lost: raw appends are at-least-once.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from gazette_spark.protocol.tokens import Capability, journal_claims
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAX_CONTENT_BYTES = 1 << 20
-"""Content of a message: brokers take 4 MiB by default, and smaller ones overlap better."""
+"""Maximum content of a message: brokers accept 4 MiB by default, and smaller ones overlap better."""
 
 OUTBOX_MESSAGES = 4
-"""Messages that may wait to be sent: bounds an appender's memory."""
+"""Maximum number of messages that wait to be sent, which limits an appender's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Result of an append: its bytes are ``[begin, end)`` of the journal, with SHA-1 ``sum``."""
+    """The result of an append: its bytes are ``[begin, end)`` of the journal, with SHA-1 ``sum``."""
 
     begin: int
     end: int
@@ -57,13 +56,13 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """Conditions of an append, and its changes besides its bytes.
+    """The conditions of an append, and its changes other than its bytes.
 
-    An ``offset`` other than 0 makes the append fail unless the write head is there. ``check_registers`` must
-    match the journal's registers, if it has any; then ``subtract_registers`` and ``union_registers`` change
-    them. ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker at an Etcd revision below
-    ``min_etcd_revision`` waits until it has reached it. With ``do_not_proxy``, a broker that is not the
-    journal's primary refuses the append instead of passing it on.
+    An ``offset`` other than 0 must be the write head. ``check_registers`` must match the journal's registers,
+    if it has any; then ``subtract_registers`` and ``union_registers`` change them. ``suspend`` is one of
+    ``pb.AppendRequest.SUSPEND_*``. A broker at an Etcd revision below ``min_etcd_revision`` waits until it
+    has reached it. With ``do_not_proxy``, a broker that is not the journal's primary refuses the append
+    instead of proxying it.
     """
 
     journal: str
@@ -83,19 +82,19 @@ class AppendOptions:
 
     @property
     def changes_registers(self) -> bool:
-        """Whether the append needs bytes for the sake of the registers."""
+        """Whether the append changes registers, which requires bytes."""
         return bool(self.union_registers and self.union_registers.labels) or bool(
             self.subtract_registers and self.subtract_registers.labels
         )
 
     @property
     def resumes(self) -> bool:
-        """Whether a suspended journal is resumed for the append."""
+        """Whether the append resumes a suspended journal."""
         return self.suspend == pb.AppendRequest.SUSPEND_RESUME
 
     @property
     def takes_content(self) -> bool:
-        """Whether the append may have bytes: those about the journal's suspension alone may not."""
+        """Whether the append may have bytes: one that only changes the suspension may not."""
         return self.suspend in (pb.AppendRequest.SUSPEND_RESUME, pb.AppendRequest.SUSPEND_NO_RESUME)
 
     def request(self) -> pb.AppendRequest:
@@ -113,7 +112,7 @@ class AppendOptions:
 
 
 class AppendKeywords(TypedDict, total=False):
-    """What :class:`AppendOptions` hold beside the journal, as keywords of a call."""
+    """The fields of :class:`AppendOptions` except the journal, as keywords of a call."""
 
     offset: int
     check_registers: pb.LabelSelector | None
@@ -125,9 +124,9 @@ class AppendKeywords(TypedDict, total=False):
 
 
 def append_options(journal: str | AppendOptions, **keywords: Unpack[AppendKeywords]) -> AppendOptions:
-    """Return the options of a call, made of a journal's name and keywords.
+    """Return the options of a call from a journal's name and keywords.
 
-    Keywords beside an :class:`AppendOptions` replace its fields.
+    With an :class:`AppendOptions`, keywords replace its fields.
     """
     if isinstance(journal, AppendOptions):
         return replace(journal, **keywords) if keywords else journal
@@ -135,7 +134,7 @@ def append_options(journal: str | AppendOptions, **keywords: Unpack[AppendKeywor
 
 
 class _Outbox:
-    """Messages on their way from the writing thread to gRPC's; closed at the end of either side."""
+    """Messages on their way from the writing thread to gRPC's, closed when either side ends."""
 
     def __init__(self) -> None:
         self._messages: deque[pb.AppendRequest] = deque()
@@ -144,9 +143,9 @@ class _Outbox:
         self._dropped = False
 
     def put(self, message: pb.AppendRequest, *, last: bool = False) -> bool:
-        """Add a message, waiting for room; return False once the call has ended.
+        """Wait for room and add a message; return False if the call has ended.
 
-        The wait ends with the call at the latest, and every call has a deadline.
+        The wait ends at the latest with the call, and every call has a deadline.
         """
         with self._changed:
             while len(self._messages) >= OUTBOX_MESSAGES and not self._dropped:
@@ -159,7 +158,7 @@ class _Outbox:
             return True
 
     def drop(self) -> None:
-        """End both sides: the call is over."""
+        """End both sides, because the call is over."""
         with self._changed:
             self._dropped = True
             self._messages.clear()
@@ -178,11 +177,11 @@ class _Outbox:
 
 
 class Appender:
-    """One append under way: write, then :meth:`commit_append` or :meth:`abort`. For one thread.
+    """An append in progress: write, then :meth:`commit_append` or :meth:`abort`. For one thread.
 
-    The call begins with the first write, for brokers end appends that bring less than 64 KiB a second.
-    After its end it takes no more writes and commits nothing, but another abort is allowed; only
-    :meth:`reset` makes it usable again. As a context manager it aborts an append that was not committed.
+    The call begins with the first write, because brokers end appends with less than 64 KiB per second. After
+    its end, writes and commits are refused, but another abort is allowed; only :meth:`reset` makes it usable
+    again. As a context manager it aborts an append that was not committed.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class Appender:
     def _begin(self) -> None:
         self.sent_bytes = 0
         self.response: pb.AppendResponse | None = None
-        """The broker's answer, once it gave one; kept when it was a refusal."""
+        """The broker's answer, which may be a refusal; None before it."""
         self._outbox = _Outbox()
         self._call: Any = None
         self._over = False
@@ -223,7 +222,7 @@ class Appender:
         return self.options.request()
 
     def write(self, content: Bytes) -> int:
-        """Send bytes, of any number; return how many.
+        """Send any number of bytes, and return their number.
 
         Raises:
             GazetteError: the broker has ended the append; nothing was appended.
@@ -237,10 +236,10 @@ class Appender:
         return len(view)
 
     def commit_append(self) -> AppendResult:
-        """Commit the written bytes, and return their place. With nothing written: a write barrier.
+        """Commit the written bytes, and return their place. Without bytes it is a write barrier.
 
         Raises:
-            GazetteError: nothing was appended; after an UnavailableError the bytes may be appended.
+            GazetteError: nothing was appended. After an UnavailableError the bytes may have been appended.
         """
         self._check_open()
         if self.sent_bytes == 0 and self.options.changes_registers:
@@ -250,14 +249,14 @@ class Appender:
         return self._result()
 
     def reset(self) -> None:
-        """Reset to the initial state, for another try or append. An uncommitted append is aborted."""
+        """Reset to the initial state, for a retry or another append. An uncommitted append is aborted."""
         self.abort()
         self._begin()
 
     def abort(self) -> None:
-        """Roll the append back, unless it is over. May be called again, and from any thread.
+        """Roll back the append, unless it is over. May be called again, and from any thread.
 
-        Where another thread waits for the commit, whether it was rolled back is open.
+        If another thread waits for the commit, the append may be rolled back or committed.
         """
         self._over = self._aborted = True
         if self._call is not None:
@@ -272,21 +271,21 @@ class Appender:
             self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
-            outbox = self._outbox  # This call's, not that of a later one after a reset.
+            outbox = self._outbox  # That of this call, even after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
             self._connection.hold()
             self._call.add_done_callback(lambda _: self._connection.release())
-            if self._aborted:  # By another thread, which saw no call to cancel.
+            if self._aborted:  # Another thread aborted before there was a call to cancel.
                 self._call.cancel()
         if not self._outbox.put(message, last=last):
-            # The broker has answered while we were still sending, and its answer says why. It can only be a
-            # refusal, for a commit needs our half-close.
+            # The broker has answered while content was still being sent. The answer can only be a refusal,
+            # because a commit requires the half-close.
             self._result()
             self.abort()
             raise ProtocolError("AppendResponse", "the broker committed an append that was not finished")
 
     def _result(self) -> AppendResult:
-        """Take the broker's answer."""
+        """Wait for the broker's answer and return its result."""
         self._over = True
         with self._connection.errors():
             try:
@@ -316,20 +315,20 @@ class Appender:
 
 
 class Readable(Protocol):
-    """A file opened for reading bytes, or anything like it."""
+    """A file opened for reading bytes, or a similar object."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """Return up to ``size`` bytes; none at the end."""
+        """Return up to ``size`` bytes, none at the end."""
 
 
 Piece: TypeAlias = Bytes | Readable
 
 
 class Content:
-    """Bytes to append, the same for each try.
+    """Bytes to append, the same for each attempt.
 
-    Pieces are bytes or files; each try reads a file from its first byte. Content that cannot restart, an
-    iterator or a pipe, is ``spent`` once its first bytes were read.
+    Pieces are bytes or files; each attempt reads a file from its first byte. Content that cannot restart,
+    such as an iterator or a pipe, is ``spent`` after its first bytes were read.
     """
 
     def __init__(self, content: Piece | Iterable[Piece]) -> None:
@@ -337,7 +336,7 @@ class Content:
         self._pieces = cast(Iterable[Piece], (content,) if alone else content)
         self._one_shot = iter(self._pieces) is self._pieces
         self.spent = False
-        """Nothing can be sent again."""
+        """Whether the content cannot be sent again."""
 
     def __iter__(self) -> Iterator[Bytes]:
         for piece in self._pieces:

@@ -1,7 +1,7 @@
-"""The journal of a message: at random, or by its key, as Gazette's own mappings do it.
+"""Chooses the journal of a message at random or by its key, as Gazette's own mappings do.
 
-A mapping is made for a listing of journals, a topic's partitions, and called with a message. It returns the
-journal's name and its content type, which says how the message is to be framed.
+A mapping is made for a listing of journals, such as a topic's partitions, and called with a message. It
+returns the journal's name and its content type, which determines the framing of the message.
 
 =============  =================================  ==================================================
 mapping        a key's journal                    when a journal is added or removed
@@ -38,7 +38,7 @@ FNV1A32_PRIME = 16777619
 """Multiplier of the hash for each byte."""
 
 LONG_KEY_BYTES = 256
-"""Longer keys are hashed one by one: each byte position costs a step over all keys that have it."""
+"""Maximum length of keys that are hashed together: each byte position costs a pass over the keys."""
 
 Octets = npt.NDArray[np.uint8]
 Bounds = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ Picks = npt.NDArray[np.int64]
 
 Journals: TypeAlias = Sequence[pb.ListResponse.Journal]
 Partitions: TypeAlias = Journals | Callable[[], Journals]
-"""Journals in the order of their names, or what returns them at each call, such as that of a watched list."""
+"""Journals in the order of their names, or a function that returns them, such as that of a watched list."""
 
 
 def fnv1a32(key: bytes) -> int:
@@ -63,7 +63,7 @@ class RandomMapping:
     """Maps each message to any journal, all equally likely. Thread-safe."""
 
     def __init__(self, partitions: Partitions, choose: Callable[[int], int] = random.randrange) -> None:
-        """Map to ``partitions``; ``choose`` returns a number below the one it is given."""
+        """Map to ``partitions``. ``choose`` returns a number below its argument."""
         self._partitions = _source(partitions)
         self._choose = choose
 
@@ -78,7 +78,7 @@ class RandomMapping:
 
 
 class ModuloMapping(Generic[M]):
-    """Maps messages with equal keys to one journal, while the number of journals is the same. Thread-safe."""
+    """Maps messages with equal keys to one journal while the number of journals is constant. Thread-safe."""
 
     def __init__(self, key: Callable[[M], bytes], partitions: Partitions) -> None:
         """Map to ``partitions`` by what ``key`` returns for a message."""
@@ -96,10 +96,10 @@ class ModuloMapping(Generic[M]):
 
 
 class RendezvousMapping(Generic[M]):
-    """Maps messages with equal keys to the same journal, while that journal is there. Thread-safe.
+    """Maps messages with equal keys to the same journal while that journal exists. Thread-safe.
 
-    Journals are hashed once for each sequence of them that ``partitions`` returns, so that should be the
-    same object until something has changed.
+    Journals are hashed once for each sequence that ``partitions`` returns, so it should return the same
+    object until the journals change.
     """
 
     def __init__(self, key: Callable[[M], bytes], partitions: Partitions) -> None:
@@ -119,7 +119,7 @@ class RendezvousMapping(Generic[M]):
         if hashed is not journals:
             hashes = np.array([fnv1a32(journal.spec.name.encode()) for journal in journals], np.uint32)
             self._hashed = (journals, hashes)
-        # The first of the greatest, as argmax has it.
+        # The first of the greatest, like argmax.
         return _target(journals[int(np.argmax(hashes ^ np.uint32(fnv1a32(self._key(message)))))])
 
 
@@ -144,8 +144,8 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
     """Return the 32-bit FNV-1a hash of each key.
 
     Args:
-        octets: the bytes of all keys.
-        bounds: ``(n + 1,)``; key *i* is ``octets[bounds[i]:bounds[i + 1]]``.
+        octets: The bytes of all keys.
+        bounds: Shape ``(n + 1,)``; key *i* is ``octets[bounds[i]:bounds[i + 1]]``.
     """
     lengths = np.diff(bounds)
     order = np.argsort(-lengths, kind="stable")
@@ -154,7 +154,7 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
     values = np.full(len(order), FNV1A32_BASIS, np.uint32)
     prime = np.uint32(FNV1A32_PRIME)
     for at in range(min(longest, LONG_KEY_BYTES)):
-        # The keys that have a byte there come first.
+        # The keys with a byte at this position come first.
         count = len(order) - int(np.searchsorted(ascending, at, "right"))
         values[:count] = (values[:count] ^ octets[starts[:count] + at]) * prime
     hashes = np.empty_like(values)

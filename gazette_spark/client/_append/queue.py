@@ -1,7 +1,7 @@
-"""What an append service decides: who shares a batch, when it is sent, and what a failed try means.
+"""The decisions of an append service: who shares a batch, when it is sent, and what a failed attempt means.
 
-Each journal with something to append has a queue of batches, and each batch becomes one append. This file
-tells the life of a batch in its order:
+Each journal with bytes to append has a queue of batches, and each batch becomes one append. This file
+describes the life of a batch in order:
 
 ===============  =====================================================  ====================================
 call             what happens to the batch                              who may add bytes to it
@@ -15,8 +15,8 @@ call             what happens to the batch                              who may 
                  batches of its journal
 ===============  =====================================================  ====================================
 
-Nothing here blocks, does I/O, looks at a clock or locks. The caller, the threads of
-:class:`~gazette_spark.client.AppendService`, holds its lock and passes the time.
+This module neither blocks, nor does I/O, nor reads a clock, nor locks. Its callers, the threads of
+:class:`~gazette_spark.client.AppendService`, hold their lock and pass the time.
 """
 
 from __future__ import annotations
@@ -57,35 +57,35 @@ TERMINAL_STATUSES = (
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
-"""Answers that end a journal's appends, as in Gazette v0.103: a writer that is fenced off has to stop."""
+"""Answers that end a journal's appends, as in Gazette v0.103: a fenced writer must stop."""
 
 REFUSAL_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE", "UNIMPLEMENTED"})
-"""gRPC codes of a request that no broker will take."""
+"""gRPC codes of a request that no broker will accept."""
 
 MAX_PENDING_BYTES = 1 << 30
-"""Bytes that may wait by default: more is a broker that has been away for long."""
+"""Default limit of pending bytes: more means that a broker has been unavailable for long."""
 
 MAX_MEMORY_BYTES = 64 << 20
 """Default limit of pending bytes in memory."""
 
 SLOWEST_BYTES_PER_S = 1 << 16
-"""Brokers end appends that are slower."""
+"""Bytes per second below which brokers end appends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what waits, in bytes where nothing else is said."""
+    """Limits of pending appends, in bytes unless stated otherwise."""
 
     pending_bytes: int = MAX_PENDING_BYTES
-    """In memory and on disk, all journals together."""
+    """Bytes of all journals in memory and on disk."""
     memory_bytes: int = MAX_MEMORY_BYTES
-    """In memory, all journals together."""
+    """Bytes of all journals in memory."""
     batch_bytes: int = 64 << 20
-    """No writer joins a batch of this size or more; one writer may write more."""
+    """Size from which no writer joins a batch; one writer may write more."""
     batch_memory_bytes: int = 4 << 20
-    """Maximum bytes in memory of one batch."""
+    """Bytes of one batch in memory."""
     files: int = 128
-    """Number of files open at a time."""
+    """Number of open files."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -94,18 +94,18 @@ class Limits:
 
 
 class BufferTarget(Enum):
-    """Buffer for a writer's next bytes."""
+    """The buffer for a writer's next bytes."""
 
     MEMORY = "memory"
     DISK = "disk"
     NOWHERE = "nowhere"
-    """There is no room; there may be later."""
+    """There is no room now, but there may be later."""
     DROPPED = "dropped"
-    """The batch has failed already: nobody will read them."""
+    """The batch has already failed, so the bytes are dropped."""
 
 
 class BatchOperation(AsyncOperation[AppendResult]):
-    """The operation of a batch, or of the failure of a journal queue."""
+    """The operation of a batch, or the failure of a journal queue."""
 
     def __init__(self, journal_queue: JournalQueue) -> None:
         super().__init__()
@@ -122,42 +122,42 @@ class AppendBatch:
     operation: BatchOperation
     spool: AppendSpool = field(default_factory=AppendSpool)
     size: int = 0
-    """Bytes that are in it, or about to be."""
+    """Number of bytes in the batch, including those being written."""
     writers: int = 0
     """Number of writers whose bytes are in the batch."""
     writing: bool = False
-    """A writer is at work."""
+    """Whether a writer is writing."""
     sealed: bool = False
-    """It was sent, maybe without success: a retry has to send the same bytes."""
+    """Whether it was sent, perhaps without success. A retry must send the same bytes."""
     sending: bool = False
     ended: bool = False
     awaited: bool = False
-    """The batch is first in its journal queue, and its dependencies are awaited or done."""
+    """Whether the batch is first in its journal queue, and its dependencies are awaited or done."""
     waits_for: int = 0
-    """Dependencies that are not done yet, once they are awaited."""
+    """Number of awaited dependencies that are not done."""
     attempt: int = 0
     due: float = 0.0
-    """Time of the next try, or of giving up the dependencies; 0: nothing is due."""
+    """Time of the next attempt, or of giving up on the dependencies; 0 if nothing is due."""
     deadline: float | None = None
     counted: tuple[int, int, bool] = (0, 0, False)
-    """The batch's bytes, bytes in memory and file, as counted in the queue's sums."""
+    """The batch's share of the queue's sums: bytes, bytes in memory, and files."""
 
 
 @dataclass(slots=True, eq=False)
 class JournalQueue:
-    """A journal's batches: the first is at work or about to be, the last may be joined."""
+    """A journal's batches: the first is being sent or is next, and writers may join the last."""
 
     plain: AppendOptions
     """Options of appends without conditions or changes."""
     batches: deque[AppendBatch] = field(default_factory=deque)
     busy: bool = False
-    """The journal queue's first batch waits, is sent or backs off."""
+    """Whether the first batch waits for dependencies, is sent, or backs off."""
     queued: bool = False
-    """``take`` will look at it."""
+    """Whether ``take`` will examine it."""
     failure: BatchOperation | None = None
-    """Failure that ended the journal queue."""
+    """The failure that ended the journal queue."""
     reported: bool = False
-    """Somebody has seen the failure."""
+    """Whether a caller has seen the failure."""
 
     @property
     def journal(self) -> str:
@@ -167,7 +167,7 @@ class JournalQueue:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Append the batch's bytes; then call ``sent`` or ``failed``."""
+    """Append the batch's bytes, then call ``sent`` or ``failed``."""
 
     batch: AppendBatch
     timeout_s: float
@@ -175,14 +175,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Call ``dependency_done`` for each of the batch's dependencies once it is done."""
+    """Call ``dependency_done`` for each of the batch's dependencies when it is done."""
 
     batch: AppendBatch
 
 
 @dataclass(slots=True)
 class Resolve:
-    """Resolve the operations of ``ended`` with ``error`` or ``result``, close the spools ``freed``."""
+    """Resolve the operations of ``ended`` with ``error`` or ``result``, and close the spools ``freed``."""
 
     ended: list[AppendBatch] = field(default_factory=list)
     error: BaseException | None = None
@@ -194,10 +194,10 @@ Work: TypeAlias = Send | Await | Resolve
 
 
 def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures, limits: Limits) -> bool:
-    """Return whether a writer's bytes may go into a batch that others have written to.
+    """Return whether a writer's bytes may be added to a batch with bytes of other writers.
 
-    The writer must want the same options, wait for nothing more, and not care where its bytes land: only one
-    writer's bytes can be at an explicit offset.
+    The writer must have the same options and no further dependencies, and must not require an offset, because
+    only one writer's bytes can be at an explicit offset.
     """
     return (
         not batch.sealed
@@ -210,14 +210,14 @@ def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures
 
 
 def is_terminal(error: BaseException, options: AppendOptions) -> bool:
-    """Return whether a failure stays however often the append is tried.
+    """Return whether a failure is permanent.
 
-    Transport, routing and failures with a text only are tried again until the deadline; tokens, invalid
-    requests and answers that make no sense are not.
+    Failures of transport and routing, and failures with only a text, are retried until the deadline; refused
+    tokens, invalid requests and invalid answers are not.
     """
     match error:
         case SuspendedError():
-            # A broker resumes the journal for an append that asks for that; another try finds it resumed.
+            # A broker resumes the journal for an append that requests it, so a retry finds it resumed.
             return not options.resumes
         case StatusError():
             return isinstance(error, TERMINAL_STATUSES)
@@ -227,9 +227,10 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
 
 
 def attempt_timeout_s(left_s: float, size: int) -> float:
-    """Return the timeout of a try: half of the time left, plus the time of its bytes at the slowest rate.
+    """Return the timeout of an attempt.
 
-    A try without an answer may be on a half-open connection; the next try uses a new one.
+    It is half of the remaining time, plus the time for its bytes at the minimum rate. An attempt without an
+    answer may use a half-open connection; the next one uses a new connection.
     """
     return left_s / 2 + size / SLOWEST_BYTES_PER_S
 
@@ -241,9 +242,9 @@ class AppendQueue:
         """Make an empty queue.
 
         Args:
-            limits: bounds on waiting batches.
-            timeout_s: seconds a batch is tried for, or waits for its dependencies; None: no timeout.
-            attempt_timeout_s: timeout of one try of a small batch, in seconds, if ``timeout_s`` is None.
+            limits: Limits of pending batches.
+            timeout_s: Seconds for which a batch is tried, or waits for its dependencies; None for no timeout.
+            attempt_timeout_s: Seconds for an attempt of a small batch if ``timeout_s`` is None.
         """
         self.limits = limits
         self.timeout_s = timeout_s
@@ -252,7 +253,7 @@ class AppendQueue:
         self.memory_bytes = 0
         self.files = 0
         self.last_error: BaseException | None = None
-        """Why a try failed most recently; None once one has succeeded."""
+        """Why the last attempt failed; None if it succeeded."""
         self._attempt_timeout_s = attempt_timeout_s
         self._ready: deque[JournalQueue] = deque()
         self._timers: list[tuple[float, int, AppendBatch]] = []
@@ -260,22 +261,22 @@ class AppendQueue:
 
     @property
     def next_due(self) -> float | None:
-        """When there will be work again if nothing happens until then."""
+        """Time at which there will be work even if nothing happens before."""
         return self._timers[0][0] if self._timers else None
 
     @property
     def has_ready(self) -> bool:
-        """Whether :meth:`take` may have work at once."""
+        """Whether :meth:`take` may have work now."""
         return bool(self._ready)
 
     def enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch | None:
-        """Begin to write, and return the batch to write to; None while another writer is at work."""
+        """Begin to write, and return the batch to write to; None while another writer is writing."""
         journal_queue = self.journal_queues.get(options.journal)
         if journal_queue is None:
             plain = AppendOptions(options.journal)
             journal_queue = self.journal_queues[options.journal] = JournalQueue(plain)
         if journal_queue.failure is not None:
-            # The writer may write what it likes, as before the failure; its release has the reason.
+            # The writer may write as before the failure. Its release raises the reason.
             return AppendBatch(
                 journal_queue,
                 options,
@@ -287,9 +288,9 @@ class AppendQueue:
             )
         batch = journal_queue.batches[-1] if journal_queue.batches else None
         if batch is not None and batch.writing:
-            return None  # Two writers at once would mix their bytes.
+            return None  # Concurrent writers would mix their bytes.
         if options == journal_queue.plain:
-            options = journal_queue.plain  # So that later comparisons are comparisons of identity.
+            options = journal_queue.plain  # So that later comparisons succeed by identity.
         if batch is None or not may_join(batch, options, dependencies, self.limits):
             batch = AppendBatch(journal_queue, options, dependencies, BatchOperation(journal_queue))
             journal_queue.batches.append(batch)
@@ -297,9 +298,9 @@ class AppendQueue:
         return batch
 
     def quick(self, journal: str, size: int) -> AppendBatch | None:
-        """Enter, find room in memory and leave, all in one; None where it is not that simple.
+        """Enter, make room in memory and leave in one call; None if that is not possible.
 
-        The caller adds the bytes to the batch's memory before anything else happens.
+        The caller must add the bytes to the batch's memory before anything else.
         """
         journal_queue = self.journal_queues.get(journal)
         if journal_queue is None or not journal_queue.batches:
@@ -325,7 +326,7 @@ class AppendQueue:
         return batch
 
     def place(self, batch: AppendBatch, size: int) -> BufferTarget:
-        """Decide where a writer's next bytes go, and make room for them there."""
+        """Decide which buffer takes a writer's next bytes, and make room there."""
         if batch.ended:
             return BufferTarget.DROPPED
         limits = self.limits
@@ -341,13 +342,13 @@ class AppendQueue:
         return BufferTarget.DISK
 
     def recount(self, batch: AppendBatch) -> None:
-        """Count a batch's size again after its writer moved it to disk, or removed bytes."""
+        """Recount a batch's size after its writer moved it to disk or removed bytes."""
         if not batch.ended:
             spool = batch.spool
             self._count(batch, (len(spool), len(spool.memory), spool.on_disk))
 
     def leave(self, batch: AppendBatch, *, keep: bool) -> Resolve:
-        """End a writer's turn: its bytes stay, or the caller has taken them back."""
+        """End a writer's turn. Its bytes stay, or the caller has removed them."""
         batch.writing = False
         if batch.ended:
             return self._free([batch])
@@ -358,9 +359,8 @@ class AppendQueue:
         return Resolve()
 
     def take(self, now: float) -> Work | None:  # noqa: C901 - two loops, told in order
-        """Return the next step, or None: nothing to do until ``next_due`` or another call."""
-        # First the batches whose time has come. A timer is never searched for when its batch has moved on;
-        # it is passed over here.
+        """Return the next step, or None if there is nothing to do until ``next_due`` or another call."""
+        # First come the batches that are due. Timers of batches that have moved on are skipped here.
         while self._timers and self._timers[0][0] <= now:
             due, _, batch = heapq.heappop(self._timers)
             if batch.ended or batch.due != due:
@@ -369,8 +369,8 @@ class AppendQueue:
             if batch.waits_for == 0:
                 self._go_on(batch.journal_queue)  # A back-off is over.
                 continue
-            # The wait for dependencies is over, unless a service is at work on all of them: those have
-            # deadlines too, so they end without help. An append that nobody releases is no such work.
+            # The wait for dependencies is over, unless services are working on all of them: those have their
+            # own deadlines, so they will end. An append that is never released does not count as such work.
             timeout_s = self.timeout_s or 0.0
             if all(
                 dependency.done()
@@ -385,8 +385,8 @@ class AppendQueue:
             journal_queue = batch.journal_queue
             problem = f"{batch.waits_for} operations the append depends on are not done"
             return self._fail(journal_queue, AppendWaitError(journal_queue.journal, timeout_s, problem))
-        # Then journals that may have a batch to send, one at a time each: a second append in flight could
-        # overtake the first.
+        # Then come journals with a batch to send, only one for each journal, because a second append in
+        # flight could overtake the first.
         while self._ready:
             journal_queue = self._ready.popleft()
             journal_queue.queued = False
@@ -394,7 +394,7 @@ class AppendQueue:
                 continue
             batch = journal_queue.batches[0]
             if batch.dependencies and not batch.awaited:
-                # Also while its writer is still at work: most dependencies are done by the time it leaves.
+                # Dependencies are awaited while the writer is still writing: most are done when it leaves.
                 batch.awaited = journal_queue.busy = True
                 batch.waits_for = len(batch.dependencies)
                 if self.timeout_s is not None:
@@ -403,7 +403,7 @@ class AppendQueue:
             if batch.writing:
                 continue
             if not batch.writers:
-                return self._end_first(journal_queue)  # All its writers took their bytes back.
+                return self._end_first(journal_queue)  # All its writers have removed their bytes.
             if not batch.sealed:
                 # A retry must send the same bytes: the broker may have committed a try whose answer is lost.
                 batch.sealed = True
@@ -420,7 +420,7 @@ class AppendQueue:
         if batch.ended:
             return Resolve()
         if error is not None:
-            # Later appends were written in the belief that this one comes before them, so they fail too.
+            # Later appends rely on this one being before them, so they also fail.
             failure = DependencyError(batch.journal_queue.journal, str(error) or type(error).__name__)
             failure.__cause__ = error
             return self._fail(batch.journal_queue, failure)
@@ -434,18 +434,17 @@ class AppendQueue:
         """Record that a batch was appended."""
         batch.sending = False
         self.last_error = None
-        if batch.ended:  # The service was aborted meanwhile, and has reported that the outcome is unknown.
+        if batch.ended:  # The service has been aborted, and has reported that the outcome is unknown.
             return self._free([batch])
         return self._end_first(batch.journal_queue, result=result)
 
     def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Resolve:
-        """Record that a try failed: the batch is tried again, or its journal queue ends.
+        """Record that an attempt failed: the batch is retried, or its journal queue ends.
 
-        A retry is never safe: where the connection broke, the broker may have committed the bytes, and
-        nothing in the protocol says so. Then they are in the journal twice. That is the promise of raw
-        appends, at least once; readers recognize repeated messages by their UUIDs. What a retry must not do
-        is send other bytes, or change the order of the journal's batches. So the batch stays sealed, and
-        first.
+        A retry is never safe: if the connection broke, the broker may have committed the bytes, and the
+        protocol does not show it. Then they are in the journal twice. Raw appends only promise at least once,
+        and readers recognise repeated messages by their UUIDs. But a retry must not send other bytes, or
+        change the order of the journal's batches. So the batch stays sealed, and first.
         """
         batch.sending = False
         if batch.ended:
@@ -454,21 +453,21 @@ class AppendQueue:
         journal_queue = batch.journal_queue
         if is_terminal(error, batch.options):
             if isinstance(error, SuspendedError) and batch.size == 0:
-                # This is how a broker answers the append that suspends a journal. No bytes are left out, so
-                # later appends do not depend on it.
+                # A broker answers like this to the append that suspends a journal. It has no bytes, so later
+                # appends do not depend on it.
                 return self._end_first(journal_queue, error=error)
             return self._fail(journal_queue, error)
         wait_s: float | None = retry.backoff_s(batch.attempt)
         if batch.deadline is not None:
             wait_s = retry.within(retry.backoff_s(batch.attempt), batch.deadline - now)
-        if wait_s is None:  # No try fits before the deadline.
+        if wait_s is None:  # No attempt fits before the deadline.
             return self._fail(journal_queue, error)
         batch.attempt += 1
         self._wake_at(batch, now + wait_s)
         return Resolve()
 
     def fail_all(self, error: BaseException) -> Resolve:
-        """End all journal queues that have something to append."""
+        """End all journal queues with pending batches."""
         outcome = Resolve(error=error)
         for journal_queue in list(self.journal_queues.values()):
             if journal_queue.batches:
@@ -478,7 +477,7 @@ class AppendQueue:
         return outcome
 
     def pending_except(self, journal: str) -> OpFutures:
-        """Return the operations of all batches of other journals, and those journals' failures."""
+        """Return the operations of all other journals' batches, and their failures."""
         pending: list[OpFuture] = []
         for name, journal_queue in self.journal_queues.items():
             if name != journal:
@@ -498,7 +497,7 @@ class AppendQueue:
         result: AppendResult | None = None,
         error: BaseException | None = None,
     ) -> Resolve:
-        """End a journal's first batch alone; the next one is first now."""
+        """End only a journal's first batch, so that the next one is first."""
         batch = journal_queue.batches.popleft()
         batch.ended = True
         journal_queue.busy = False
@@ -511,9 +510,9 @@ class AppendQueue:
         return outcome
 
     def _fail(self, journal_queue: JournalQueue, error: BaseException) -> Resolve:
-        """End a journal's queue for good: all its batches fail, and so will all later appends.
+        """End a journal's queue permanently: all its batches fail, and so will all later appends.
 
-        A later append that succeeded would be in the journal without those before it.
+        Otherwise a later append could be in the journal without those before it.
         """
         ended = list(journal_queue.batches)
         journal_queue.batches.clear()
@@ -526,7 +525,7 @@ class AppendQueue:
         return outcome
 
     def _free(self, batches: list[AppendBatch]) -> Resolve:
-        """Count batches off, except those that a writer or sender still uses, which frees them itself."""
+        """Subtract batches from the sums, except those that a writer or sender still uses and then frees."""
         outcome = Resolve()
         for batch in batches:
             if not (batch.writing or batch.sending):

@@ -1,19 +1,19 @@
-"""Appends in the background: batched, in order, tried again until they are done.
+"""Appends in the background: batched, in order, and retried until they succeed.
 
-A program writes with :meth:`AppendService.append` or :meth:`~AppendService.start_append` and goes on.
-Appends to one journal are sent one after the other, in the order of their begin. While one is in flight the
-next ones are gathered, and those with the same options become a single call to the broker. So many small
+A program writes with :meth:`AppendService.append` or :meth:`~AppendService.start_append` and continues.
+Appends to one journal are sent one after the other, in the order in which they began. While one is in flight,
+the next ones are collected, and those with the same options become a single call to the broker. So many small
 appends are cheap.
 
-The service promises that the bytes of one writer are in one piece, in the order of the calls. An append
-begins only when all its dependencies have succeeded. If an append fails, its result raises the reason, and so
-do all later appends to its journal, until a new service is made. The service does not promise single appends:
-one that is retried after a broken connection may be in the journal twice.
+The service guarantees that the bytes of one writer are contiguous, and in the order of the calls. An append
+begins only after all its dependencies have succeeded. If an append fails, its result raises the reason, and
+so do all later appends to its journal, until a new service is made. The service does not guarantee single
+appends: one that is retried after a broken connection may be in the journal twice.
 
-An outage is not a failure: without a timeout, appends are tried until the service is closed, and wait in
+An outage is not a failure: without a timeout, appends are retried until the service is closed, and wait in
 memory, then on disk.
 
-:mod:`gazette_spark.client._append.queue` decides; the threads here carry the decisions out, and writers wait
+:mod:`gazette_spark.client._append.queue` decides. The threads here carry out the decisions, and writers wait
 here for room and for their turn.
 """
 
@@ -76,23 +76,23 @@ T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
 
 MAX_CONCURRENCY = 16
-"""Appends on their way to brokers at a time, each to another journal; each takes a thread."""
+"""Maximum number of appends in flight, each to another journal and on its own thread."""
 
 SLOW_S = 1.0
-"""Seconds without an answer after which an append hangs, and its thread is not counted any more."""
+"""Seconds without an answer after which an append counts as hanging, and its thread no longer counts."""
 
 MAX_THREADS = 1024
-"""Threads at a time, whatever hangs."""
+"""Maximum number of threads, including hanging ones."""
 
 JOIN_TIMEOUT_S = 5.0
 """Seconds that closing waits for threads whose calls were cancelled."""
 
 
 class AsyncAppend:
-    """One writer's part of an append that is done in the background.
+    """One writer's part of an append in the background.
 
-    Until :meth:`release` it belongs to the thread that began it, and nobody else writes to the journal; as a
-    context manager it is released at the end, or aborted by an error. Then all threads may wait for it.
+    Until :meth:`release` it belongs to the thread that began it, and no other thread writes to the journal.
+    As a context manager it is released at the end, or aborted by an error. Then any thread may wait for it.
     """
 
     __slots__ = ("_batch", "_begin", "_error", "_owner", "_service", "_size")
@@ -103,7 +103,7 @@ class AsyncAppend:
         self._begin = begin
         self._size = size
         self._owner = owner
-        """Thread that writes; 0: nobody any more."""
+        """Id of the writing thread; 0 after writing has ended."""
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -130,14 +130,14 @@ class AsyncAppend:
 
     @property
     def future(self) -> Future[AppendResult]:
-        """The whole append's future, for ``concurrent.futures.wait`` and the like."""
+        """The whole append's future, for functions such as ``concurrent.futures.wait``."""
         if self._error is not None:
             return finished_operation(self._error)  # type: ignore[return-value]  # It never has a result.
         return self._batch.operation
 
     @property
     def response(self) -> AppendResult:
-        """Result of the whole append; it may include bytes of other writers.
+        """Result of the whole append, which may include bytes of other writers.
 
         Raises:
             ClosedError: the append is not done yet.
@@ -148,16 +148,16 @@ class AsyncAppend:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Range of this writer's bytes, ``[begin, end)``, once the append is done."""
+        """Range ``[begin, end)`` of this writer's bytes, after the append is done."""
         begin = self.response.begin + self._begin
         return begin, begin + self._size
 
     def write(self, content: Bytes) -> int:
-        """Add bytes, and return how many. May wait for room.
+        """Add bytes, and return their number. May wait for room.
 
         Raises:
             BacklogError: there was no room before the timeout.
-            ClosedError: the append was released or aborted before, or the service is closed.
+            ClosedError: the append was already released or aborted, or the service is closed.
         """
         self._check_open()
         view = memoryview(content).cast("B")
@@ -170,7 +170,7 @@ class AsyncAppend:
         return len(view)
 
     def require(self, error: BaseException | None) -> Self:
-        """Let :meth:`release` abort and raise ``error``, unless it is None or another came first."""
+        """Make :meth:`release` abort and raise ``error``, unless it is None or there is an earlier error."""
         self._check_open()
         self._error = self._error or error
         return self
@@ -179,7 +179,7 @@ class AsyncAppend:
         """End writing: the bytes will be appended.
 
         Raises:
-            Exception: a requirement is not met, or a write failed; the bytes were removed from the batch.
+            Exception: a requirement is not met, or a write failed. The bytes were removed from the batch.
         """
         self._check_open()
         options = self._batch.options
@@ -193,21 +193,21 @@ class AsyncAppend:
             raise self._error
 
     def abort(self, error: BaseException | None = None) -> None:
-        """Take this writer's bytes back; those of others stay. Nothing happens once it was released."""
+        """Remove this writer's bytes, but not those of others. Does nothing after a release."""
         if self._owner:
             what = f"append to journal {self._batch.options.journal!r}"
             self._error = self._error or error or ClosedError(what, "its writer aborted it")
             self._end()
 
     def done(self) -> bool:
-        """Return whether it has been appended, has failed, or was aborted."""
+        """Return whether the append has succeeded, failed, or was aborted."""
         return not self._owner and (self._error is not None or self._batch.operation.done())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until it is done, and return why it failed, or None.
+        """Wait until the append is done, and return why it failed, or None.
 
         Raises:
-            TimeoutError: it is not done within ``timeout`` seconds.
+            TimeoutError: the append is not done within ``timeout`` seconds.
         """
         if self._owner == threading.get_ident():
             raise ClosedError(
@@ -230,14 +230,14 @@ class AsyncAppend:
         """
         error = self.exception(timeout)
         if error is not None:
-            # Many threads may raise it: the trace of one would grow into that of the next.
+            # Many threads may raise the error, and each would extend its traceback.
             raise error.with_traceback(None)
         return self._batch.operation.result()
 
     def add_done_callback(self, fn: Callable[[AsyncAppend], object], /) -> None:
-        """Call ``fn`` with this once the whole append is done: at once if it is, else in another thread.
+        """Call ``fn`` with this append when the whole append is done: now if it is, or in another thread.
 
-        That thread is one of the service's: ``fn`` must not wait for other appends.
+        That is a thread of the service, so ``fn`` must not wait for other appends.
         """
         self.future.add_done_callback(lambda _: fn(self))
 
@@ -252,7 +252,7 @@ class AsyncAppend:
 
 
 class AsyncJournalClient(Protocol):
-    """Interface of a client whose appends run in the background; a test can substitute its own."""
+    """The interface of a client whose appends run in the background, which tests can replace."""
 
     def start_append(
         self,
@@ -272,17 +272,17 @@ class AsyncJournalClient(Protocol):
 
 @dataclass(slots=True)
 class _Turn:
-    """Queue of writers that wait for each other to release an append to one journal."""
+    """The queue of writers that wait for their turn to append to one journal."""
 
     changed: threading.Condition
     waiting: int = 0
 
 
 class AppendService:
-    """Batches, sends and, where needed, sends again appends to any number of journals.
+    """Batches and sends appends to any number of journals, and retries them if needed.
 
     Thread-safe. It belongs to the process that made it: it cannot be pickled, and does not survive a fork. As
-    a context manager it is flushed and closed at the end. It uses a client, and does not close it.
+    a context manager it is flushed and closed at the end. It does not close its client.
     """
 
     def __init__(
@@ -296,20 +296,20 @@ class AppendService:
         spool_dir: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a service; no thread is started yet.
+        """Make a service, without starting a thread.
 
         Args:
-            client: makes the calls.
-            timeout_s: seconds a batch is tried for once it is its turn, and seconds it may wait before for
-                dependencies that the service is not at work on itself; then its journal has failed. None:
-                until the service is closed. Callers wait as long for room, for another writer to release, and
-                for a flush; where this is None, as long as the client's ``timeout_s``.
-            max_pending_bytes: bytes that may wait to be appended; then writers wait.
-            max_memory_bytes: how many of them may do so in memory; others go to files.
-            max_concurrency: appends on their way to brokers at a time, beside those without an answer for
-                SLOW_S: a journal that hangs holds no other.
-            spool_dir: folder of the files, by default where temporary files go. They have no names.
-            clock: seconds from any beginning.
+            client: Client that makes the calls.
+            timeout_s: Seconds for which a batch is tried when it is its turn, and seconds that it may wait
+                before that for dependencies outside this service; then its journal has failed. None means
+                until the service is closed. Callers wait equally long for room, for another writer's release
+                and for a flush, or, with None, as long as the client's ``timeout_s``.
+            max_pending_bytes: Maximum number of bytes that wait to be appended; then writers wait.
+            max_memory_bytes: Maximum number of these bytes in memory; others go to files.
+            max_concurrency: Maximum number of appends in flight, not counting those without an answer for
+                SLOW_S, so that a hanging journal does not block others.
+            spool_dir: Directory of the files, by default that of temporary files. The files have no names.
+            clock: Seconds from any origin.
         """
         if timeout_s is not None and not timeout_s > 0:
             raise OptionError("timeout_s", repr(timeout_s), "a number of seconds above 0, or None")
@@ -331,7 +331,7 @@ class AppendService:
         self._idle = 0
         self._sending: dict[AppendBatch, Appender] = {}
         self._begun: dict[AppendBatch, float] = {}
-        """When the calls under way began, the oldest first."""
+        """Begin times of the calls in progress, the oldest first."""
         self._watcher: threading.Thread | None = None
         self._closing = False
         self._stopped = False
@@ -356,16 +356,16 @@ class AppendService:
             return
         try:
             self.close(abort=not isinstance(error, Exception))
-        except Exception:  # The error on its way says more.
+        except Exception:  # The error in flight says more.
             _LOGGER.exception("append_service.close_failed")
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait to be appended."""
+        """Number of bytes that wait to be appended."""
         return self._queue.pending_bytes
 
     def append(self, journal: str, content: Bytes) -> AsyncAppend:
-        """Append bytes in the background: the short and fast form of :meth:`start_append`."""
+        """Append bytes in the background, a shorter and faster form of :meth:`start_append`."""
         if type(content) is bytes and os.getpid() == self._pid:
             size = len(content)
             with self._lock:
@@ -384,10 +384,10 @@ class AppendService:
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
         **keywords: Unpack[AppendKeywords],
     ) -> AsyncAppend:
-        """Begin an append: the caller alone writes to the journal until it releases the returned append.
+        """Begin an append. Only the caller writes to the journal until it releases the returned append.
 
-        If a dependency fails, so do the append and all later ones to the journal: it should fail only where
-        nothing can go on. Arguments are those of :meth:`Client.append`.
+        If a dependency fails, so do the append and all later ones to the journal, so a dependency should fail
+        only if work cannot continue. Arguments are those of :meth:`Client.append`.
 
         Raises:
             AppendWaitError: another writer has not released its append in time.
@@ -396,7 +396,7 @@ class AppendService:
         """
         self._check_process()
         options = append_options(journal, **keywords)
-        # Of an append, the future of the whole: its writers' parts end together.
+        # The future of the whole append, because its writers' parts end together.
         awaited = unfinished(
             dependency.future if isinstance(dependency, AsyncAppend) else dependency
             for dependency in dependencies
@@ -412,7 +412,7 @@ class AppendService:
             return BacklogError(options.journal, 0, queue.pending_bytes, limit)
 
         with self._lock:
-            # Room first: a writer that had entered its journal's queue would keep all others out meanwhile.
+            # Wait for room first: a writer in its journal's queue would block all others meanwhile.
             self._wait(self._room, room, no_room)
             batch = self._enter(options, awaited)
             # The dependencies are awaited while the writer is at work.
@@ -420,9 +420,9 @@ class AppendService:
         return AsyncAppend(self, batch, batch.size, 0, threading.get_ident())
 
     def pending_except(self, journal: str) -> OpFutures:
-        """Return all that is under way for journals other than this one, to depend on; ``""``: for any.
+        """Return all pending appends to other journals, as dependencies; with ``""``, to all journals.
 
-        A journal that has failed is represented by its failure, so that what depends on it fails too.
+        A failed journal is represented by its failure, so that appends that depend on it also fail.
         """
         self._check_process()
         with self._lock:
@@ -432,11 +432,11 @@ class AppendService:
         """Wait until all appends begun so far have ended.
 
         Args:
-            timeout_s: seconds to wait, by default the service's or the client's; None: as long as it takes.
+            timeout_s: Seconds to wait, by default the service's or the client's; None for no limit.
 
         Raises:
-            AppendWaitError: some have not.
-            Exception: why one of them failed; failures that were raised or returned before included.
+            AppendWaitError: some appends have not ended in time.
+            Exception: the failure of an append, even if it was already raised or returned.
         """
         self._await_all(timeout_s)
         with self._lock:
@@ -444,18 +444,18 @@ class AppendService:
         self._raise_first(failed)
 
     def close(self, *, abort: bool = False, timeout_s: float | EllipsisType | None = ...) -> None:
-        """Flush and end the service; closing again does nothing.
+        """Flush and end the service. Closing it again does nothing.
 
-        Appends that are not done at the timeout have failed. Whether one that was in flight is in the journal
-        is unknown.
+        Appends that are not done at the timeout have failed. Those that were in flight may be in the journal
+        or not.
 
         Args:
-            abort: cancel pending appends instead of flushing them.
-            timeout_s: seconds to wait, by default the service's or the client's; None: as long as it takes.
+            abort: Cancel pending appends instead of flushing them.
+            timeout_s: Seconds to wait, by default the service's or the client's; None for no limit.
 
         Raises:
             AppendWaitError: some appends have not ended in time.
-            Exception: the failure of an append, unless somebody has asked for its result.
+            Exception: the failure of an append whose result was never requested.
         """
         if os.getpid() != self._pid:
             return
@@ -483,7 +483,7 @@ class AppendService:
             self._calm.notify_all()
             sending = list(self._sending.values())
             threads = list(self._threads)
-        # Without the lock: an abort ends the call, whose thread then wants the lock.
+        # Without the lock, because an abort ends the call, whose thread then needs the lock.
         for appender in sending:
             appender.abort()
         self._carry_out(outcome)
@@ -501,9 +501,9 @@ class AppendService:
             except TimeoutError:
                 with self._lock:
                     pending, cause = self._queue.pending_bytes, self._queue.last_error
-                problem = f"{pending} bytes are not appended yet"
+                problem = f"{pending} bytes have not been appended"
                 if cause is not None:
-                    problem += f"; the last try failed: {cause}"
+                    problem += f"; the last attempt failed: {cause}"
                 raise AppendWaitError("", limit_s or 0.0, problem) from None
 
     def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
@@ -513,7 +513,7 @@ class AppendService:
                 raise error.with_traceback(None)
 
     def _enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
-        """Enter the journal's queue as its only writer, once the one at work leaves. The lock is held."""
+        """Enter the journal's queue as its only writer, after the current one leaves. The lock is held."""
 
         def enter() -> AppendBatch | None:
             self._check_open()
@@ -534,7 +534,7 @@ class AppendService:
                 del self._turns[options.journal]
 
     def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
-        """Add a writer's bytes to its batch. ``written`` are those it has written before."""
+        """Add a writer's bytes to its batch. ``written`` is the number of its earlier bytes."""
         queue = self._queue
         size = len(content)
         limit = queue.limits.pending_bytes
@@ -543,7 +543,7 @@ class AppendService:
             target = queue.place(batch, size)
             if target is not BufferTarget.NOWHERE:
                 return target
-            if written + size > limit:  # There is no room even if all others are gone.
+            if written + size > limit:  # There would not be room even without all other bytes.
                 raise no_room()
             return None
 
@@ -555,7 +555,7 @@ class AppendService:
             if target is BufferTarget.MEMORY:
                 batch.spool.memory += content
         if target is BufferTarget.DISK:
-            # Without the lock: the disk may be slow, and only this writer touches the batch.
+            # Without the lock, because the disk may be slow, and only this writer uses the batch.
             try:
                 batch.spool.spill(content, self._open_file)
             finally:
@@ -563,11 +563,11 @@ class AppendService:
                     self._queue.recount(batch)
 
     def _open_file(self) -> BinaryIO:
-        # Without a name, so that it is gone with the process, however that ends.
+        # Without a name, so that it disappears with the process in any case.
         return cast(BinaryIO, tempfile.TemporaryFile(buffering=0, dir=self._spool_dir))
 
     def _leave(self, batch: AppendBatch, begin: int, *, keep: bool) -> None:
-        """End a writer's turn; its bytes from ``begin`` on stay, or are taken back."""
+        """End a writer's turn. Its bytes from ``begin`` on stay or are removed."""
         if not keep:
             batch.spool.truncate(begin)
         with self._lock:
@@ -585,7 +585,7 @@ class AppendService:
         ready: Callable[[], T | None],
         late: Callable[[], GazetteError],
     ) -> T:
-        """Wait for a change until ``ready`` returns something; else raise ``late``. The lock is held."""
+        """Wait until ``ready`` returns a value; at the timeout, raise ``late``. The lock is held."""
         begun = self._clock()
         while (value := ready()) is None:
             left_s = self._wait_s - (self._clock() - begun)
@@ -599,9 +599,9 @@ class AppendService:
     def _wake(self) -> None:
         """Make sure that a thread starts ready work. The lock is held.
 
-        A call blocks its thread, so there are as many threads as calls in flight, up to a limit. A broker
-        that hangs would hold all of them, and with them the journals of healthy brokers. So calls without an
-        answer for SLOW_S do not count, and where all threads are taken, a watcher looks for such calls.
+        A call blocks its thread, so there are as many threads as calls in flight, up to a limit. A hanging
+        broker would block all of them, and with them the journals of healthy brokers. So calls without an
+        answer for SLOW_S do not count, and if all threads are busy, a watcher looks for such calls.
         """
         if not self._queue.has_ready or self._stopped:
             return
@@ -617,17 +617,17 @@ class AppendService:
             self._watcher.start()
 
     def _allowed_threads(self) -> int:
-        """Return the number of threads that may run: one more for each call that hangs."""
+        """Return the number of threads that may run: one more for each hanging call."""
         slow_since = self._clock() - SLOW_S
         hanging = sum(1 for _ in takewhile(lambda begun: begun <= slow_since, self._begun.values()))
         return min(self._max_threads + hanging, max(self._max_threads, MAX_THREADS))
 
     def _watch(self) -> None:
-        """Start threads in place of those whose calls hang, as long as work waits for them."""
+        """Start additional threads for hanging ones, as long as work waits."""
         with self._lock:
             while self._queue.has_ready and not self._stopped:
                 self._calm.wait(SLOW_S)
-                # Each thread that takes work starts the next one.
+                # Each thread that takes work starts the next thread.
                 self._wake()
             self._watcher = None
 
@@ -637,7 +637,7 @@ class AppendService:
             turn.changed.notify_all()
 
     def _run(self) -> None:
-        """Do the queue's work until the service stops: the body of its threads."""
+        """Do the queue's work until the service stops. The threads run this."""
         try:
             while (work := self._next()) is not None:
                 match work:
@@ -649,7 +649,7 @@ class AppendService:
                     case Resolve():
                         self._carry_out(work)
         except Exception as error:
-            # A bug in this package. Go no further, and let nobody wait for what will not come.
+            # A bug in this package. Stop, and let no caller wait for a result that will not come.
             _LOGGER.exception("append_service.broken")
             with self._lock:
                 self._closing = self._stopped = True
@@ -708,7 +708,7 @@ class AppendService:
         with self._lock:
             self._sending[batch] = appender
             ended = batch.ended
-        if ended:  # The service stopped between the choice of the batch and now, and did not see its call.
+        if ended:  # The service stopped after the choice of the batch, and did not see the call.
             appender.abort()
 
     def _dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
@@ -720,14 +720,14 @@ class AppendService:
         self._carry_out(outcome)
 
     def _notice(self, outcome: Resolve) -> None:
-        """Wake writers that wait for this outcome. The lock is held."""
+        """Wake the writers that wait for this outcome. The lock is held."""
         if outcome.freed:
             self._room.notify_all()
         if outcome.error is not None:
             self._wake_writers()
 
     def _carry_out(self, outcome: Resolve) -> None:
-        """Do the queue's decisions. The lock is not held: callbacks may come back here."""
+        """Carry out the queue's decisions. The lock is not held, because callbacks may call this service."""
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:

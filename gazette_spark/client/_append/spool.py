@@ -1,4 +1,4 @@
-"""The buffer of an append's bytes: in memory while few, else in a temporary file without a name."""
+"""The buffer of an append's bytes: in memory, or, if there are many, in a temporary file without a name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import BinaryIO
 from gazette_spark.client._append.append import MAX_CONTENT_BYTES, Bytes
 
 OpenFile = Callable[[], BinaryIO]
-"""Opens the file bytes are spilled to: unbuffered, for writing and reading, gone once closed."""
+"""Opens the file for spilled bytes: unbuffered, for writing and reading, and deleted on closing."""
 
 
 class AppendSpool:
-    """Bytes in order, the first of them perhaps on disk; can be read many times. For one thread at a time.
+    """Bytes in order, the first of them perhaps on disk, for repeated reading. For one thread at a time.
 
-    ``memory`` is public, for ``AppendService`` extends it where every microsecond counts.
+    ``memory`` is public because ``AppendService`` extends it where every microsecond counts.
     """
 
     __slots__ = ("_file", "disk_bytes", "memory")
@@ -33,14 +33,14 @@ class AppendSpool:
 
     @property
     def on_disk(self) -> bool:
-        """Whether it holds a file."""
+        """Whether there is a file."""
         return self._file is not None
 
     def spill(self, content: Bytes, open_file: OpenFile) -> None:
-        """Add bytes, and move all to disk.
+        """Add bytes, and move all bytes to disk.
 
         Raises:
-            OSError: the disk is full or broken; the bytes that were there before are intact.
+            OSError: the disk is full or broken. The earlier bytes are intact.
         """
         if self._file is None:
             self._file = open_file()
@@ -67,7 +67,7 @@ class AppendSpool:
             self._file = None
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bytes, from the first on, in pieces as large as a message may be."""
+        """Yield all bytes in pieces of at most a message's size."""
         at = 0
         while at < self.disk_bytes:
             assert self._file is not None
@@ -77,7 +77,7 @@ class AppendSpool:
             at += len(content)
             yield content
         for start in range(0, len(self.memory), MAX_CONTENT_BYTES):
-            # A slice of the bytearray would be one copy more.
+            # A slice of the bytearray would be an additional copy.
             with memoryview(self.memory) as view, view[start : start + MAX_CONTENT_BYTES] as piece:
                 content = bytes(piece)
             yield content

@@ -411,7 +411,7 @@ def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
     with Client(stub.endpoint, timeout_s=0.3) as client:
         service = AppendService(client)
         appended = service.append(JOURNAL, b"x")
-        with pytest.raises(AppendWaitError, match=r"1 bytes are not appended yet; .*scripted failure"):
+        with pytest.raises(AppendWaitError, match=r"1 bytes have not been appended; .*scripted failure"):
             service.close()
         assert isinstance(appended.exception(0), ClosedError)
 
