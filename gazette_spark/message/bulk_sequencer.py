@@ -1,20 +1,20 @@
-"""Which messages are committed, column by column: the engine that reads committed messages in bulk.
+"""Decides which messages are committed, in columns: the engine that reads committed messages in bulk.
 
-:func:`sequence` takes the messages of some bytes of a journal and the states of its producers where these
-begin. It says of each message whether it is committed and by which acknowledgement, and returns the states
-where the bytes end. So the states at an offset follow from the journal's bytes alone, however they were cut
-into pieces: a state holds everything that a later message can depend on.
+:func:`sequence` takes the messages in a range of a journal, and the states of its producers at the begin. It
+returns for each message whether it is committed, and by which acknowledgement, and the states at the end. So
+the states at an offset follow from the journal's bytes alone, regardless of how they were cut: a state has
+everything on which a later message can depend.
 
 The rules are those of :class:`~gazette_spark.message.sequencer.Sequencer`. The clocks of most producers
 ascend from message to message, and these producers are sequenced with array operations. A producer that
 repeated messages, or went back, is sequenced message by message.
 
-There is one difference: an acknowledgement whose clock is that of a message it commits is delivered here,
-whereas the sequencer takes it for a copy of that message. No publisher makes one, and only a replay of the
-transaction could find it out.
+There is one difference: an acknowledgement with the clock of a message that it commits is delivered here,
+whereas the sequencer considers it a copy of that message. No publisher makes such an acknowledgement, and
+only a replay of the transaction could reveal it.
 
 A transaction may begin long before its acknowledgement. Its messages are ``PENDING`` when they are sequenced,
-and a :class:`Closings` names the transaction once its fate is decided. A caller that has not kept the
+and a :class:`Closings` describes the transaction when its fate is decided. A caller that has not kept the
 messages reads them again with :class:`Replay`.
 """
 
@@ -37,42 +37,43 @@ if TYPE_CHECKING:
     Clocks = npt.NDArray[np.uint64]
 
 DROPPED = -1
-"""Instead of an acknowledgement's offset: the message is a copy, or was rolled back."""
+"""Replaces an acknowledgement's offset if the message is a copy, or was rolled back."""
 PENDING = -2
-"""Instead of an acknowledgement's offset: the message's transaction is still open."""
+"""Replaces an acknowledgement's offset if the message's transaction is still open."""
 
 NO_TRANSACTION = -1
-"""Instead of a transaction's begin: no transaction is open."""
+"""Replaces a transaction's begin if no transaction is open."""
 LOST = -2
-"""Instead of a transaction's begin: bytes of the transaction are gone, so none of it is delivered."""
+"""Replaces a transaction's begin if some of its bytes are gone, so that none of it is delivered."""
 
 FORGET_AFTER = (24 * 3600 * 10_000_000) << 4
-"""A producer without a transaction may be forgotten once the journal's largest clock is so far ahead: a day,
-the horizon of Gazette's consumers. A message that it repeats later is delivered again."""
+"""A producer without a transaction may be forgotten when the journal's largest clock is this far ahead: a
+day, the horizon of Gazette's consumers. A message that it repeats later is delivered again."""
 
 REMEMBERED = 1024
-"""Number of a journal's producers that are remembered at any age: those that wrote last.
+"""Number of a journal's producers that are remembered regardless of age: those that wrote last.
 
-Producers choose their clocks. By age alone, one message of the year 2100 would make a reader forget all other
-producers and deliver their retried appends twice, for good. Neither the time of reading nor that of fragments
-can replace the clocks: a range that is read twice, by a stream and years later by ``verify``, must give the
-same rows. The order in which producers write is in the journal's bytes, and no producer can write for another
-one."""
+Producers choose their clocks. If only age counted, one message of the year 2100 would make a reader forget
+all other producers, and deliver their retried appends twice from then on. Neither the time of reading nor the
+time of fragments can replace the clocks: a range that is read twice, by a stream and years later by
+``verify``, must give the same rows. The order in which producers write is in the journal's bytes, and no
+producer can write in
+the name of another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProducerStates:
-    """The states of a journal's producers at an offset, as columns in ascending order of producers."""
+    """The states of a journal's producers at an offset, as columns sorted by producer."""
 
     producers: npt.NDArray[np.int64]
     last_acks: Clocks
-    """Clock of the newest message that was delivered: messages up to it are copies."""
+    """Clock of the newest delivered message: messages up to it are copies."""
     last_clocks: Clocks
-    """Largest clock of the open transaction; ``last_acks`` without one."""
+    """Largest clock of the open transaction; equal to ``last_acks`` without one."""
     begins: Offsets
-    """Where the open transaction begins, ``NO_TRANSACTION`` or ``LOST``."""
+    """Begin of the open transaction, ``NO_TRANSACTION`` or ``LOST``."""
     last_offsets: Offsets
-    """Where the producer's last message begins."""
+    """Begin of the producer's last message."""
     newest: int = 0
     """Largest clock of the journal so far."""
 
@@ -81,33 +82,33 @@ class ProducerStates:
 
     @classmethod
     def none(cls) -> ProducerStates:
-        """Return the states where a query starts: no producer has written yet."""
+        """Return the states at the start of a query, before any producer has written."""
         clocks, offsets = np.zeros(0, np.uint64), np.zeros(0, np.int64)
         return cls(offsets, clocks, clocks, offsets, offsets)
 
     def without_forgotten(self) -> ProducerStates:
-        """Return the states without the producers that are forgotten."""
+        """Return the states without forgotten producers."""
         if len(self) <= REMEMBERED:
             return self
-        # The states have all producers that wrote last, because none of these is ever forgotten.
+        # The states include all producers that wrote last, because these are never forgotten.
         wrote_last = self.last_offsets >= np.partition(self.last_offsets, -REMEMBERED)[-REMEMBERED]
         open_ = self.begins != NO_TRANSACTION
         return self._take(open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest))
 
     def open_before(self, offset: int) -> npt.NDArray[np.bool_]:
-        """Tell of each producer whether its open transaction begins before an offset."""
+        """Return a mask of producers whose open transaction begins before an offset."""
         return (self.begins >= 0) & (self.begins < offset)
 
     def awaited(self, now: int) -> npt.NDArray[np.bool_]:
-        """Tell of each producer whether its transaction is open, and has a message of the last day.
+        """Return a mask of producers with an open transaction that has a message of the last day.
 
         Args:
-            now: The present time as a clock. A larger one of the journal does not count.
+            now: The current time as a clock. A larger clock of the journal does not count.
         """
         return (self.begins >= 0) & ~_far_behind(self.last_clocks, min(self.newest, now))
 
     def lost_since(self, available: int) -> ProducerStates:
-        """Return the states where bytes before an offset are gone: transactions that began there are lost."""
+        """Return the states if bytes before an offset are gone: transactions that began there are lost."""
         return replace(self, begins=np.where(self.open_before(available), LOST, self.begins))
 
     def _take(self, keep: npt.NDArray[np.bool_]) -> ProducerStates:
@@ -123,17 +124,17 @@ class ProducerStates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Closings:
-    """Transactions that were open before some messages and ended among them, as columns."""
+    """Transactions that were open before a range and ended inside it, as columns."""
 
     producers: npt.NDArray[np.int64]
     begins: Offsets
-    """Where the transaction began."""
+    """Begin of the transaction."""
     last_acks: Clocks
-    """Messages up to this clock are copies from before the transaction."""
+    """Messages up to this clock are copies of messages before the transaction."""
     ack_clocks: Clocks
-    """Messages up to this clock are committed; 0: none are."""
+    """Messages up to this clock are committed; 0 if none are."""
     ack_offsets: Offsets
-    """Where the message begins that ended the transaction."""
+    """Offset of the message that ended the transaction."""
 
     def __len__(self) -> int:
         return len(self.producers)
@@ -158,7 +159,7 @@ class Closings:
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Closings:
-        """Return some rows."""
+        """Return rows by index or mask."""
         return Closings(
             self.producers[rows],
             self.begins[rows],
@@ -173,21 +174,21 @@ class Sequenced:
     """The result of :func:`sequence`."""
 
     ack_offsets: Offsets
-    """For each message the offset at which the message begins that committed it, ``DROPPED`` or ``PENDING``.
-    Messages outside of transactions, and acknowledgements, have their own offset."""
+    """For each message the offset of the message that committed it, or ``DROPPED`` or ``PENDING``. Messages
+    outside of transactions, and acknowledgements, have their own offset."""
     closings: Closings
-    """Transactions of earlier messages that ended among these."""
+    """Transactions of earlier messages that ended in this range."""
     states: ProducerStates
-    """The states behind these messages."""
+    """The states after these messages."""
 
 
 def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Sequenced:
-    """Sequence messages that follow each other in a journal.
+    """Sequence consecutive messages of a journal.
 
     Args:
-        states: States of the producers where the messages begin.
+        states: States of the producers at the first message.
         uuids: The messages' UUIDs. A message without one, or with a clock of 0, is always committed.
-        offsets: Where each message begins, ascending.
+        offsets: Begin of each message, ascending.
     """
     ack_offsets = np.full(len(uuids), DROPPED, np.int64)
     # A message without a UUID or a clock opted out: it commits itself, and no producer's state changes.
@@ -201,16 +202,16 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
     # messages of a producer are one run, which array operations can handle for all producers at once.
     runs = _Runs.of(states, uuids, offsets, rows[np.argsort(uuids.producers[rows], kind="stable")])
 
-    # A forgotten producer starts over, as if its first message here were its first one ever. This is decided
+    # A forgotten producer starts over, as if its first message here were its first ever. This must be decided
     # here although `without_forgotten` drops such states: rows must not depend on where a caller has cut the
-    # journal, and so on whether the state was dropped before.
+    # journal, and so on whether a state has already been dropped.
     first_clocks = runs.clocks[runs.heads]
     starts_over = runs.forgotten(runs.heads, runs.last_clocks, runs.begins == NO_TRANSACTION)
     runs.last_acks = np.where(starts_over, first_clocks - np.uint64(1), runs.last_acks)
     runs.last_clocks = np.where(starts_over, first_clocks - np.uint64(1), runs.last_clocks)
 
-    # Where a producer's clocks ascend from its state on, no message is a copy and no acknowledgement rolls
-    # back. Flags alone decide then, and that is what array operations can do.
+    # If a producer's clocks ascend from its state on, no message is a copy and no acknowledgement rolls back.
+    # Then only flags decide, which array operations can handle.
     previous_clocks = np.empty_like(runs.clocks)
     previous_clocks[1:] = runs.clocks[:-1]
     previous_clocks[runs.heads] = runs.last_clocks
@@ -228,22 +229,22 @@ class _Runs:
     """
 
     order: npt.NDArray[np.int64]
-    """Index of each message among those that were given."""
+    """Index of each message in the original order."""
     clocks: Clocks
     flags: npt.NDArray[np.uint16]
     offsets: Offsets
 
     producers: npt.NDArray[np.int64]
     heads: npt.NDArray[np.int64]
-    """Where each producer's run begins in ``order``."""
+    """Begin of each producer's run in ``order``."""
     tails: npt.NDArray[np.int64]
-    """Where it ends."""
+    """End of each producer's run in ``order``."""
     last_acks: Clocks
     last_clocks: Clocks
     begins: Offsets
 
     newest: Clocks
-    """Largest clock of the journal before each message, by the message's index."""
+    """Largest clock of the journal before each message, by index."""
     before: ProducerStates
     """The states before these messages."""
 
@@ -258,7 +259,7 @@ class _Runs:
         has_state = np.zeros(len(producers), np.bool_)
         inside = at < len(states)
         has_state[inside] = states.producers[at[inside]] == producers[inside]
-        # Everything below the first message of a new producer counts as acknowledged.
+        # For a new producer, everything below its first message counts as acknowledged.
         initial = clocks[heads] - np.uint64(1)
         last_acks, last_clocks, begins = (
             initial.copy(),
@@ -298,7 +299,7 @@ class _Runs:
     def forgotten(
         self, firsts: npt.NDArray[np.int64], last_clocks: Clocks, candidates: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Tell of each candidate whether it was forgotten before its message at ``order[firsts]``."""
+        """Return a mask of candidates that were forgotten before their messages at ``order[firsts]``."""
         forgotten = np.zeros(len(candidates), np.bool_)
         if len(self.before) + len(self.producers) > REMEMBERED:
             rows = self.order[np.where(candidates, firsts, 0)]
@@ -308,7 +309,7 @@ class _Runs:
         return forgotten
 
     def is_forgotten(self, at: int, last_clock: int, row: int) -> bool:
-        """Tell whether a producer was forgotten before its message ``row``, wherever states were cut.
+        """Return whether a producer was forgotten before its message ``row``, wherever the range begins.
 
         It was if its last clock is a day behind the newest one, and ``REMEMBERED`` others wrote after it.
         """
@@ -317,23 +318,23 @@ class _Runs:
         if last_clock + FORGET_AFTER >= int(self.newest[row]):
             return False
         previous = int(self.previous[row])
-        # A producer that wrote several times since then counts once, with the first of these messages.
+        # A producer that wrote several times since then counts only with the first of these messages.
         later_writers = int(np.count_nonzero(self.previous[previous + 1 : row] <= previous))
         if previous >= 0 or later_writers >= REMEMBERED:
             return later_writers >= REMEMBERED
-        # The producer's last message came before these messages, so producers of the states count, too.
+        # The producer's last message is before this range, so producers of the states count as well.
         state = int(np.searchsorted(self.before.producers, self.producers[at]))
         if state == len(self.before) or self.before.producers[state] != self.producers[at]:
             return False
         later = self.before.last_offsets > self.before.last_offsets[state]
         if later_writers + np.count_nonzero(later) < REMEMBERED:
             return False
-        # Those that wrote before these messages and again among them count once.
+        # Producers that wrote both before and in this range count once.
         later &= ~np.isin(self.before.producers, self.producers[self.order[self.heads] < row])
         return later_writers + int(np.count_nonzero(later)) >= REMEMBERED
 
     def states(self) -> ProducerStates:
-        """Return the states of all producers. Those that have not written are as before."""
+        """Return the states of all producers. Those of producers that have not written are unchanged."""
         before = self.before
         silent = np.ones(len(before), np.bool_)
         if len(before):
@@ -356,9 +357,9 @@ class _Runs:
 
 
 def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets: Offsets) -> Closings:
-    """Sequence all runs as if their clocks ascended; return the transactions that ended in runs that do.
+    """Sequence all runs as if their clocks ascended, and return the transactions that ended in runs that do.
 
-    The states of other producers are left alone. The fates of their messages are wrong, and the caller
+    The states of other producers do not change. The fates of their messages are wrong, and the caller
     replaces them.
     """
     heads, tails, flags = runs.heads, runs.tails, runs.flags
@@ -367,7 +368,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
 
     # A message other than CONTINUE ends the transaction that is open before it: an acknowledgement commits
     # it, a message outside of transactions discards it. So the next such message of the run decides the fate
-    # of a CONTINUE. If there is none before the run's end, its transaction is still open.
+    # of a CONTINUE. If there is none in the run, its transaction is still open.
     is_end = flags != CONTINUE_TXN
     next_end = np.minimum.accumulate(np.where(is_end, index, count)[::-1])[::-1]
     is_open = next_end >= np.repeat(tails, tails - heads)
@@ -376,8 +377,8 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     fate = np.where(is_committed, runs.offsets[end], DROPPED)
     fate[is_open] = PENDING
 
-    # The first end of a run also ends a transaction that began before these messages. Where some of its bytes
-    # are lost, it is not delivered in part: its messages here are dropped, and nobody replays the others.
+    # The first end of a run also ends a transaction that began before this range. If some of its bytes are
+    # lost, it is not delivered in part: its messages here are dropped, and the others are not replayed.
     first_end = next_end[heads]
     is_carried = runs.begins != NO_TRANSACTION
     has_ended = is_carried & (first_end < tails)
@@ -397,8 +398,8 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
         fate[before_first_end & np.repeat(is_lost, tails - heads)] = DROPPED
     ack_offsets[runs.order] = fate
 
-    # The last end of a run decides the state behind it: its clock is acknowledged, and the messages after it
-    # are the transaction that is open now. A run without an end continues the transaction before it.
+    # The last end of a run decides the state after it: its clock is acknowledged, and the messages after it
+    # are the open transaction. A run without an end continues the earlier transaction.
     last_end = np.maximum.accumulate(np.where(is_end, index, -1))[tails - 1]
     has_end = last_end >= heads
     last = np.where(has_end, last_end, 0)
@@ -408,8 +409,8 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     begins = np.where(has_end & ~opens, NO_TRANSACTION, next_begin)
     begins = np.where(~has_end & is_carried, runs.begins, begins)
 
-    # Between its last end and the transaction that is open now, a producer may have been forgotten. Then it
-    # starts over, as everywhere.
+    # Between its last end and the open transaction, a producer may have been forgotten. Then it starts over,
+    # as above.
     first_open = np.where(opens, last + 1, 0)
     starts_over = runs.forgotten(first_open, runs.clocks[last], ascends & opens)
     last_acks = np.where(starts_over, runs.clocks[first_open] - np.uint64(1), last_acks)
@@ -421,7 +422,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
 
 
 def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
-    """Sequence the messages of one producer one by one, whatever its clocks are: see ``Sequencer.queue``."""
+    """Sequence the messages of one producer one by one, with any clocks, like ``Sequencer.queue``."""
     producer, begin = int(runs.producers[at]), int(runs.begins[at])
     last_ack, last_clock = int(runs.last_acks[at]), int(runs.last_clocks[at])
     carried = None if begin == NO_TRANSACTION else (begin, last_ack)
@@ -450,7 +451,7 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
             committed_clock = 0  # A rollback.
         else:
             continue
-        # The transaction has ended. Messages above the acknowledgement's clock are not committed, ever.
+        # The transaction has ended. Messages above the acknowledgement's clock will never be committed.
         for message_clock, message_row in open_messages:
             ack_offsets[message_row] = offset if message_clock <= committed_clock else DROPPED
         if carried is not None:
@@ -465,8 +466,8 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
 class Replay:
     """Finds the messages of committed transactions in bytes that are read again, in one ascending pass.
 
-    It takes each transaction together with the offset up to which its messages are to be found. The
-    transactions of a producer do not overlap.
+    Each transaction comes with the offset up to which its messages must be found. The transactions of a
+    producer do not overlap.
     """
 
     def __init__(self, transactions: Closings, until: Offsets) -> None:
@@ -482,7 +483,7 @@ class Replay:
         return joined(zip(self._transactions.begins.tolist(), self._until.tolist(), strict=True))
 
     def sequence(self, uuids: UuidColumns, offsets: Offsets) -> Offsets:
-        """Return the acknowledgement's offset of each message that is committed, ``DROPPED`` for others."""
+        """Return the acknowledgement's offset of each committed message, and ``DROPPED`` for others."""
         ack_offsets = np.full(len(uuids), DROPPED, np.int64)
         if not len(uuids):
             return ack_offsets
@@ -503,13 +504,13 @@ class Replay:
             rows, transaction = rows[inside], transaction[inside]
             if not len(rows):
                 continue
-            # As in `sequence`, the messages of a transaction become one run.
+            # As in `sequence`, the messages of a transaction form one run.
             order = np.argsort(transaction, kind="stable")
             rows, transaction = rows[order], transaction[order]
             heads = np.flatnonzero(np.append(True, transaction[1:] != transaction[:-1]))
             tails, clocks = np.append(heads[1:], len(rows)), uuids.clocks[rows]
-            # A message counts if its clock is above all clocks before it. Where clocks ascend, the previous
-            # one is the largest; only other runs need a running maximum.
+            # A message counts if its clock is above all earlier clocks. If clocks ascend, the previous one is
+            # the largest; only other runs need a running maximum.
             largest = np.empty_like(clocks)
             largest[1:] = clocks[:-1]
             largest[heads] = self._last_clocks[transaction[heads]]

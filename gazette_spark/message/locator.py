@@ -1,4 +1,4 @@
-"""Where a message keeps its UUID: one record's bytes at a time.
+"""The place of the UUID in a message, for one record at a time.
 
 ================================  ==========================================  ==========================
 content type                      place                                       form
@@ -8,11 +8,11 @@ content type                      place                                       fo
 ``application/x-protobuf-fixed``  a field, by default 1                       ``bytes``, 16 of them
 ================================  ==========================================  ==========================
 
-Gazette leaves the place to the message's type; these are the places its own examples and Estuary Flow use.
-A record without a UUID, one that is null or empty included, opts out of sequencing. A place that holds
-something else is an error, as in Gazette, and so is a record that is not of its content type.
+In Gazette the message's type determines the place; these are the places of its own examples and of Estuary
+Flow. A record without a UUID, or with a null or empty one, opts out of sequencing. Any other value in that
+place is an error, as in Gazette, and so is a record that does not have its content type.
 
-Setting a UUID changes nothing else of a record. Where a JSON record lacks the place, it is put first, so that
+Setting a UUID changes nothing else in a record. If a JSON record lacks the place, it is added first, so that
 a reader finds it without reading the rest.
 """
 
@@ -37,40 +37,40 @@ from gazette_spark.protocol.labels import (
 )
 
 DEFAULT_POINTER = "/_meta/uuid"
-"""Where JSON messages keep their UUID, as Estuary Flow's documents do."""
+"""Default place of the UUID in JSON messages, as in Estuary Flow's documents."""
 
 _UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHOWN = 60
-"""Characters of a record that an error shows."""
+"""Number of characters of a record that an error shows."""
 
 
 class Locator(Protocol):
     """Reads and sets the UUID of a record. Immutable."""
 
     def get(self, record: bytes) -> uuid.UUID | None:
-        """Return a record's UUID, None if it has none.
+        """Return a record's UUID, or None if it has none.
 
         Raises:
-            MessageError: the record cannot be read, or something else is in the place.
+            MessageError: the record cannot be read, or the place has another value.
         """
 
     def set(self, record: bytes, stamp: uuid.UUID) -> bytes:
-        """Return the record with a UUID, in place of the one it has; its other bytes stay.
+        """Return the record with a UUID, which replaces an existing one. The other bytes do not change.
 
         Raises:
-            MessageError: the record cannot be read, or has no room for it.
+            MessageError: the record cannot be read, or has no place for it.
         """
 
     def blank(self, record: bytes) -> bytes:
-        """Return the least record that a reader of this one can read: an acknowledgement without its UUID."""
+        """Return the smallest record that a reader of this one can read, for acknowledgements."""
 
 
 @dataclass(slots=True)
 class RawMessage:
-    """A message that is a record's bytes, and a locator for its UUID. Mutable, for one thread.
+    """A message with a record's bytes, and a locator for its UUID. Mutable, for one thread.
 
     Raises:
-        MessageError: when made: see :meth:`Locator.get`.
+        MessageError: on creation, as in :meth:`Locator.get`.
     """
 
     record: bytes
@@ -81,7 +81,7 @@ class RawMessage:
         self._stamp = self.locator.get(self.record) or NIL_UUID
 
     def get_uuid(self) -> uuid.UUID:
-        """Return the record's UUID, the nil one if it has none."""
+        """Return the record's UUID; the nil UUID if it has none."""
         return self._stamp
 
     def set_uuid(self, stamp: uuid.UUID) -> None:
@@ -90,7 +90,7 @@ class RawMessage:
         self._stamp = stamp
 
     def new_acknowledgement(self, journal: str) -> RawMessage:  # noqa: ARG002 - the same in every journal.
-        """Return a message that will hold its UUID only."""
+        """Return a message without content except for a UUID."""
         return RawMessage(self.locator.blank(self.record), self.locator)
 
     def __bytes__(self) -> bytes:
@@ -98,7 +98,7 @@ class RawMessage:
 
 
 def raw_messages(locator: Locator) -> Callable[[pb.JournalSpec, bytes], RawMessage]:
-    """Return what makes :class:`RawMessage` of records, for a reader."""
+    """Return a function that makes a :class:`RawMessage` from a record, for a reader."""
     return lambda _, record: RawMessage(record, locator)
 
 
@@ -106,9 +106,9 @@ def locator_for(content_type: str, path: str = "", *, option: str = "uuidPath") 
     """Return the locator of a content type.
 
     Args:
-        content_type: One that has a framing.
-        path: The place: a JSON pointer, a column's index from 0, or a field's number; empty: the default.
-        option: Name of the option that ``path`` is from, for the error.
+        content_type: A content type that has a framing.
+        path: A JSON pointer, a column's index from 0, or a field's number; empty for the default.
+        option: Name of the option with the path, for the error.
 
     Raises:
         OptionError: the path is invalid for the content type.
@@ -146,7 +146,7 @@ def _shown(record: bytes) -> str:
 
 
 class _Span(NamedTuple):
-    """A part of a JSON text, and how much of a path leads to it."""
+    """A part of a JSON text, and the number of path tokens that lead to it."""
 
     begin: int
     end: int
@@ -157,12 +157,12 @@ class _Span(NamedTuple):
 _Members: TypeAlias = "list[tuple[str, int, int]]"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = JSONDecoder(parse_int=len, parse_float=len)
-"""Reads all but numbers' values: they may be of any length."""
+"""Reads everything except the values of numbers, which may have any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonPointer:
-    """A member of a JSON object, through objects only: ``("_meta", "uuid")`` is ``/_meta/uuid``."""
+    """A member of nested JSON objects: ``("_meta", "uuid")`` is ``/_meta/uuid``."""
 
     tokens: tuple[str, ...]
 
@@ -205,7 +205,7 @@ class JsonPointer:
         return b"{}"
 
     def _find(self, text: str, record: bytes) -> _Span:
-        """Return the value of the pointer, or the last object, or null, on the way to it."""
+        """Return the value of the pointer, or the last object or null on its path."""
         begin = _space(text, 0)
         if text[begin : begin + 1] != "{":
             raise MessageError(f"not a JSON object: {_shown(record)}")
@@ -213,7 +213,7 @@ class JsonPointer:
             members, end = _members(text, begin)
             if _space(text, end) != len(text):
                 raise json.JSONDecodeError("Extra data", text, end)
-            # Follow the path from the record's members on; the last member of a name counts.
+            # Follow the path through the members. The last member of a name counts.
             for depth, token in enumerate(self.tokens):
                 values = [(value, value_end) for name, value, value_end in members if name == token]
                 if not values:
@@ -245,7 +245,7 @@ def _reading_json(record: bytes) -> Iterator[None]:
 
 
 def _no_object(token: str, record: bytes) -> MessageError:
-    what = f"{json.dumps(token)} is not an object, and the UUID would be in it"
+    what = f"{json.dumps(token)} is not an object, so it cannot contain the UUID"
     return MessageError(f"{what}, in {_shown(record)}")
 
 
@@ -256,11 +256,11 @@ def _space(text: str, at: int) -> int:
 
 
 def _members(text: str, begin: int) -> tuple[_Members, int]:
-    """Return name, begin and end of value of each member of an object, and the object's end.
+    """Return the name, and the begin and end of the value, of each member of an object, and the object's end.
 
     Raises:
         JSONDecodeError: the text is not an object.
-        IndexError: the text ends within it.
+        IndexError: the text ends inside the object.
     """
     members: _Members = []
     at = _space(text, begin + 1)
@@ -305,7 +305,7 @@ class CsvColumn:
         return record[:begin] + str(stamp).encode() + record[end:]
 
     def blank(self, record: bytes) -> bytes:
-        """Return a record of as many empty fields: Gazette's reader of CSV wants them to be equally many."""
+        """Return a record with as many empty fields, because Gazette's CSV reader requires equal numbers."""
         return b"," * (len(_spans(record)) - 1)
 
     def _find(self, record: bytes) -> tuple[int, int]:
@@ -316,7 +316,7 @@ class CsvColumn:
 
 
 def _spans(record: bytes) -> list[tuple[int, int]]:
-    """Return where the fields of a CSV record are, quotes and all."""
+    """Return the begin and end of each field of a CSV record, including quotes."""
     line = record.removesuffix(b"\r")
     spans = []
     at = 0
@@ -356,7 +356,7 @@ class ProtobufField:
         return b""
 
     def _find(self, record: bytes) -> tuple[int, int] | None:
-        """Return where the field is, tag and all: the last one, as for protobuf, unless it is empty."""
+        """Return the begin and end of the field, including its tag: the last one, unless it is empty."""
         span = None
         try:
             for number, wire_type, begin, value, end in _wire_fields(record):
@@ -372,7 +372,7 @@ class ProtobufField:
 
 
 def _wire_fields(record: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield number, wire type, begin, begin of the value, and end of each field at a message's top.
+    """Yield number, wire type, begin, begin of the value, and end of each top-level field of a message.
 
     Raises:
         IndexError: the bytes are not a message.

@@ -85,7 +85,9 @@ def test_more_changes_than_etcd_takes(client: Client, fresh_prefix: str) -> None
     """129 changes are refused as one transaction, with advice, and done as two."""
     names = [f"{fresh_prefix}many-{index:03}" for index in range(129)]
     creations = [upsert(spec(name)) for name in names]
-    with pytest.raises(ProtocolError, match="129 are more than one transaction takes; apply them in batches"):
+    with pytest.raises(
+        ProtocolError, match="129 changes are too many for one transaction; apply them in batches"
+    ):
         client.apply(creations)
     assert client.list_journals(f"prefix={fresh_prefix}") == []
     client.apply_in_batches(creations, 128)

@@ -1,6 +1,6 @@
-"""Change journal specs: one transaction, or one after the other where there are more than Etcd takes.
+"""Changes journal specs in one transaction, or in several if there are more changes than Etcd accepts.
 
-A transaction is applied wholly or not at all. A series of them is not: the transactions before a failed one
+A transaction is applied as a whole or not at all. A series of transactions is not: those before a failed one
 stay applied, and :class:`~gazette_spark.errors.PartialApplyError` has their number.
 """
 
@@ -22,14 +22,14 @@ C = TypeVar("C")
 """A change of an item."""
 
 CHANGES_PER_APPLY = 100
-"""Default size of a transaction. Etcd takes 128 operations by default."""
+"""Default size of a transaction. By default Etcd accepts 128 operations."""
 
 _TOO_MANY = "too many operations in txn"
-"""Text in a broker's error when Etcd refuses a transaction for its size."""
+"""Part of a broker's error if Etcd refuses a transaction because of its size."""
 
 
 def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_s: float) -> int:
-    """Apply all changes or none, in one call without a retry; return the revision."""
+    """Apply all changes or none in one call without a retry, and return the revision."""
     claims = Claims(Capability.APPLY, pb.LabelSelector())
     try:
         with connection.errors():
@@ -40,7 +40,7 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
             )
     except BrokerError as error:
         if _TOO_MANY in error.problem:
-            problem = f"{len(changes)} are more than one transaction takes; apply them in batches"
+            problem = f"{len(changes)} changes are too many for one transaction; apply them in batches"
             raise ProtocolError("ApplyRequest.Changes", problem) from error
         raise
     names = ", ".join(change.upsert.name or change.delete for change in changes[:3])
@@ -49,7 +49,7 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
 
 
 class Listed(Protocol):
-    """An item as it is now: of journals, or of shards."""
+    """The current state of a journal or a shard."""
 
     @property
     def mod_revision(self) -> int:
@@ -57,12 +57,12 @@ class Listed(Protocol):
 
 
 def conflict(expected: int, item: Listed | None, *, delete: bool = False) -> str:
-    """Say why brokers refuse a change; "" if they do not.
+    """Return why brokers refuse a change; "" if they do not.
 
     Args:
-        expected: revision that the change expects; -1: any.
-        item: the item as it is now; None if there is none.
-        delete: the change deletes it.
+        expected: Revision that the change expects; -1 for any.
+        item: The current state of the item; None if it does not exist.
+        delete: Whether the change deletes it.
     """
     if item is None:
         if delete:
@@ -76,16 +76,16 @@ def conflict(expected: int, item: Listed | None, *, delete: bool = False) -> str
 
 
 def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[C]], int]) -> int:
-    """Apply changes ``size`` at a time, in their order; return the last revision, 0 of no changes.
+    """Apply changes in order, ``size`` at a time, and return the last revision; 0 without changes.
 
     Args:
-        changes: of journals, or of shards.
-        size: most changes of a transaction; 0: all in one.
-        apply: applies the changes of one transaction and returns its revision.
+        changes: Changes of journals or of shards.
+        size: Maximum number of changes per transaction; 0 for a single transaction.
+        apply: Applies the changes of one transaction and returns its revision.
 
     Raises:
-        PartialApplyError: a transaction failed after another was done.
-        GazetteError: the first one failed: nothing was done.
+        PartialApplyError: a transaction failed after others were applied.
+        GazetteError: the first transaction failed, and nothing was applied.
     """
     if size < 0:
         raise ProtocolError("ApplyRequest", f"invalid batch size ({size}; expected 0 or more)")

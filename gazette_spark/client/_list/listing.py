@@ -1,12 +1,12 @@
-"""List journals and their fragments, and ask for a store's health: one call each, without a retry.
+"""Lists journals and their fragments, and requests a store's health, each in one call without a retry.
 
-A listing of journals is a first message with the header, then messages that hold journals only. Without a
-watch it ends with the stream. In a watch it ends with an empty message, and the next one may follow::
+A listing of journals is a first message with the header, then messages with only journals. Without a watch it
+ends with the stream. In a watch it ends with an empty message, and the next listing may follow::
 
     header + journals, journals, journals, (empty)    header + journals, (empty)    …
 
-A stream that is cut before a listing's end, that repeats an old revision, or that breaks the form in another
-way gives an error. The unfinished listing is dropped.
+It is an error if a stream ends inside a listing, repeats an old revision, or violates this form otherwise.
+The unfinished listing is dropped.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from gazette_spark.protocol.requests import (
 from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
 
 MAX_PAGE = 10_000
-"""Fragments a broker gives at once, at most."""
+"""Maximum number of fragments per page."""
 
 NAMES_COMPARED = 1000
-"""Journals that are listed to find a name like a misspelt one: a hint has to cost little."""
+"""Number of journals that are listed to find a name similar to a misspelt one: a hint must be cheap."""
 
 _WHERE = "ListResponse"
 
@@ -48,20 +48,20 @@ _WHERE = "ListResponse"
 class Listing:
     """The journals that matched a selector at one revision.
 
-    A journal that was deleted and created again has another ``create_revision``.
+    A recreated journal has a different ``create_revision``.
     """
 
     header: pb.Header
-    """Header of the broker that answered; a watch resumes with it."""
+    """Header of the answering broker, with which a watch resumes."""
     journals: tuple[pb.ListResponse.Journal, ...]
-    """Ascending by name, each name once."""
+    """Journals ascending by name, each name once."""
 
     def __repr__(self) -> str:
         return f"Listing(revision={self.revision}, journals={len(self.journals)})"
 
     @property
     def revision(self) -> int:
-        """Etcd's revision when the listing was made; 0 if the broker did not say."""
+        """Etcd revision of the listing; 0 if the broker did not report it."""
         return self.header.etcd.revision
 
     @property
@@ -70,17 +70,17 @@ class Listing:
         return [journal.spec.name for journal in self.journals]
 
     def get(self, name: str) -> pb.ListResponse.Journal | None:
-        """Return the journal of that name, if it is listed."""
+        """Return the journal with this name, or None."""
         at = bisect_left(self.journals, name, key=_name)
         is_listed = at < len(self.journals) and self.journals[at].spec.name == name
         return self.journals[at] if is_listed else None
 
     def to_pb(self) -> pb.ListResponse:
-        """Return the listing as one message, as brokers that knew no pages sent it."""
+        """Return the listing as one message, as brokers without pages sent it."""
         return pb.ListResponse(header=self.header, journals=self.journals)
 
     def changes_since(self, older: Listing | None) -> ListingChange:
-        """Return the difference from ``older``; None counts as an empty listing. Routes are not compared."""
+        """Return the difference from ``older``, where None is an empty listing. Routes are not compared."""
         before = {journal.spec.name: journal for journal in older.journals} if older is not None else {}
         now = {journal.spec.name: journal for journal in self.journals}
         in_both = [(name, before[name], now[name]) for name in now if name in before]
@@ -101,12 +101,12 @@ _name = attrgetter("spec.name")
 
 @dataclass(frozen=True, slots=True)
 class ListingChange:
-    """Difference of a listing from an older one: names, each in one of the four, ascending."""
+    """The difference of a listing from an older one. Each name is in one of the fields, ascending."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     recreated: tuple[str, ...]
-    """Deleted and created again: offsets of old belong to another journal."""
+    """Journals that were deleted and created again: older offsets belong to other journals."""
     updated: tuple[str, ...]
     """Journals whose specs changed."""
 
@@ -115,8 +115,8 @@ class SnapshotJoiner:
     """Joins the messages of one List stream to listings. Not thread-safe.
 
     Args:
-        watch: the stream is a watch: an empty message ends each listing.
-        least_revision: listings of smaller revisions are refused.
+        watch: Whether the stream is a watch, in which an empty message ends each listing.
+        least_revision: Minimum revision; listings of smaller revisions are refused.
     """
 
     def __init__(self, *, watch: bool, least_revision: int = 0) -> None:
@@ -126,30 +126,30 @@ class SnapshotJoiner:
         self._journals: list[pb.ListResponse.Journal] = []
 
     def feed(self, message: pb.ListResponse) -> Listing | None:
-        """Take the stream's next message; return the listing it completes, if it does.
+        """Take the stream's next message, and return the listing that it completes, or None.
 
         Raises:
             StatusError: the broker answered with a status other than OK.
-            ProtocolError: the message may not come here.
+            ProtocolError: the message is not allowed here.
         """
         check_status(message.status, "")
         if self._header is None:
             self._begin(message)
             return None
         if message.header.etcd.revision:
-            raise ProtocolError(_WHERE, "a listing begins before the one before it has ended")
+            raise ProtocolError(_WHERE, "a listing begins before the previous one has ended")
         if message.journals:
             self._add(message.journals)
             return None
         if not self._watch:
-            raise ProtocolError(_WHERE, "an empty message follows the first one of a listing")
+            raise ProtocolError(_WHERE, "an empty message follows the first message of a listing")
         return self._complete()
 
     def finish(self) -> Listing | None:
-        """Return the listing that the stream's clean end completes; None for a watch that may end there.
+        """Return the listing that the stream's clean end completes; None for a watch between two listings.
 
         Raises:
-            ProtocolError: the stream ended within a listing of a watch, or before any.
+            ProtocolError: the stream ended before a listing, or inside a listing of a watch.
         """
         if self._watch and self._header is None:
             return None
@@ -190,7 +190,7 @@ class SnapshotJoiner:
 
 @dataclass(frozen=True, slots=True)
 class ListedFragment:
-    """A fragment of a journal, and where to fetch it if that was asked for and it is stored."""
+    """A fragment of a journal, and its signed URL if that was requested and it is stored."""
 
     fragment: Fragment
     signed_url: str
@@ -200,7 +200,7 @@ class ListedFragment:
 
 
 def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
-    """Return a valid selector, from its text form or as it is.
+    """Return a valid selector, parsed from text or unchanged.
 
     Raises:
         ProtocolError: the selector is invalid.
@@ -211,53 +211,53 @@ def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
 
 
 class ListsJournals(Protocol):
-    """Lists journals: a client of brokers, or what stands for it over a store."""
+    """Lists journals: a client of brokers, or its replacement for a store."""
 
     def list_journals(self, selector: str, *, limit: int) -> Sequence[pb.ListResponse.Journal]:
-        """Return the journals of a selector; about ``limit`` of them are enough."""
+        """Return the journals that match a selector; about ``limit`` are enough."""
 
 
 def name_hint(client: ListsJournals, name: str) -> str:
-    """Return a question for somebody who misspelt a journal's name, or left out a prefix's slash.
+    """Return a hint for a misspelt journal's name, or for a prefix without its slash.
 
-    Asks ``client`` once. Returns "" if no journal beside it has a similar name.
+    This lists journals once. The hint is "" if no journal in the same directory has a similar name.
     """
     parent = name[: name.rfind("/") + 1]
     try:
         listed = client.list_journals(f"prefix={parent or f'{name}/'}", limit=NAMES_COMPARED)
     except GazetteError:
-        return ""  # The error to be raised says more than this one.
+        return ""  # The original error says more than this one.
     names = [journal.spec.name for journal in listed]
     if below := sum(other.startswith(f"{name}/") for other in names):
         many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: below > 1]}"
         return f"; did you mean the prefix '{name}/' ({below}{many})?"
-    # Imported here: few calls fail so, and each of Spark's workers loads this module.
+    # Imported here because such failures are rare, and each of Spark's workers loads this module.
     from difflib import get_close_matches
 
-    # Without the common prefix, which would make all names similar.
+    # Names are compared without the common prefix, which would make all of them similar.
     ends = [other.removeprefix(parent) for other in names]
     near = [repr(parent + end) for end in get_close_matches(name.removeprefix(parent), ends, n=2)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def journal_not_found(client: ListsJournals, selector: str) -> JournalNotFoundError:
-    """Return the error for a selector that matches no journal, with a question if it is a name."""
+    """Return the error for a selector that matches no journal, with a hint if it is a name."""
     name = selector.removeprefix("name=")
     hint = name_hint(client, name) if name != selector else ""
     return JournalNotFoundError(name, hint.removeprefix("; "))
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a List call: it claims the call's selector, and no more."""
+    """Return the metadata of a List call, which only claims the call's selector."""
     return connection.metadata(Claims(Capability.LIST, selector))
 
 
 def list_journals(
     connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float, limit: int = 0
 ) -> Listing:
-    """Return the journals a selector matches, pages joined, ascending by name.
+    """Return the journals that match a selector from all pages, ascending by name.
 
-    A ``limit`` other than 0 ends with the page that reaches so many journals.
+    A ``limit`` other than 0 ends the listing with the page that reaches this number of journals.
     """
     request = pb.ListRequest(selector=make_selector(selector))
     joiner, listed = SnapshotJoiner(watch=False), 0
@@ -281,13 +281,13 @@ def list_journals(
 
 
 def observe_routes(connection: Connection, listing: Listing) -> None:
-    """Have the routes of a listing remembered, where routes are."""
+    """Pass the routes of a listing to the connection's listener."""
     for journal in listing.journals:
         connection.observe(journal.spec.name, journal.route)
 
 
 def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.ListResponse.Journal:
-    """Return one journal; its name may carry a ``;meta`` suffix, which is left out."""
+    """Return one journal. A ``;meta`` suffix of its name is ignored."""
     validate_journal_name(name, allow_meta=True)
     name = name.partition(";")[0]
     selector = pb.LabelSelector(include=label_set({NAME: name}))
@@ -299,14 +299,14 @@ def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.Li
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """Result of a broker's check of a fragment store."""
+    """The result of a broker's check of a fragment store."""
 
     store: str
     problem: str
-    """Empty for a healthy store."""
+    """The store's problem; empty for a healthy store."""
     tried_directory: str = ""
-    """Directory from which an embedded broker serves the store, and which it tried instead; empty where a
-    broker tried the store itself."""
+    """Directory that an embedded broker tested instead, because it serves the store from there; empty if the
+    broker tested the store itself."""
 
     @property
     def is_healthy(self) -> bool:
@@ -317,7 +317,7 @@ class StoreHealth:
 def check_store(
     connection: Connection, store: str, delete_prefix: str | None, *, timeout_s: float
 ) -> StoreHealth:
-    """Have a broker try a fragment store."""
+    """Let a broker test a fragment store."""
     request = pb.FragmentStoreHealthRequest(fragment_store=store)
     if delete_prefix is not None:
         request.check_delete, request.check_delete_prefix = True, delete_prefix
@@ -329,7 +329,7 @@ def check_store(
             metadata=connection.metadata(Claims(Capability.READ, pb.LabelSelector())),
         )
     if response.status == pb.FRAGMENT_STORE_UNHEALTHY:
-        return StoreHealth(store, response.store_health_error or "the broker does not say why")
+        return StoreHealth(store, response.store_health_error or "the broker did not report the reason")
     check_status(response.status, "", f"store {store!r}")
     trailing = dict(call.trailing_metadata() or ())
     return StoreHealth(store, "", os.fsdecode(trailing.get(TRIED_DIRECTORY, b"")))
@@ -337,16 +337,16 @@ def check_store(
 
 @dataclass(frozen=True, slots=True)
 class FragmentsOptions:
-    """Which fragments to list: stored no earlier than ``begin_mod_time``, and by ``end_mod_time``."""
+    """The fragments to list: those stored from ``begin_mod_time`` to ``end_mod_time``."""
 
     journal: str
     begin_mod_time: int = 0
     end_mod_time: int = 0
     signature_ttl_s: float | None = None
     page_token: int = 0
-    """Offset: leave out what begins before."""
+    """Offset before whose fragments are omitted."""
     page_limit: int = 0
-    """Fragments the broker gives at once; 0: 1,000."""
+    """Number of fragments per page; 0 for the default of 1,000."""
 
     def __post_init__(self) -> None:
         validate_journal_name(self.journal, allow_meta=True)
@@ -371,7 +371,7 @@ class FragmentsOptions:
 def list_fragments(
     connection: Connection, options: FragmentsOptions, *, timeout_s: float, limit: int = 0
 ) -> list[ListedFragment]:
-    """Return the fragments of a journal, pages joined, ascending by begin; neighbours may overlap.
+    """Return the fragments of a journal from all pages, ascending by begin. Neighbours may overlap.
 
     A ``limit`` other than 0 is the maximum number of fragments.
     """

@@ -1,8 +1,8 @@
-"""Listings that stay up to date: :class:`WatchedList` by the broker's watch, :class:`PolledList` by asking.
+"""Listings that stay up to date: :class:`WatchedList` by the broker's watch, :class:`PolledList` by polling.
 
 A watch is a List call that does not end: the broker sends a listing whenever the number of matching
 journals or their greatest revision has changed. When the stream ends or breaks, it is opened again with the
-last listing's header, so that no change is missed and nothing comes twice:
+last listing's header, so that no change is missed or repeated:
 
 =========================================  =====================================================
 how a stream ends                          what follows
@@ -17,12 +17,12 @@ its age                                    at once; every few minutes without th
 everything else: token, unsupported call   the watch fails, and whoever asks it gets the error
 =========================================  =====================================================
 
-**Changes of routes do not make a listing**: a journal just created shows with no brokers, and stays so
-until another change. The whole listing that is requested every ``renew_s`` has new routes, too, and shows
-when a connection hangs. Do not wait for an assignment here.
+**Changes of routes do not cause a listing**: a new journal is listed without brokers, and remains so until
+another change. The complete listing that is requested every ``renew_s`` also has new routes, and detects a
+hung connection. Do not use a watch to wait for an assignment.
 
-A watch needs Gazette 0.100. Older brokers end the stream after one message: that fails with a
-WatchUnsupportedError; use :class:`PolledList` instead.
+A watch needs Gazette 0.100. Older brokers end the stream after one message, which raises a
+WatchUnsupportedError; use :class:`PolledList` with them.
 """
 
 from __future__ import annotations
@@ -63,34 +63,34 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 logger = logging.getLogger(__name__)
 
 RENEW_S = 300.0
-"""Age at which a silent watch asks for the whole listing again."""
+"""Seconds of silence after which a watch requests the complete listing again."""
 
 LOGGED_ATTEMPT = 5
-"""Which retry in a row is logged, and the only one: shorter outages are of no interest."""
+"""Number of the consecutive retry that is logged, the only one: shorter outages do not matter."""
 
 START_MARGIN_S = 1.0
-"""Time that a first listing which fails at its deadline has to say so."""
+"""Seconds that a first listing has to report that it has reached its deadline."""
 
 WATCHLESS_STREAMS = 3
-"""First listings in a row that end where a watch goes on: a broker that has no watch."""
+"""Number of consecutive first listings that end without a watch: the broker does not support watches."""
 
 CLOSE_TIMEOUT_S = 10.0
-"""Longest wait for the thread of a closed list: it may be in a callback."""
+"""Maximum seconds to wait for the thread of a closed list, which may be in a callback."""
 
 OnUpdate = Callable[[Listing], object]
 
 
 class LiveList(Closing, ABC):
-    """A listing kept up to date by a separate thread; see the two subclasses.
+    """A listing that a separate thread keeps up to date.
 
-    Any thread may use it. As a context manager it is started and closed. It belongs to the process that
-    made it: it cannot be pickled, and does not survive a fork.
+    Thread-safe. As a context manager it is started and closed. It belongs to the process that made it: it
+    cannot be pickled, and does not survive a fork.
 
     Args:
-        client: client of the broker; it must stay open.
-        selector: selector of the journals; ``""`` is all.
-        on_update: called with each new listing, the first included, on the list's thread. The list waits for
-            it; its exceptions are logged.
+        client: Client of the brokers, which must stay open.
+        selector: Selector of the journals; ``""`` for all.
+        on_update: Called with each new listing, including the first, on the list's thread, which waits for
+            it. Its exceptions are logged.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class LiveList(Closing, ABC):
         return self
 
     def start(self) -> Listing:
-        """Start the thread, once; wait for the first listing, as long as the client's calls may take.
+        """Start the thread once, and wait for the first listing as long as a client's call may take.
 
         Raises:
-            GazetteError: there is no listing; the list is closed.
+            GazetteError: there is no listing. The list is closed.
         """
         with self._changed:
             self._check_usable()
@@ -149,10 +149,10 @@ class LiveList(Closing, ABC):
         raise self._without_listing()
 
     def list(self) -> Listing:
-        """Return the latest listing, without asking the broker.
+        """Return the latest listing without a request.
 
         Raises:
-            GazetteError: keeping it up to date has failed for good, or it was never started.
+            GazetteError: the updates have failed permanently, or were never started.
         """
         with self._changed:
             self._check_usable()
@@ -163,13 +163,13 @@ class LiveList(Closing, ABC):
             return self._latest
 
     def wait_for_update(self, after: Listing | None = None, *, timeout_s: float) -> Listing | None:
-        """Return the latest listing as soon as it is another than ``after``.
+        """Return the latest listing as soon as it differs from ``after``.
 
         Returns:
-            None if there is no other within ``timeout_s``, or the list is closed.
+            None if there is no other listing within ``timeout_s``, or the list is closed.
 
         Raises:
-            GazetteError: keeping it up to date has failed for good.
+            GazetteError: the updates have failed permanently.
         """
         with self._changed:
             self._check_usable()
@@ -181,9 +181,9 @@ class LiveList(Closing, ABC):
             return None
 
     def updates(self) -> Iterator[Listing]:
-        """Yield the latest listing, then each that comes, until the list is closed.
+        """Yield the latest listing and then each new one, until the list is closed.
 
-        Listings that come while the caller is busy are skipped, except for the last.
+        While the caller is busy, all new listings except the last are skipped.
         """
         seen: Listing | None = None
         while not self._closed.is_set():
@@ -192,7 +192,7 @@ class LiveList(Closing, ABC):
                 yield listing
 
     def close(self) -> None:
-        """End the thread and all waiting; may be called again, and from a callback."""
+        """End the thread and all waits. May be called again, and from a callback."""
         self._closed.set()
         self._interrupt()
         with self._changed:
@@ -211,7 +211,7 @@ class LiveList(Closing, ABC):
         if self._on_update is not None:
             try:
                 self._on_update(listing)
-            except Exception:  # The caller's code; the thread must outlive it.
+            except Exception:  # This is the caller's code, which the thread must survive.
                 logger.exception("on_update failed list=%r", self)
 
     def _run_to_end(self) -> None:
@@ -226,10 +226,10 @@ class LiveList(Closing, ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Publish listings until closed; raise permanent failures."""
+        """Publish listings until closed, and raise permanent failures."""
 
     def _interrupt(self) -> None:
-        """End a call under way."""
+        """End the current call."""
 
     def _without_listing(self) -> GazetteError:
         problem = f"no complete listing within {self._client.timeout_s:g} s"
@@ -245,10 +245,10 @@ class LiveList(Closing, ABC):
 
 
 class PolledList(LiveList):
-    """A listing asked for every ``interval_s`` seconds.
+    """A listing that is requested every ``interval_s`` seconds.
 
-    The first failure is raised by :meth:`start`. Later ones are logged, once per outage, and the last
-    listing stays. A listing of the same revision as the one before is no update.
+    :meth:`start` raises a failure of the first request. Later ones are logged once per outage, and the last
+    listing stays. A listing with the same revision as the previous one is not an update.
     """
 
     def __init__(
@@ -284,19 +284,19 @@ class PolledList(LiveList):
 
 
 class WatchStream(Protocol):
-    """A List call under way."""
+    """A List call in progress."""
 
     def messages(self) -> Iterator[pb.ListResponse]:
-        """Yield the call's messages; raise its failure."""
+        """Yield the call's messages, and raise its failure."""
 
     def close(self) -> None:
         """End the call and release its connection."""
 
 
 class Follower:
-    """Follows a watch from stream to stream: the next request, the listing to publish, the wait.
+    """Follows a watch from stream to stream: decides the next request, the listing to publish and the wait.
 
-    Has neither thread nor clock; :class:`WatchedList` has both. For one thread.
+    It has neither a thread nor a clock; :class:`WatchedList` has both. For one thread.
     """
 
     def __init__(
@@ -309,9 +309,9 @@ class Follower:
         renew_s: float = RENEW_S,
     ) -> None:
         self.attempt = 0
-        """Streams in a row that brought nothing."""
+        """Number of consecutive streams without a listing."""
         self.cause: GazetteError | None = None
-        """The error that ended the last one; None: cleanly, or by its age."""
+        """The error of the last stream; None if it ended cleanly or because of its age."""
         self._selector = selector
         self._open_stream = open_stream
         self._publish = publish
@@ -322,10 +322,10 @@ class Follower:
         self._watchless = 0
 
     def step(self) -> float:
-        """Follow one stream to its end; return the seconds to wait before the next.
+        """Follow one stream to its end, and return the seconds to wait before the next.
 
         Raises:
-            GazetteError: there should be no next one.
+            GazetteError: the watch has failed permanently.
         """
         whole = self._asks_whole or self._latest is None
         progressed = False
@@ -338,14 +338,14 @@ class Follower:
         except GazetteError as error:
             self.cause = error
         if is_no_answer(self.cause) and (progressed or not whole):
-            # Old, not broken. A stream that was resumed and has been silent since is not trusted without end.
+            # The stream is old, not broken. A resumed stream that has been silent is not trusted forever.
             self.cause = None
             self._asks_whole = not whole
             self.attempt = 0
             return 0.0
         if progressed:
             self.attempt = 0
-        # Give up on a broker whose streams end within the first listing, and do so cleanly.
+        # Give up on a broker whose streams end cleanly within the first listing.
         watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
         self._watchless = self._watchless + 1 if watchless else 0
         if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
@@ -374,23 +374,23 @@ class Follower:
                 raise WatchUnsupportedError(error.where, error.problem) from None
 
     def _take(self, listing: Listing) -> None:
-        # A listing that was asked for again at the same revision says nothing new, not even of routes.
+        # A repeated listing of the same revision has no news, not even of routes.
         if self._latest is None or listing.revision != self._latest.revision:
             self._latest = listing
             self._publish(listing)
 
 
 def after_watch(cause: GazetteError | None, attempt: int) -> float | None:
-    """Return the seconds to wait after ``attempt`` streams in a row that brought nothing; None: give up."""
+    """Return the seconds to wait after ``attempt`` consecutive streams without a listing; None to give up."""
     if cause is None or isinstance(cause, ProtocolError):
         return retry.backoff_s(attempt)
     return retry.after_read(cause, attempt, waits=False)
 
 
 class WatchedList(LiveList):
-    """A listing that the broker keeps up to date by a watch; see the module.
+    """A listing that the broker's watch keeps up to date, as the module describes.
 
-    The last listing stays during an outage, which is logged once.
+    During an outage, which is logged once, the last listing stays.
     """
 
     def __init__(
@@ -423,7 +423,7 @@ class WatchedList(LiveList):
     def _open(self, request: pb.ListRequest, timeout_s: float) -> WatchStream:
         self._stream = stream = _ListStream(self._client.default_connection, request, timeout_s)
         if self._closed.is_set():
-            # close() came between the loop's look at it and now, and found no call to cancel.
+            # close() was called after the loop's check, and found no call to cancel.
             stream.cancel()
         return stream
 
@@ -437,7 +437,7 @@ class WatchedList(LiveList):
 
 
 class _ListStream:
-    """A List call on a separate connection, as it is open for long and silent for most of that."""
+    """A List call on a separate connection, because it is open for long and mostly silent."""
 
     def __init__(self, connection: Connection, request: pb.ListRequest, timeout_s: float) -> None:
         self._connection = connection
@@ -447,7 +447,7 @@ class _ListStream:
         )
 
     def messages(self) -> Iterator[pb.ListResponse]:
-        """Yield the stream's messages; its failure is raised as one of the package's errors."""
+        """Yield the stream's messages. Its failure is raised as one of the package's errors."""
         try:
             for message in self._call:
                 self._connection.contacted = True
@@ -462,7 +462,7 @@ class _ListStream:
         cancel(self._call)
 
     def close(self) -> None:
-        """End the call and its connection: a fresh one shows whether the broker can still be reached."""
+        """End the call and its connection. A new one shows whether the broker can still be reached."""
         settle(self._call)
         self._channel.close()
 

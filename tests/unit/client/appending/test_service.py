@@ -614,7 +614,7 @@ def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> Non
     service = AppendService(client)
     first = journals.held(service)
     second = service.append(JOURNAL, b"second")
-    with pytest.raises(AppendWaitError, match="not appended yet"):
+    with pytest.raises(AppendWaitError, match="have not been appended"):
         service.close(timeout_s=0.1)
     assert isinstance(first.exception(0), ClosedError)
     assert isinstance(second.exception(0), ClosedError)

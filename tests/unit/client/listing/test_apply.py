@@ -136,7 +136,9 @@ def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, 
     """The limit is Etcd's to set, so the error explains it and nothing is guessed beforehand."""
     text = "etcdserver: too many operations in txn request"
     stub.script("Apply", [Fail(grpc.StatusCode.UNKNOWN, text)])
-    with pytest.raises(ProtocolError, match="129 are more than one transaction takes; apply them in batches"):
+    with pytest.raises(
+        ProtocolError, match="129 changes are too many for one transaction; apply them in batches"
+    ):
         client.apply(deletions(129))
 
 

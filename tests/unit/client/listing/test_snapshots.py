@@ -71,7 +71,9 @@ def test_no_journals_are_a_listing() -> None:
         pytest.param([*pages(9, []), *pages(9, ["a/one"])], "revision 9 is not new", id="revision repeated"),
         pytest.param([*pages(9, []), *pages(8, ["a/one"])], "revision 8 is not new", id="revision back"),
         pytest.param(
-            [message("a/one", revision=7), message("a/two", revision=8)], "before the one before", id="no end"
+            [message("a/one", revision=7), message("a/two", revision=8)],
+            "before the previous one",
+            id="no end",
         ),
         pytest.param([message("a/one", revision=7)], "before a listing was complete", id="cut"),
         pytest.param([*pages(7, ["a/one", "a/one"])], "listed twice", id="name twice"),
