@@ -191,7 +191,7 @@ def sequence(states: ProducerStates, uuids: UuidColumns, offsets: Offsets) -> Se
         offsets: Begin of each message, ascending.
     """
     ack_offsets = np.full(len(uuids), DROPPED, np.int64)
-    # A message without a UUID or a clock opted out: it commits itself, and no producer's state changes.
+    # A message without a UUID or a clock has opted out: it commits itself and changes no producer's state.
     is_sequenced = uuids.valid & (uuids.clocks != 0)
     ack_offsets[~is_sequenced] = offsets[~is_sequenced]
     rows = np.flatnonzero(is_sequenced)

@@ -1,7 +1,7 @@
-"""What messages, envelopes and framings are: the names that publishers, sequencers and readers share.
+"""Messages, envelopes and framings, which publishers, sequencers and readers share.
 
-A record's bytes are those between what frames them: a line without its newline, the payload of a fixed frame.
-A journal's label ``content-type`` names the framing of its messages, and is compared as it is, as in Gazette.
+A record's bytes do not include its framing: a line without its newline, the payload of a fixed frame. A
+journal's label ``content-type`` names the framing of its messages, and is compared literally, as in Gazette.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from gazette_spark.protocol.labels import (
 )
 
 NIL_UUID = uuid.UUID(int=0)
-"""UUID of a message that has none: it is never taken for a repeated one, and belongs to no transaction."""
+"""UUID of a message without one: it never counts as repeated, and belongs to no transaction."""
 
 NO_OFFSET = -1
 """``begin`` of a producer without an open transaction."""
 
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
-"""Longest payload whose length fits the header of a fixed frame."""
+"""Maximum length of a payload that fits the header of a fixed frame."""
 
 
 class Message(Protocol):
-    """What can be published, and read back: any class with these methods."""
+    """A message that can be published and read back: any class with these methods."""
 
     def get_uuid(self) -> uuid.UUID:
-        """Return the message's UUID; :data:`NIL_UUID` opts the message out of sequencing."""
+        """Return the message's UUID. :data:`NIL_UUID` opts the message out of sequencing."""
 
     def set_uuid(self, stamp: uuid.UUID) -> None:
         """Give the message a UUID. A class without a place for one does nothing."""
 
     def new_acknowledgement(self, journal: str) -> Message:
-        """Return a message of this class that acknowledges this one, and others, in a journal.
+        """Return a message of this class that acknowledges this and other messages in a journal.
 
-        A publisher gives it its UUID. The reader's class must be able to read it.
+        The publisher sets its UUID. The reader's class must be able to read it.
         """
 
     def __bytes__(self) -> bytes:
-        """Return the record's bytes, without its frame."""
+        """Return the record's bytes without framing."""
 
 
 NewMessage = Callable[[pb.JournalSpec, bytes], Message]
-"""Makes a message of the bytes of a journal's record; raises MessageError, or another ValueError, if the
+"""Makes a message from the bytes of a journal's record; raises MessageError, or another ValueError, if the
 bytes are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message, and where it was read: its frame is ``[begin, end)`` of the journal."""
+    """A message and its place: its frame is ``[begin, end)`` of the journal."""
 
     journal: str
     begin: int
@@ -69,7 +69,7 @@ class Envelope:
 
 
 class JournalProducer(NamedTuple):
-    """A producer, in one of the journals it writes to."""
+    """A producer in one of its journals."""
 
     journal: str
     producer: ProducerId
@@ -77,39 +77,39 @@ class JournalProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a sequencer's checkpoint keeps of a producer in a journal."""
+    """The state of a producer in a journal, in a sequencer's checkpoint."""
 
     journal: str
     producer: ProducerId
     last_ack: Clock
-    """Clock of the newest message that was acknowledged and delivered."""
+    """Clock of the newest acknowledged and delivered message."""
     begin: int = NO_OFFSET
-    """Where the producer's open transaction begins in the journal; -1: none is open."""
+    """Offset of the producer's open transaction in the journal; -1 if none is open."""
 
     @property
     def key(self) -> JournalProducer:
-        """What the state is of."""
+        """The producer and journal of the state."""
         return JournalProducer(self.journal, self.producer)
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How a journal of a content type frames its messages."""
+    """The framing of messages in journals of a content type."""
 
     content_type: str
     records: RecordFraming
     """Finds the records in a journal's bytes."""
 
     def marshal(self, message: Message) -> bytes:
-        """Return a message in its frame.
+        """Return a message with its framing.
 
         Raises:
-            MessageError: readers would not find exactly this one record.
+            MessageError: readers would not find exactly this record.
         """
         return self.frame(bytes(message))
 
     def frame(self, record: bytes) -> bytes:
-        """Return a record in its frame; errors are those of :meth:`marshal`."""
+        """Return a record with its framing. Errors are those of :meth:`marshal`."""
         if self.records is FIXED:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
@@ -128,10 +128,10 @@ class Framing:
 
         Args:
             data: Bytes of a journal.
-            offset: Where in the journal they begin.
+            offset: Offset of the bytes in the journal.
 
         Returns:
-            Where in ``data`` the records are, how many bytes are done, and bytes that are in no frame.
+            The records' positions in ``data``, the number of processed bytes, and bytes outside frames.
         """
         return self.records.cut(data, offset)
 
@@ -150,11 +150,11 @@ def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
     """Return the framing of a content type, which is compared literally: parameters are not supported.
 
     Args:
-        content_type: Value of the label, empty if there is none.
-        journal: Name of the journal, for the error.
+        content_type: Value of the label; empty without one.
+        journal: Name of the journal for the error.
 
     Raises:
-        MessageError: the content type has no framing of messages, as that of recovery logs.
+        MessageError: the content type has no framing of messages, such as that of recovery logs.
     """
     framing = FRAMINGS.get(content_type)
     if framing is not None:
@@ -162,12 +162,12 @@ def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
     where = f"journal {journal!r}: " if journal else ""
     what = f"has no framing of messages: {CONTENT_TYPE}={content_type}"
     if content_type == CONTENT_TYPE_RECOVERY_LOG:
-        what = f"{content_type} is a recovery log, which holds no messages"
+        what = f"{content_type} is a recovery log, which has no messages"
     elif not content_type:
-        what = f"there is no label {CONTENT_TYPE}, which names the framing of messages"
+        what = f"it lacks the label {CONTENT_TYPE}, which names the framing of messages"
     raise MessageError(f"{where}{what}; messages are in journals of {', '.join(FRAMINGS)}")
 
 
 def framing_of_journal(spec: pb.JournalSpec) -> Framing:
-    """Return the framing of a journal's messages, by its label; errors name the journal."""
+    """Return the framing of a journal's messages from its label. Errors name the journal."""
     return framing_by_content_type(next(iter(values_of(spec.labels, CONTENT_TYPE)), ""), spec.name)

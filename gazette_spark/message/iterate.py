@@ -1,12 +1,12 @@
-"""Read the messages of a journal: all of them, or those that are committed.
+"""Reads the messages of a journal, all of them or only committed ones.
 
-Both use a :class:`~gazette_spark.client.RetryReader`, so they continue through restarts and broken
-connections. They end where it ends: at the end offset, or at the write head if it does not wait there.
-Messages of transactions that are open then are not lost. The sequencer's checkpoint has their states, and the
-next reader, from the checkpoint's offset on, delivers them when they are acknowledged.
+Both iterators use a :class:`~gazette_spark.client.RetryReader`, so they continue through restarts and broken
+connections. They end where that ends: at the end offset, or at the write head if it does not wait there.
+Messages of transactions that are open at that time are not lost: the sequencer's checkpoint has their states,
+and the next reader, from the checkpoint's offset on, delivers them when they are acknowledged.
 
-Where the journal has lost bytes, a message that was cut is dropped with a warning. A replay is stricter: it
-reads bytes that were there before, so a transaction would come without some of its messages.
+If the journal has lost bytes, a message that was cut is dropped with a warning. A replay is stricter, because
+it reads bytes that existed before, and a transaction would lack some of its messages.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gazette_spark.protocol.journal_specs import split_meta
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Longest message: a header may promise more than memory can hold."""
+"""Maximum length of a message: a header may announce more than fits in memory."""
 
 
 class _Frame(NamedTuple):
-    """A record's frame, ``[begin, end)`` of the journal, and its bytes; or bytes without a frame."""
+    """A record's frame, ``[begin, end)`` of the journal, and its bytes, or bytes outside frames."""
 
     begin: int
     end: int
@@ -43,10 +43,10 @@ class _Frame(NamedTuple):
 
 
 class ReadUncommitted(Closing):
-    """Iterator over all messages of a journal, repeated ones and those of open transactions too.
+    """Iterator over all messages of a journal, including repeated ones and those of open transactions.
 
-    For one thread, but :meth:`close` may be called from any. After an error the next call continues behind
-    the message that cannot be read.
+    For one thread, but any thread may call :meth:`close`. After an error the next call continues after the
+    unreadable message.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ReadUncommitted(Closing):
         """Read the messages in a reader's bytes.
 
         Args:
-            reader: Of the journal, from a message's begin on. It is closed with this one.
-            spec: The journal's: its label names the framing.
+            reader: Reader of the journal from a message's begin on. It is closed with this iterator.
+            spec: Spec of the journal, whose label names the framing.
             new_message: Makes messages.
-            max_message_bytes: Longest message.
-            until: End before the first message that begins here or later. The reader's range may then end
-                within a message.
+            max_message_bytes: Maximum length of a message.
+            until: End before the first message that begins at this offset or later. The reader's range may
+                then end inside a message.
 
         Raises:
             MessageError: the journal's content type has no framing of messages.
@@ -79,19 +79,19 @@ class ReadUncommitted(Closing):
         self._until = until
         self._frames: deque[_Frame] = deque()
         self._rest: list[bytes] = []
-        """The beginning of a message whose end has not come yet."""
+        """The begin of a message whose end has not arrived."""
         self._rest_bytes = 0
         self._needed_bytes = 0
-        """Least length of that message, if its header says so."""
+        """Minimum length of that message, if its header has it."""
         self._end = reader.offset
-        """End of the bytes that came; -1 as long as the write head is unknown."""
+        """End of the received bytes; -1 while the write head is unknown."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.reader.journal!r}, offset={self.offset})"
 
     @property
     def offset(self) -> int:
-        """Where the next message begins; -1 as long as the write head is unknown."""
+        """Offset of the next message; -1 while the write head is unknown."""
         if self._frames:
             return self._frames[0].begin
         return self.reader.offset if self._end == -1 else self._end - self._rest_bytes
@@ -103,21 +103,21 @@ class ReadUncommitted(Closing):
         """Return the next message.
 
         Raises:
-            RecordError: bytes that are no message; the next call continues behind them. Or the range ends
-                within a message, or one is too long.
+            RecordError: bytes are not a message, and the next call continues after them; or the range ends
+                inside a message, or a message is too long.
         """
         journal = self.reader.journal
         if self._until is not None and self.offset >= self._until:
             raise StopIteration
         while not self._frames:
-            # Before more bytes are taken: a header may promise more than memory can hold.
+            # Checked before more bytes are read, because a header may announce more than fits in memory.
             if max(self._rest_bytes, self._needed_bytes) > self._max_bytes:
                 problem = f"it is longer than max_message_bytes={self._max_bytes}"
                 raise RecordError(journal, self.offset, problem)
             chunk = next(self.reader, None)
             if chunk is None:
-                # A write head may be within a message whose rest comes later. The end of a range that the
-                # caller named must not be.
+                # A write head may be inside a message whose rest comes later. The end of a range that the
+                # caller requested must not be.
                 begin, end_offset = self.offset, self.reader.request.end_offset
                 is_cut = self._rest_bytes and end_offset and self._end >= end_offset
                 if is_cut and self._until is None:
@@ -136,8 +136,8 @@ class ReadUncommitted(Closing):
             self._end = chunk.end
             self._rest.append(chunk.content)
             self._rest_bytes += len(chunk.content)
-            # To look for the end of a long message in each of its chunks would take quadratic time. So wait
-            # for the length that its header promises, or for a newline.
+            # Searching the end of a long message in each of its chunks would take quadratic time. So wait for
+            # the length in its header, or for a newline.
             records = self._framing.records
             if self._rest_bytes < self._needed_bytes:
                 continue
@@ -150,7 +150,7 @@ class ReadUncommitted(Closing):
                 _Frame(at + start - records.header_bytes, at + end + records.trailer_bytes, data[start:end])
                 for start, end in zip(cut.starts.tolist(), cut.ends.tolist(), strict=True)
             ]
-            # Bytes that are in no frame become an error in their place.
+            # Bytes outside frames become an error in their place.
             frames += [_Frame(at + begin, at + end, None) for begin, end in cut.skipped]
             self._frames.extend(sorted(frames) if cut.skipped else frames)
             self._rest = [data[cut.size :]] if cut.size < len(data) else []
@@ -158,7 +158,7 @@ class ReadUncommitted(Closing):
             self._needed_bytes = cut.needs
         begin, end, record = self._frames.popleft()
         if record is None:
-            raise RecordError(journal, begin, f"no message begins here, nor up to offset {end}")
+            raise RecordError(journal, begin, f"no message begins here or before offset {end}")
         try:
             return Envelope(journal, begin, end, self.new_message(self.spec, record))
         except (ValueError, DecodeError) as error:
@@ -169,15 +169,15 @@ class ReadUncommitted(Closing):
         self._rest_bytes = self._needed_bytes = 0
 
     def close(self) -> None:
-        """End the reader; may be called again."""
+        """End the reader. May be called again."""
         self.reader.close()
 
 
 class ReadCommitted(Closing):
-    """Iterator over the committed messages of a journal, each once, acknowledgements among them.
+    """Iterator over the committed messages of a journal, each once, including acknowledgements.
 
-    For one thread, but :meth:`close` may be called from any. After an error the next call continues; a replay
-    that failed is started again.
+    For one thread, but any thread may call :meth:`close`. After an error the next call continues, and starts
+    a failed replay again.
     """
 
     def __init__(
@@ -191,11 +191,12 @@ class ReadCommitted(Closing):
         """Order the messages of a reader.
 
         Args:
-            messages: Of the journal, from the sequencer's offset on. Closed with this one.
-            sequencer: May be of several journals, if their readers take turns message by message.
+            messages: Messages of the journal from the sequencer's offset on. They are closed with this
+                iterator.
+            sequencer: Sequencer of one or several journals, whose readers must then alternate by message.
             open_replay: Opens a reader of bytes that must be read again.
-            fail_on_data_loss: Raise if bytes of a replay are gone. If not, log a warning and deliver what is
-                left of the transaction.
+            fail_on_data_loss: Raise if bytes of a replay are gone. Otherwise log a warning and deliver the
+                rest of the transaction.
         """
         self.messages = messages
         self.sequencer = sequencer
@@ -211,23 +212,23 @@ class ReadCommitted(Closing):
         return self
 
     def __next__(self) -> Envelope:
-        """Return the next committed message; with the next call it counts as processed.
+        """Return the next committed message. The next call counts it as processed.
 
         Raises:
-            RecordError: as of :class:`ReadUncommitted`.
-            DataLossError: bytes of a transaction that is acknowledged are gone.
+            RecordError: as in :class:`ReadUncommitted`.
+            DataLossError: bytes of an acknowledged transaction are gone.
         """
         if self._closed:
             raise StopIteration
         try:
             while True:
                 if self.sequencer.needs_replay:
-                    # The replay of a transaction begins here, or begins again behind the message that was
-                    # delivered last, if it has failed before.
+                    # The replay of a transaction begins here, or continues after the last delivered message
+                    # if it has failed before.
                     self._end_replay()
                     missing = self.sequencer.replay_range()
                     messages: Iterable[Envelope] = ()
-                    # To a reader, an end offset of 0 means that there is none.
+                    # For a reader, an end offset of 0 means no end.
                     if missing.begin < missing.end:
                         self._replay = self._open_replay(missing)
                         jumps = self.messages.reader.jumps
@@ -240,7 +241,7 @@ class ReadCommitted(Closing):
                 self._end_replay()
                 self.sequencer.queue(next(self.messages))
         except ClosedError:
-            # A reader that this one has closed under a replay: it must not look like the end of the replay.
+            # This iterator was closed during a replay, which must not look like the end of the replay.
             if self._closed:
                 raise StopIteration from None
             raise
@@ -251,7 +252,7 @@ class ReadCommitted(Closing):
             replay.close()
 
     def close(self) -> None:
-        """End the readers; may be called again."""
+        """End the readers. May be called again."""
         self._closed = True
         self._end_replay()
         self.messages.close()
@@ -263,12 +264,12 @@ def checked_replay(
     """Yield the messages of a replay, and check that no bytes are missing.
 
     Args:
-        replay: Reads the range, once.
-        first_jumps: Where bytes were missing already when they were read for the first time.
-        fail_on_data_loss: As of :class:`ReadCommitted`.
+        replay: Reads the range once.
+        first_jumps: Bytes that were already missing when the range was first read.
+        fail_on_data_loss: As in :class:`ReadCommitted`.
 
     Raises:
-        DataLossError: bytes are gone that were there.
+        DataLossError: bytes are gone that existed before.
         ClosedError: the replay was closed before its end.
     """
     journal, checked = replay.reader.journal, 0
@@ -281,10 +282,10 @@ def checked_replay(
         except RecordError as error:
             if replay.offset == begin:
                 raise
-            # Its first reader has raised this error.
-            logger.warning("replay leaves out a record cause=%s", error)
+            # The first read of the range has raised this error.
+            logger.warning("replay skips a record cause=%s", error)
             continue
-        # Before the message behind the hole is delivered: a transaction must not come without its middle.
+        # Checked before the message after the hole is delivered: a transaction must not lack its middle.
         for missing, available in replay.reader.jumps[checked:]:
             if any(begin <= missing and available <= end for begin, end in first_jumps):
                 continue
@@ -296,12 +297,12 @@ def checked_replay(
             break
         yield envelope
     if replay.reader.offset < replay.reader.request.end_offset:
-        # A reader that is closed simply stops, before it has brought everything.
+        # A closed reader simply stops before its end.
         raise ClosedError(f"replay of journal {journal!r}", "it was closed before its end")
 
 
 class ReadKeywords(TypedDict, total=False):
-    """How to read, as :meth:`Client.read <gazette_spark.client.Client.read>` takes it."""
+    """Keywords of :meth:`Client.read <gazette_spark.client.Client.read>`."""
 
     end_offset: int
     block: bool
@@ -322,12 +323,12 @@ def read_uncommitted(
     """Return an iterator over all messages of a journal.
 
     Args:
-        client: Of the brokers.
-        journal: Its name.
-        new_message: Makes messages; none: they are :class:`~gazette_spark.message.RawMessage`.
-        offset: Begin of a message; -1: the write head.
+        client: Client of the brokers.
+        journal: Name of the journal.
+        new_message: Makes messages; by default a :class:`~gazette_spark.message.RawMessage`.
+        offset: Begin of a message; -1 for the write head.
         uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
-        how: As of ``Client.read``.
+        how: Keywords of ``Client.read``.
 
     Raises:
         MessageError: the journal's content type has no framing of messages.
@@ -351,15 +352,15 @@ def read_committed(
     """Return an iterator over the committed messages of a journal.
 
     Args:
-        client: Of the brokers.
-        journal: Its name.
-        new_message: Makes messages; none: they are :class:`~gazette_spark.message.RawMessage`.
-        sequencer: Made from a checkpoint, to continue there; by default a new one.
-        offset: Begin of a message, by default the sequencer's offset. A transaction that began before it is
-            delivered from there on only.
+        client: Client of the brokers.
+        journal: Name of the journal.
+        new_message: Makes messages; by default a :class:`~gazette_spark.message.RawMessage`.
+        sequencer: Sequencer from a checkpoint, to continue there; by default a new one.
+        offset: Begin of a message, by default the sequencer's offset. An earlier transaction is delivered
+            only from this offset on.
         uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
-        fail_on_data_loss: Raise if bytes of a transaction are gone that is acknowledged.
-        how: As of ``Client.read``.
+        fail_on_data_loss: Raise if bytes of an acknowledged transaction are gone.
+        how: Keywords of ``Client.read``.
 
     Raises:
         MessageError: the journal's content type has no framing of messages.

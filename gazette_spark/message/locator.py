@@ -294,7 +294,7 @@ class CsvColumn:
     index: int
 
     def get(self, record: bytes) -> uuid.UUID | None:
-        """See :meth:`Locator.get`; an empty field counts as a missing UUID."""
+        """See :meth:`Locator.get`. An empty field counts as a missing UUID."""
         begin, end = self._find(record)
         cell = record[begin:end].removeprefix(b'"').removesuffix(b'"')
         return _parsed(cell.decode("utf-8", "replace"), record) if cell else None
@@ -341,7 +341,7 @@ class ProtobufField:
     number: int
 
     def get(self, record: bytes) -> uuid.UUID | None:
-        """See :meth:`Locator.get`; an empty field counts as a missing UUID."""
+        """See :meth:`Locator.get`. An empty field counts as a missing UUID."""
         span = self._find(record)
         return uuid.UUID(bytes=record[span[1] - 16 : span[1]]) if span else None
 

@@ -1,9 +1,9 @@
-"""Which messages of journals are committed: the reference, message by message, as Gazette's Sequencer.
+"""Decides which messages are committed: the reference, message by message, like Gazette's Sequencer.
 
 A sequencer holds back the messages of open transactions and drops repeated messages. For each producer in a
 journal it remembers ``min``, the clock of the newest message that was acknowledged and delivered; ``max``,
-the largest clock of the open transaction; and ``begin``, where that transaction begins in the journal. Flags
-and clock decide what becomes of a message:
+the largest clock of the open transaction; and ``begin``, the offset of that transaction in the journal. Flags
+and clock decide the fate of a message:
 
 ========  ==========================  ==========================  ==========================================
 flags     condition                   outcome                     effect
@@ -20,12 +20,12 @@ ACK       the ring has all of it      ACK_COMMIT_RING             the transactio
 ACK       else                        ACK_COMMIT_REPLAY           the same, after a replay
 ========  ==========================  ==========================  ==========================================
 
-Unknown flags count as OUTSIDE. A message with clock 0, as that of the nil UUID, is delivered and changes no
-state.
+Unknown flags count as OUTSIDE. A message with clock 0, such as that of the nil UUID, is delivered and changes
+no state.
 
-Memory is bounded: a ring holds the newest messages of all producers. If an ACK commits messages that the ring
-has lost, they are read from the journal again: ``replay_range`` says which bytes, ``start_replay`` takes
-their messages. Then ``step`` returns the committed messages one by one, the ACK last.
+Memory is bounded: a ring holds the newest messages of all producers. If an ACK commits messages that have
+left the ring, they are read from the journal again: ``replay_range`` returns the range, and ``start_replay``
+takes its messages. Then ``step`` returns the committed messages one by one, the ACK last.
 
 A checkpoint may be taken between any two messages. A sequencer that is made from it, and reads each journal
 from the checkpoint's offset, delivers exactly the messages that this one had not processed.
@@ -50,11 +50,11 @@ RING_MESSAGES = 8192
 """Default size of the ring, as in Gazette's consumers."""
 
 HORIZON_NS = 24 * 3600 * 1_000_000_000
-"""How long Gazette's consumers remember a producer: 24 hours behind the newest clock of its journal."""
+"""Time for which Gazette's consumers remember a producer: 24 hours behind the newest clock of its journal."""
 
 
 class Outcome(Enum):
-    """The decision about a queued message. The values are Gazette's."""
+    """The decision about a queued message, with Gazette's values."""
 
     OUTSIDE_ALREADY_ACKED = "outsideAlreadyAcked"
     OUTSIDE_COMMIT = "outsideCommit"
@@ -86,7 +86,7 @@ class SequencerCheckpoint(NamedTuple):
     """The state from which another sequencer continues."""
 
     offsets: dict[str, int]
-    """Next byte to read, by journal."""
+    """Offset of the next byte by journal."""
     states: tuple[ProducerState, ...]
     """Sorted by journal and producer."""
 
@@ -97,10 +97,9 @@ class _Sequence:
 
     key: JournalProducer
     min: int
-    """Exclusive: clock of the newest message that was acknowledged and delivered."""
+    """Clock of the newest acknowledged and delivered message; messages of the transaction are above it."""
     max: int
-    """Inclusive: largest clock of the open transaction, or the clock that committed it. Never below
-    ``min``."""
+    """Largest clock of the open transaction, or the clock that committed it. Never below ``min``."""
     begin: int = NO_OFFSET
     entries: deque[_RingEntry] = field(default_factory=deque)
     """Its messages in the ring, oldest first."""
@@ -114,19 +113,19 @@ class _Sequence:
 
 @dataclass(slots=True, eq=False)
 class _RingEntry:
-    """An occupied place of the ring."""
+    """An occupied slot of the ring."""
 
     envelope: Envelope
     clock: int
-    """As it was queued: an application may change a message that was delivered to it."""
+    """The UUID at the time of queuing, because an application may change a delivered message."""
     sequence: _Sequence
 
 
 class Sequencer:
-    """Orders the messages of any number of journals into committed ones. Pure, and for one thread.
+    """Selects the committed messages of any number of journals. Pure, and for one thread.
 
-    Call :meth:`queue` with each message in the journals' order, and after each of them call :meth:`step`
-    until it returns None.
+    Call :meth:`queue` with each message in the journals' order, and after each call :meth:`step` until it
+    returns None.
     """
 
     def __init__(
@@ -136,19 +135,19 @@ class Sequencer:
         ring_messages: int = RING_MESSAGES,
     ) -> None:
         self._offsets = dict(offsets or {})
-        # A checkpoint has no `max`: what a retried append repeats of an open transaction is held back twice,
-        # and the replay that has to come drops the repetition.
+        # A checkpoint has no `max`. So repeated messages of an open transaction are held back twice, and the
+        # replay, which is then needed, drops the repetition.
         self._sequences = {
             state.key: _Sequence(state.key, state.last_ack, state.last_ack, state.begin) for state in states
         }
-        """In the order in which the producers wrote last: a checkpoint forgets from the front."""
+        """Sequences in the order of the producers' last messages: a checkpoint forgets from the front."""
         self._pending: set[_Sequence] = set()
         self._ring: list[_RingEntry | None] = [None] * max(1, ring_messages)
         self._ring_head = 0
         self._emit: _Sequence | None = None
         """The sequence that is being delivered."""
         self._emit_end = 0
-        """End of the message that committed it."""
+        """End of the message that committed the sequence."""
         self._delivered: int | None = None
         """Clock of the message of this sequence that :meth:`step` returned last."""
         self._must_replay = False
@@ -160,22 +159,22 @@ class Sequencer:
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        """Next byte to read in each journal. It passes an ACK once all that the ACK commits is delivered."""
+        """Offset of each journal's next byte. It passes an ACK when all messages of the ACK are delivered."""
         return dict(self._offsets)
 
     def queue(self, envelope: Envelope) -> Outcome:  # noqa: C901, PLR0912, PLR0915 - told in order
-        """Take the next message of a journal, and decide what becomes of it.
+        """Take the next message of a journal, and decide its fate.
 
         Raises:
             SequencerError: :meth:`step` has not returned None yet.
         """
         if self._emit is not None:
-            # Messages of two transactions would mix, and no checkpoint could say how far each has come.
+            # Messages of two transactions would mix, and a checkpoint could not express the progress of each.
             raise SequencerError(envelope.journal, envelope.begin, "step() has committed messages left")
 
-        # The ring bounds memory however long transactions stay open, so its oldest message makes room. Its
-        # sequence remembers `begin`, and reads the message again if an ACK commits it. As in Gazette, room is
-        # made for messages that are then dropped, too: the two decide alike when a replay is needed.
+        # The ring bounds memory regardless of the length of transactions, so its oldest message is dropped.
+        # Its sequence remembers `begin`, so that the message can be read again if an ACK commits it. As in
+        # Gazette, this also happens for messages that are then dropped, so that both need the same replays.
         oldest = self._ring[self._ring_head]
         if oldest is not None and oldest.sequence.entries and oldest.sequence.entries[0] is oldest:
             oldest.sequence.entries.popleft()
@@ -187,25 +186,25 @@ class Sequencer:
         if sequence is not None:
             self._sequences[key] = self._sequences.pop(key)
         if clock == 0:
-            # The message opted out of sequencing. A sequence of its own delivers it and is then forgotten, so
-            # that it neither changes nor depends on the state of any producer.
+            # The message has opted out of sequencing. A temporary sequence delivers it and is then forgotten,
+            # so that it neither changes nor depends on the state of any producer.
             sequence, clock, flags = _Sequence(key, 0, 0), 1, OUTSIDE_TXN
         elif sequence is None:
-            # A new producer. Everything below its first message counts as acknowledged: a reader that begins
-            # in the middle of a journal cannot know better.
+            # A new producer. Everything below its first message counts as acknowledged, because a reader that
+            # begins in the middle of a journal does not know.
             sequence = self._sequences[key] = _Sequence(key, clock - 1, clock - 1)
 
         if flags == CONTINUE_TXN:
-            # The clocks of a producer ascend in each journal. A clock that does not is a copy, which an
-            # append leaves behind when it is retried after its answer was lost.
+            # The clocks of a producer ascend in each journal. A message whose clock does not is a copy, which
+            # an append leaves if it is retried after its answer was lost.
             if clock <= sequence.max:
                 self._offsets[envelope.journal] = envelope.end
                 is_acknowledged = clock <= sequence.min
                 return (
                     Outcome.CONTINUE_ALREADY_ACKED if is_acknowledged else Outcome.CONTINUE_TXN_CLOCK_LARGER
                 )
-            # Hold the message back. The journal's offset may pass it all the same, because a checkpoint names
-            # the transaction's begin, and its ACK makes the next reader read it again from there.
+            # Hold the message back. The journal's offset may still pass it, because a checkpoint has the
+            # transaction's begin, and the ACK makes the next reader replay from there.
             is_first = sequence.begin == NO_OFFSET
             if is_first:
                 sequence.begin = envelope.begin
@@ -216,14 +215,14 @@ class Sequencer:
             return Outcome.CONTINUE_BEGIN_SPAN if is_first else Outcome.CONTINUE_EXTEND_SPAN
 
         if flags == ACK_TXN and clock <= sequence.min:
-            # The ACK does not reach beyond the last one, so it commits none of the open messages. This is how
-            # transactions are rolled back. Whoever recovers from a crash appends the ACKs of its last
-            # checkpoint again, in the name of the producer that crashed: nothing that this producer wrote
-            # later counts. A zombie, a process that was replaced and does not know it, may still write
-            # messages after that. They open a transaction again, but its commit is fenced, so no ACK of it
-            # will ever follow. If the ACK is lower than the last one, an older checkpoint was recovered, and
-            # the producer's next messages may be new ones that reuse clocks. `min` goes back with it: to
-            # deliver such messages may repeat some, to drop them would lose some.
+            # The ACK does not exceed the last one, so it commits none of the open messages. Transactions are
+            # rolled back like this: a process that recovers from a crash appends the ACKs of its last
+            # checkpoint again, in the name of the producer that crashed, so that nothing that this producer
+            # wrote later counts. A zombie, a process that was replaced without noticing, may still write
+            # messages after that. They open another transaction, but its commit is fenced, so no ACK follows.
+            # If the ACK is lower than the last one, an older checkpoint was recovered, and the producer's
+            # next messages may be new ones that reuse clocks. So `min` goes back as well: delivering such
+            # messages may repeat some, but dropping them would lose some.
             if clock < sequence.min:
                 _warn(
                     "ACK_TXN is less than the last one: messages may be delivered again", envelope, sequence
@@ -234,11 +233,12 @@ class Sequencer:
             return Outcome.ACK_ROLLBACK
 
         if flags == ACK_TXN and sequence.begin != NO_OFFSET:
-            # The ring drops the oldest messages first, so it has all of the transaction if it has the first.
+            # The ring drops the oldest messages first, so it has the whole transaction if it has the first
+            # message.
             has_first = bool(sequence.entries) and sequence.entries[0].envelope.begin == sequence.begin
             outcome = Outcome.ACK_COMMIT_RING if has_first else Outcome.ACK_COMMIT_REPLAY
         elif flags == ACK_TXN:
-            # A producer acknowledges a journal although its messages were dropped as copies, or rolled back.
+            # The producer's messages in this journal were dropped as copies, or rolled back.
             outcome = Outcome.ACK_EMPTY
             sequence.begin = envelope.begin
         else:
@@ -249,16 +249,16 @@ class Sequencer:
                 return Outcome.OUTSIDE_ALREADY_ACKED
             if sequence.begin != NO_OFFSET:
                 # The producer mixes both kinds of publishing in one journal. This message moves `min` past
-                # its open messages, so that no ACK could commit them any more.
+                # its open messages, so no ACK could commit them any longer.
                 _warn("OUTSIDE_TXN discards the producer's open transaction", envelope, sequence)
             outcome = Outcome.OUTSIDE_COMMIT
             sequence.entries.clear()
             sequence.begin = envelope.begin
 
-        # The message commits its sequence up to its clock, itself included, and `step` delivers that. `max`
-        # may go down here: messages above the ACK's clock are not committed, and never will be. The journal's
-        # offset stays before the ACK until all is delivered, so that a reader that crashes meanwhile sees the
-        # ACK again.
+        # The message commits its sequence up to and including its own clock, and `step` delivers that. `max`
+        # may decrease here: messages above the ACK's clock will never be committed. The journal's offset
+        # stays before the ACK until all messages are delivered, so that a reader that crashes meanwhile sees
+        # the ACK again.
         self._add_to_ring(envelope, sequence, clock)
         sequence.max = clock
         self._emit, self._emit_end = sequence, envelope.end
@@ -266,33 +266,33 @@ class Sequencer:
         return outcome
 
     def step(self) -> Envelope | None:
-        """Return the next committed message, None if there is none until more are queued.
+        """Return the next committed message, or None if there is none until more are queued.
 
-        With the next call the message counts as processed.
+        The next call counts the message as processed.
 
         Raises:
-            SequencerError: a replay must be started first, or it brought a message from outside of its range.
+            SequencerError: a replay must be started first, or it had a message from outside its range.
         """
         sequence = self._emit
         if sequence is None:
             return None
         if self._delivered is not None:
-            # The caller comes back, so it has processed the message before. Not earlier: a checkpoint that is
-            # taken while the caller works on a message, or after it failed, must not count it.
+            # The caller has processed the previous message when it calls again. A checkpoint that is taken
+            # while the caller works on a message, or after it failed, must not count that message.
             sequence.min = self._delivered
 
         while True:
             if self._must_replay:
-                # Messages that the ring has lost come first. While the iterator runs it is not ours: if it
+                # Messages that have left the ring come first. The iterator is removed while it runs: if it
                 # raises, its end is not the end of the range, and only another replay may continue.
                 journal, begin, end = self.replay_range()
                 replay, self._replay = self._replay, None
                 if replay is None:
-                    problem = f"start_replay() with the messages up to {end} has to come first"
+                    problem = f"start_replay() with the messages up to {end} must come first"
                     raise SequencerError(journal, begin, problem)
                 envelope = next(replay, None)
                 if envelope is None:
-                    # The ring has the rest: the message that committed the sequence, at least.
+                    # The ring has the rest, at least the message that committed the sequence.
                     self._must_replay = False
                     continue
                 if envelope.journal != journal or envelope.begin < begin or envelope.end > end:
@@ -309,18 +309,18 @@ class Sequencer:
             else:
                 break
 
-            # A replay brings the copies that `queue` had dropped, and after a restart the messages that were
-            # delivered before. Messages above `max` are those that the ACK does not reach. As in Gazette, a
-            # message that opted out is delivered again by the replay of its producer's transaction.
+            # A replay includes the copies that `queue` has dropped, and, after a restart, messages that have
+            # already been delivered. The ACK does not commit messages above `max`. As in Gazette, a message
+            # that opted out is delivered again by the replay of its producer's transaction.
             is_copy = clock != 0 and clock <= sequence.min
             if is_copy or clock > sequence.max:
                 continue
-            # A checkpoint that is taken now makes its reader replay from this message on.
+            # The reader of a checkpoint that is taken now replays from this message on.
             sequence.begin = envelope.begin
             self._delivered = clock
             return envelope
 
-        # All is delivered and processed. Only now may a checkpoint pass the message that committed it.
+        # All messages are delivered and processed. Only now may a checkpoint pass the committing message.
         self._offsets[sequence.key.journal] = self._emit_end
         sequence.close(sequence.min)
         self._pending.discard(sequence)
@@ -329,11 +329,11 @@ class Sequencer:
 
     @property
     def needs_replay(self) -> bool:
-        """Whether :meth:`start_replay` has to come before the next step."""
+        """Whether :meth:`start_replay` must be called before the next step."""
         return self._must_replay and self._replay is None
 
     def replay_range(self) -> ReplayRange:
-        """Return the bytes to replay before the sequence that is being delivered can continue.
+        """Return the range to replay before the current sequence can continue.
 
         Raises:
             SequencerError: no replay is needed.
@@ -344,9 +344,9 @@ class Sequencer:
         return ReplayRange(self._emit.key.journal, self._emit.begin, self._emit.entries[0].envelope.begin)
 
     def start_replay(self, messages: Iterable[Envelope]) -> None:
-        """Continue with these messages: those of all producers in :meth:`replay_range`.
+        """Continue with these messages, which are those of all producers in :meth:`replay_range`.
 
-        If their iterator raises, :meth:`step` does. Another replay, of the range as it is then, continues.
+        If the iterator raises, so does :meth:`step`. Another replay, of the range at that time, continues.
 
         Raises:
             SequencerError: no replay is needed.
@@ -355,24 +355,25 @@ class Sequencer:
         self._replay = iter(messages)
 
     def has_pending(self) -> bool:
-        """Tell whether a transaction that was opened since the last checkpoint is still open."""
+        """Return whether a transaction that was opened since the last checkpoint is still open."""
         return bool(self._pending)
 
     def checkpoint(self, horizon_ns: int = 0, remembered: int = 0) -> SequencerCheckpoint:
         """Return the offsets and the producers' states, and forget producers that have been silent for long.
 
         Args:
-            horizon_ns: A producer is forgotten this long before the newest acknowledgement of its journal. 0
-                forgets none.
-            remembered: Number of producers of each journal that are remembered at any age, those that wrote
-                last. Gazette has no such number, so a single clock that is ahead makes it forget all others.
+            horizon_ns: A producer is forgotten if it is this far behind the newest acknowledgement of its
+                journal. 0 forgets none.
+            remembered: Number of producers of each journal that are remembered regardless of age, those that
+                wrote last. Gazette has no such number, so a single clock that is ahead makes it forget all
+                others.
         """
         least_clocks: dict[str, int] = {}
         if horizon_ns > 0:
             newest: dict[str, int] = {}
             for key, sequence in self._sequences.items():
                 newest[key.journal] = max(newest.get(key.journal, 0), sequence.min)
-            # Unsigned, as in Gazette: clocks smaller than the horizon wrap around, except for 0.
+            # Unsigned, as in Gazette: clocks smaller than the horizon wrap around, except 0.
             horizon = (horizon_ns // 100) << 4
             least_clocks = {
                 journal: (clock - horizon) & MAX_CLOCK for journal, clock in newest.items() if clock

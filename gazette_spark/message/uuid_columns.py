@@ -1,14 +1,14 @@
-"""The UUIDs of a block of records as columns, by where a message keeps its UUID.
+"""Reads the UUIDs of a block of records as columns.
 
-Most records keep it in their first bytes, at the same place: ``{"_meta":{"uuid":"…`` in JSON, the first
-column in CSV, the first field in Protobuf. These are read as one array of bytes, and so is JSON whose last
-member has it. Records that keep it elsewhere go through the parser of their format.
+Most records have the UUID in their first bytes, at the same place: ``{"_meta":{"uuid":"…`` in JSON, the first
+column in CSV, the first field in Protobuf. These are read as one array of bytes, and so is JSON with the UUID
+in its last member. The parser of the format reads records with the UUID elsewhere.
 
-That a JSON record begins, or ends, like this is proof: quotes inside of its strings are escaped, and the
-braces at its end close as many objects.
+For a JSON record, such a begin or end is proof: quotes inside strings are escaped, and the braces at the end
+close as many objects.
 
-A record without a readable UUID is not an error: its message belongs to no transaction, and is delivered as
-it is.
+A record without a readable UUID is not an error: its message belongs to no transaction, and is delivered
+unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _QUOTE = ord('"')
 
 MAX_TAIL = 512
-"""Bytes at a record's end in which its last member is looked for."""
+"""Number of bytes at a record's end in which its last member is searched."""
 
 
 class UuidReader(Protocol):
@@ -48,7 +48,7 @@ class UuidReader(Protocol):
 
 
 def uuid_reader(locator: Locator, *, separator: str = ",", quote: str = '"') -> UuidReader:
-    """Return the reader of UUIDs at a place; CSV has a separator and a quote."""
+    """Return the reader of UUIDs at a place. ``separator`` and ``quote`` are for CSV."""
     match locator:
         case JsonPointer():
             return _JsonReader(locator)
@@ -71,7 +71,7 @@ class _JsonReader:
             rb"(,\s*" + path + rb")[0-9a-fA-F-]{36}(\"" + rb"\s*\}" * len(names) + rb"\s*)\Z"
         )
         self._around: tuple[bytes, bytes] | None = None
-        """Bytes before and after the UUID where the last member has it."""
+        """Bytes before and after a UUID in the last member."""
         self._parser: RowParser | None = None
 
     def uuids(self, block: Block) -> UuidColumns:
@@ -91,7 +91,7 @@ class _JsonReader:
         if self._around is None:
             return self._parsed(block)
         before, after = self._around
-        # The UUID and what is around it are the last bytes of a record, if it has as many.
+        # The UUID and the bytes around it are the last bytes of a record that is long enough.
         width = len(before) + UUID_TEXT_BYTES + len(after)
         at_place = block.ends - block.starts >= width
         rows = np.zeros((len(block), width), np.uint8)
@@ -104,7 +104,7 @@ class _JsonReader:
         return _completed(split_texts(texts, at_place), block, self._parsed)
 
     def _parsed(self, block: Block) -> UuidColumns:
-        """Return the UUIDs of records that keep it anywhere."""
+        """Return the UUIDs of records with the UUID in any place."""
         if self._parser is None:
             kind: pa.DataType = pa.string()
             for name in reversed(self._names[1:]):
@@ -173,7 +173,7 @@ def _none(count: int) -> UuidColumns:
 def _rows_behind(
     block: Block, prefix: bytes, width: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Return ``width`` bytes of each record behind a prefix, and which records have these and the prefix."""
+    """Return ``width`` bytes of each record after a prefix, and a mask of records that have both."""
     octets = np.frombuffer(block.data, np.uint8)
     size = len(prefix) + width
     complete = block.ends - block.starts >= size
@@ -187,7 +187,7 @@ def _rows_behind(
 
 
 def _completed(columns: UuidColumns, block: Block, fallback: _Fallback) -> UuidColumns:
-    """Return the columns, with those of records that have none from another reader."""
+    """Return the columns, completed by another reader for records without a UUID."""
     missing = np.flatnonzero(~columns.valid)
     if not len(missing):
         return columns
@@ -205,8 +205,8 @@ class _Fallback(Protocol):
 
 
 def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) -> UuidColumns:
-    """Return the UUIDs at a path of columns; a parser may leave out records."""
-    # It takes long to load, and records that keep the UUID in front do without.
+    """Return the UUIDs at a path of columns. A parser may omit records."""
+    # Imported here because it takes long to load, and records with the UUID in front do not need it.
     import pyarrow.compute as pc
 
     columns, offsets = [], []
@@ -219,7 +219,7 @@ def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) 
     if not columns:
         return _none(len(block))
     uuids = split_uuids(pa.concat_arrays(columns))
-    # int64 without nulls: the buffer is the values.
+    # For int64 without nulls, the buffer has the values.
     every_offset = np.concatenate([np.frombuffer(column.buffers()[1], np.int64) for column in offsets])
     rows: Positions = np.searchsorted(block.offsets, every_offset)
     every = _none(len(block))

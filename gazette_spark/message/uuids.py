@@ -1,6 +1,6 @@
 """The UUID of a message: producer id, clock and flags, one by one and in columns.
 
-A UUID is of version 1 in form; its clock sequence holds flags instead. The bytes, as Gazette's
+A UUID has the form of version 1, but its clock sequence contains flags. The bytes, as Gazette's
 ``message/uuid.go`` defines them:
 
 ======  ==========================================================================
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 TICKS_BEFORE_1970 = 122_192_928_000_000_000
 """Units of 100 ns between 1582-10-15 and the Unix epoch."""
 MAX_CLOCK = (1 << 64) - 1
-"""Largest clock."""
+"""Maximum clock."""
 TICK = 160
 """Step of a publisher's clock: 1 µs."""
 
 OUTSIDE_TXN = 0
-"""Flags of a message that is committed by itself."""
+"""Flags of a message that commits itself."""
 CONTINUE_TXN = 1
 """Flags of a message that a later acknowledgement of its producer commits."""
 ACK_TXN = 2
 """Flags of an acknowledgement: it commits its producer's messages up to its clock."""
 FLAG_BITS = 0x3FF
-"""Bits of a UUID that hold flags."""
+"""Number of bits of a UUID's flags."""
 
 UUID_TEXT_BYTES = 36
 """Length of a UUID's text."""
 
 ProducerId = NewType("ProducerId", bytes)
-"""Six bytes that name a producer. A producer takes a new id each time it starts, and never uses one again."""
+"""Six bytes that identify a producer. A producer takes a new id at each start, and never reuses one."""
 
 
 class Clock(int):
@@ -66,7 +66,7 @@ class Clock(int):
             ValueError: ``value`` does not fit 64 unsigned bits.
         """
         if not 0 <= value <= MAX_CLOCK:
-            msg = f"a clock is an unsigned number of 64 bits, not {value}"
+            msg = f"a clock must be an unsigned 64-bit number, not {value}"
             raise ValueError(msg)
         return super().__new__(cls, value)
 
@@ -79,7 +79,7 @@ class Clock(int):
         return cls((unix_ns // 100 + TICKS_BEFORE_1970) << 4)
 
     def updated(self, unix_ns: int) -> Clock:
-        """Return the clock of a time, or this one if it is larger: clocks never go back."""
+        """Return the clock of a time, or this clock if it is larger, because clocks never go back."""
         return max(self, Clock.at(unix_ns))
 
     def ticked(self) -> Clock:
@@ -93,7 +93,7 @@ class Clock(int):
 
 
 def new_producer_id() -> ProducerId:
-    """Return a random producer id. Its multicast bit is set, so it equals no network card's address."""
+    """Return a random producer id. Its multicast bit is set, so it is not the address of a network card."""
     drawn = secrets.token_bytes(6)
     return ProducerId(bytes([drawn[0] | 1]) + drawn[1:])
 
@@ -102,13 +102,13 @@ def build_uuid(producer: ProducerId, clock: Clock, flags: int) -> uuid.UUID:
     """Return the UUID of a message.
 
     Raises:
-        ValueError: the producer id has not six bytes, or the flags have more than ten bits.
+        ValueError: the producer id does not have six bytes, or the flags have more than ten bits.
     """
     if len(producer) != 6:
-        msg = f"a producer id has 6 bytes, not {len(producer)}"
+        msg = f"a producer id must have 6 bytes, not {len(producer)}"
         raise ValueError(msg)
     if not 0 <= flags <= FLAG_BITS:
-        msg = f"flags have 10 bits, not {flags:#x}"
+        msg = f"flags must fit 10 bits, got {flags:#x}"
         raise ValueError(msg)
     time, low = clock >> 4, clock & 0xF
     return uuid.UUID(
@@ -124,7 +124,7 @@ def build_uuid(producer: ProducerId, clock: Clock, flags: int) -> uuid.UUID:
 
 
 def split_uuid(stamp: uuid.UUID) -> tuple[ProducerId, Clock, int]:
-    """Return producer id, clock and flags of a UUID, whatever its version, as Gazette does."""
+    """Return producer id, clock and flags of a UUID of any version, as Gazette does."""
     octets = stamp.bytes
     time = int.from_bytes(octets[0:4], "big") | int.from_bytes(octets[4:6], "big") << 32
     time |= int.from_bytes(octets[6:8], "big") << 48
@@ -143,18 +143,18 @@ class UuidColumns:
     clocks: npt.NDArray[np.uint64]
     flags: npt.NDArray[np.uint16]
     valid: npt.NDArray[np.bool_]
-    """False where there is no readable UUID; the other columns hold 0 there."""
+    """False for rows without a readable UUID, which have 0 in the other columns."""
 
     def __len__(self) -> int:
         return len(self.producers)
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> UuidColumns:
-        """Return some rows, by index or mask."""
+        """Return rows by index or mask."""
         return UuidColumns(self.producers[rows], self.clocks[rows], self.flags[rows], self.valid[rows])
 
 
 def producer_number(producer: ProducerId) -> int:
-    """Return a producer id as the number that columns hold."""
+    """Return a producer id as the number that columns use."""
     return int.from_bytes(producer, "big")
 
 
@@ -181,7 +181,7 @@ def split_octets(octets: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_]) ->
 _HYPHENS = np.array([8, 13, 18, 23])
 _DIGITS = np.array([at for at in range(UUID_TEXT_BYTES) if at not in (8, 13, 18, 23)])
 _GROUPS = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
-"""Where the digits of a UUID's text are, without the hyphens."""
+"""Positions of the digits in a UUID's text, without the hyphens."""
 _NO_DIGITS = 0x100
 
 
@@ -198,7 +198,7 @@ _PAIRS = _pair_values()
 
 
 def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) -> UuidColumns:
-    """Split UUIDs given as rows of 36 bytes of text; rows that are no UUID are invalid."""
+    """Split UUIDs given as rows of 36 bytes of text. Rows that are not UUIDs are invalid."""
     pairs = np.concatenate(
         [_PAIRS[np.ascontiguousarray(texts[:, begin:end]).view("<u2")] for begin, end in _GROUPS], axis=1
     )
@@ -209,7 +209,7 @@ def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) ->
 
 
 def split_uuids(column: pa.Array) -> UuidColumns:
-    """Split a column of UUIDs, texts of 36 characters or binaries of 16 bytes; anything else is invalid."""
+    """Split a column of UUIDs: texts of 36 characters, or binaries of 16 bytes. Other values are invalid."""
     if not len(column):
         return split_octets(np.zeros((0, 16), np.uint8), np.zeros(0, np.bool_))
     present = valid(column)
@@ -229,7 +229,7 @@ def split_uuids(column: pa.Array) -> UuidColumns:
 
 
 def uuid_texts(columns: UuidColumns) -> pa.StringArray:
-    """Return the texts of UUIDs, null where they are invalid."""
+    """Return the texts of UUIDs, null for invalid ones."""
     clocks, flags = columns.clocks, columns.flags.astype(np.uint64)
     high = (clocks >> np.uint64(4) & np.uint64(0xFFFFFFFF)) << np.uint64(32)
     high |= (clocks >> np.uint64(36) & np.uint64(0xFFFF)) << np.uint64(16)
@@ -250,7 +250,7 @@ def uuid_texts(columns: UuidColumns) -> pa.StringArray:
 
 
 def stamp(producer: ProducerId, first: Clock, count: int, flags: int) -> UuidColumns:
-    """Return the UUIDs of ``count`` messages of one producer; clocks tick from ``first`` on."""
+    """Return the UUIDs of ``count`` messages of one producer, with clocks from ``first`` on."""
     clocks = np.uint64(first) + np.arange(count, dtype=np.uint64) * np.uint64(TICK)
     numbers = np.full(count, producer_number(producer), np.int64)
     return UuidColumns(numbers, clocks, np.full(count, flags, np.uint16), np.ones(count, np.bool_))

@@ -382,7 +382,7 @@ def test_referenced_journals_are_verified(tmp_path: Path) -> None:
             verify("shop/clicks")
         with pytest.raises(ProtocolError, match=r"Shard\[shard-1\].Sources\[shop/bytes\]: .* no label"):
             verify("shop/bytes")
-        with pytest.raises(ProtocolError, match="is a recovery log, which holds no messages"):
+        with pytest.raises(ProtocolError, match="is a recovery log, which has no messages"):
             verify("logs/shard-1")
         with pytest.raises(ProtocolError, match="expected other/shard-1 to have content-type"):
             verify(logs="other")
