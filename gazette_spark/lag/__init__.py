@@ -1,12 +1,13 @@
 """The lag of a query, and whether it is getting worse: Burrow's verdicts, which need no thresholds.
 
-``feeds`` read brokers, tables and checkpoints and report to the ``monitor``. ``history`` keeps windows of
-commits, ``rules`` judges them one by one and ``columns`` all at once, ``estimates`` adds ages and forecasts.
-``metrics`` is the table of everything that is shown, ``api`` answers requests, ``server`` runs it all. The
-decisions are pure: the clock is an argument, and only feeds, senders and the server do anything.
+``feeds`` read brokers, tables and checkpoints, and report to the ``monitor``. ``history`` keeps windows of
+commits, ``rules`` judges them one by one and ``columns`` all at once, and ``estimates`` adds ages and
+forecasts. ``metrics`` is the table of all shown values, ``api`` answers requests, and ``server`` runs
+everything. The decisions are pure: the clock is an argument, and only feeds, senders and the server have side
+effects.
 
-The words *cluster*, *group*, *topic* and *partition* are Burrow's, for its JSON has them: a cluster of
-brokers, a query, a prefix or selector of journals, and one journal.
+The words *cluster*, *group*, *topic* and *partition* are from Burrow's JSON: a cluster of brokers, a query, a
+prefix or selector of journals, and one journal.
 """
 
 from __future__ import annotations

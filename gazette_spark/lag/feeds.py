@@ -1,8 +1,8 @@
 """The sources of a monitor's observations: brokers, tables, query checkpoints, consumers, a query's progress.
 
-A feed reads, and reports to its :class:`~gazette_spark.lag.monitor.Monitor`. A feed that cannot read reports
-its failure there. Earlier observations stay, marked stale, and the next round tries again. No JVM is needed,
-and nothing is written.
+A feed reads its source and reports to a :class:`~gazette_spark.lag.monitor.Monitor`. If it cannot read, it
+reports the failure: earlier observations stay, marked as stale, and the next round tries again. Feeds need no
+JVM and write nothing.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("gazette_spark.lag")
 
 BEFORE_KNOWN = 16
-"""Versions read again below those known: a RESTORE mostly leads to one of them."""
+"""Number of known versions that are read again: a RESTORE mostly leads to one of them."""
 
 STORES_EVERY_MS = 60_000
-"""Interval of listing the stored fragments of journals that are not read to the end."""
+"""Interval between listings of the stored fragments of journals with unread bytes."""
 
 LINES = frozenset({"", CONTENT_TYPE_NDJSON, "application/json", "text/plain"})
-"""Content types of journals whose records are lines; those without one are read as lines, too."""
+"""Content types of journals whose records are lines. Journals without one are also read as lines."""
 
 STATE_READERS = 8
-"""Files that are read at the same time: one in a bucket takes 20 ms."""
+"""Number of files that are read concurrently: one in a bucket takes 20 ms."""
 
 SHARD_GROUP = "shard"
-"""Begin of the names of a consumer's groups, unless the consumer has a name."""
+"""Prefix of the names of a consumer's groups, unless the consumer has a name."""
 
 
 class Feed(Protocol):
-    """Reads something once a round."""
+    """Reads a source once per round."""
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Report new observations to the monitor.
@@ -68,13 +68,13 @@ class Feed(Protocol):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups this feed is of; none if it is that of the write heads."""
+        """The groups that this feed reports; none for a feed of write heads."""
 
 
 class HeadFeed:
     """Write heads and stored fragments of the journals that a selector matches. The caller closes the client.
 
-    The journals make up a topic if one is named; else each belongs to the topic of its prefix.
+    The journals form a topic if one is named; otherwise each belongs to the topic of its prefix.
     """
 
     groups: tuple[str, ...] = ()
@@ -91,11 +91,11 @@ class HeadFeed:
         return f"write heads of {named}" if named else "write heads"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Ask for all write heads, and for stored fragments where a group is behind."""
+        """Read all write heads, and the stored fragments of journals in which a group is behind."""
         listed = {journal.spec.name: journal for journal in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
-        # A head that went back is most often that of a replica that has just joined the journal. Taken as it
-        # is, it would hide a lag. Other members know better; if they do not, the journal was created again.
+        # A head that went back usually comes from a replica that has just joined the journal, and would hide
+        # a lag. Other members report the right one; if they do not, the journal was created again.
         if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
             heads |= self._client.highest_heads(fallen)
         before, self._heads = self._heads.keys(), heads
@@ -126,9 +126,9 @@ class TableFeed:
     """The ledger of a Delta table, read from its log with ``deltalake``: a group for each app id in it.
 
     Args:
-        location: the table's directory or URL, in Spark's spelling: nothing is quoted.
-        name: name of the group in place of the app id; if there are several, ``name/app id``.
-        fetch: in place of ``deltalake``, for tests: newest rows first; None requests all of them.
+        location: The table's directory or URL in Spark's spelling, without quoting.
+        name: Name of the group instead of the app id; with several app ids, ``name/app id``.
+        fetch: Replaces ``deltalake`` in tests: returns the newest rows first; None requests all of them.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class TableFeed:
         return f"table {masked_url(self._location)}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Read the commits since the last look; the whole history the first time."""
+        """Read the commits since the last poll, or the whole history at the first."""
         rows = self._new_rows()
         newest_version = self._version
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
@@ -165,7 +165,7 @@ class TableFeed:
         return self._name if len(self._app_ids) == 1 else f"{self._name}/{app_id}"
 
     def _new_rows(self) -> Sequence[HistoryRow]:
-        """Return the rows since the last poll, and as many older ones as they depend on."""
+        """Return the rows since the last poll, and the older ones on which they depend."""
         if self._version < 0:
             return self._fetch(None)
         newest = self._fetch(1)
@@ -179,9 +179,9 @@ class CheckpointFeed:
     """A query checkpoint, for queries whose sink has no ledger. The time of a batch is that of its file.
 
     Args:
-        directory: the query checkpoint, in a file system of this machine; ``file:`` may precede it.
-        group: name of the group.
-        batches: number of the last batches that the first poll reads.
+        directory: The query checkpoint in a file system of this machine, optionally with ``file:``.
+        group: Name of the group.
+        batches: Number of the last batches that the first poll reads.
 
     Raises:
         InputError: the checkpoint is in an object store.
@@ -203,7 +203,7 @@ class CheckpointFeed:
         return f"query checkpoint {self._directory}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Read the batches that were finished since the last one known."""
+        """Read the batches that were finished since the last poll."""
         steps = self.commits(monitor.last_order(self._group))
         monitor.observe_commits(self._group, steps, now_ms, source=repr(self))
 
@@ -212,7 +212,7 @@ class CheckpointFeed:
 
         Raises:
             InputError: there is no query checkpoint.
-            QueryCheckpointError: a file is of a form this release does not know.
+            QueryCheckpointError: this release does not know the form of a file.
         """
         try:
             finished = list(finished_batches(self._names("offsets"), self._names("commits")))
@@ -235,8 +235,8 @@ class RecordFeed:
     """Counts the unread records of journals whose records are lines.
 
     Args:
-        client: client for the reads; the caller closes it.
-        limit_bytes: maximum bytes read in a round; records beyond it are not counted.
+        client: Client for the reads. The caller closes it.
+        limit_bytes: Maximum number of bytes read per round; records beyond that are not counted.
     """
 
     groups: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ class RecordFeed:
         return "records"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Count what changed since the last round, the shortest ranges first."""
+        """Count the records of ranges that changed since the last round, the shortest ranges first."""
         left_bytes = self._limit_bytes
         counted: dict[Unread, int] = {}
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
@@ -265,24 +265,24 @@ class RecordFeed:
         monitor.observe_records(counted)
 
     def _count(self, unread: Unread) -> int | None:
-        """Return the lines of a range; None if its records are no lines, or it cannot be read."""
+        """Return the number of lines of a range; None if its records are not lines, or it cannot be read."""
         try:
             if not has_lines(self._client.get_journal(unread.journal).spec):
                 return None
             reader = self._client.read(unread.journal, offset=unread.begin, end_offset=unread.end)
             return sum(chunk.content.count(b"\n") for chunk in reader)
         except GazetteError:
-            # Why is said where the write heads are asked for; here it is merely not known.
+            # The feed of the write heads reports the reason. Here the number is only unknown.
             return None
 
 
 def has_lines(spec: pb.JournalSpec) -> bool:
-    """Tell whether a journal's records are lines."""
+    """Return whether a journal's records are lines."""
     return next(iter(values_of(spec.labels, CONTENT_TYPE)), "") in LINES
 
 
 class OpenStates(Protocol):
-    """What is open in each journal of a query, as far as its files were read."""
+    """The open transactions of a query's journals, from files that could be read."""
 
     def refresh(
         self,
@@ -292,27 +292,27 @@ class OpenStates(Protocol):
         """Read the files of journals that moved."""
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Return what is open, by journal."""
+        """Return the open transactions by journal."""
 
     @property
-    def known(self) -> set[str]:
-        """Journals whose file was there."""
+    def journals(self) -> set[str]:
+        """Journals whose file could be read."""
 
 
 class StateFeed:
-    """Reports the open transactions of a group where its commits end, from the files that its tasks leave.
+    """Reports the open transactions at the end of a group's commits, from the files that its tasks write.
 
-    A task writes the states of a journal's producers where its range ends, before the batch is committed. So
-    the file of a committed offset tells which transactions were open there. A look reads a file for each
-    journal that has moved, and none of the journal itself.
+    A task writes the states of a journal's producers at the end of its range, before the batch is committed.
+    So the file of a committed offset shows which transactions were open there. A poll reads one file for each
+    journal that has moved, and no bytes of the journal.
 
-    A journal without a readable file is unknown until one is there; the group's other figures do not depend
+    A journal without a readable file is unknown until there is one. The group's other figures do not depend
     on it.
 
     Args:
-        group: the group, which another feed reports.
-        location: the query's ``stateLocation``, to be shown.
-        states: reads it.
+        group: Name of the group, which another feed reports.
+        location: The query's ``stateLocation``, for messages.
+        states: Reads the files.
     """
 
     groups: tuple[str, ...] = ()
@@ -326,7 +326,7 @@ class StateFeed:
         return f"open transactions of {self._group} in {masked_url(self._location)}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Read the files of the offsets that were committed since the last look.
+        """Read the files of the offsets that were committed since the last poll.
 
         Raises:
             InputError: no commit of the group is known.
@@ -350,11 +350,11 @@ def _many(ask: Callable[[str], Any], journals: Iterable[str]) -> dict[str, Any]:
 
 
 class ShardProgress(Protocol):
-    """How far a shard has come."""
+    """The progress of a shard."""
 
     @property
     def read_through(self) -> Mapping[str, int]:
-        """By source journal."""
+        """Offset by source journal."""
 
 
 class Shards(Protocol):
@@ -366,18 +366,18 @@ class Shards(Protocol):
         """Return all shards."""
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> Mapping[str, ShardProgress]:
-        """Return how far each shard has come; without those that do not run."""
+        """Return the progress of each running shard."""
 
 
 class ShardFeed:
-    """A group for each shard, ``shard:ID``, with a step whenever its progress is another than before.
+    """A group for each shard, ``shard:ID``, with a step whenever its progress has changed.
 
-    A shard that FAILED, that nobody runs, or that stands still has no more steps: with bytes left to read it
-    becomes STOP. The time of a step is that of the look that saw it. The caller closes the client.
+    A shard that has FAILED, is not running, or makes no progress has no more steps, so with unread bytes it
+    becomes STOP. The time of a step is that of the poll that saw it. The caller closes the client.
 
     Args:
-        client: of the consumer.
-        name: begin of the groups' names, in place of ``shard``.
+        client: Client of the consumer.
+        name: Prefix of the groups' names, instead of ``shard``.
     """
 
     def __init__(self, client: Shards, name: str | None = None) -> None:
@@ -390,7 +390,7 @@ class ShardFeed:
         return f"shards of {masked_url(self._client.endpoint)}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Ask for all shards, and for the progress of those that run."""
+        """Read all shards, and the progress of running ones."""
         listed = {shard.spec.id: shard for shard in self._client.list_shards()}
         progress = self._client.progress_of(listed.values())
         for shard_id in self._seen.keys() - listed.keys():
@@ -409,7 +409,7 @@ class ShardFeed:
                 if seen:
                     steps.append(GroupCommit(order, now_ms, at))
                 else:
-                    # What it did before is not known: it counts as level then, and is judged from there on.
+                    # Its past is unknown, so it counts as caught up now, and is judged from here on.
                     steps.append(GroupCommit(order, now_ms - 1, at, heads=at))
             monitor.observe_commits(group, steps, now_ms, source=repr(self))
 
@@ -420,8 +420,8 @@ class ShardFeed:
 def reached(spec: pc.ShardSpec, read_through: Mapping[str, int]) -> dict[str, int]:
     """Return the next offset that a shard reads in each journal.
 
-    A shard begins at the least offset of its spec. Sources of one journal that differ in their ``;meta``
-    count as the one that is behind.
+    A shard begins at the minimum offset of its spec. Of several sources of one journal with different
+    ``;meta``, the one that is behind counts.
     """
     offsets: dict[str, int] = {}
     for source in spec.sources:
@@ -439,13 +439,13 @@ class ProgressFeed:
         listener = LagListener(ProgressFeed(monitor))
         spark.streams.addListener(listener)
 
-    Each batch reports the write heads that the query saw and the query's position. The group is the query's
-    name, or the id of a query without a name. Between batches the monitor learns nothing, so a query that
-    hangs shows as silent, while its lag does not change. Poll the brokers, too, where that is not enough.
+    Each batch reports the write heads that the query saw, and its position. The group is the query's name, or
+    the id of a query without a name. Between batches the monitor gets no news, so a hanging query appears as
+    silent, with a constant lag. Poll the brokers as well if that is not enough.
 
     Args:
-        monitor: monitor to report to.
-        clock: returns the milliseconds since 1970; a batch counts as committed when its progress comes.
+        monitor: The monitor to report to.
+        clock: Returns the milliseconds since 1970. A batch counts as committed when its progress arrives.
     """
 
     def __init__(self, monitor: Monitor, clock: Callable[[], int] = now_ms) -> None:
@@ -456,7 +456,7 @@ class ProgressFeed:
         return f"ProgressFeed({self._monitor!r})"
 
     def __call__(self, lag: QueryLag) -> None:
-        """Take the progress of a batch. Of a journal that several sources read, the least offset counts.
+        """Take the progress of a batch. For a journal with several sources, the smallest offset counts.
 
         Raises:
             InputError: another query, or a table, has the same name.
@@ -476,7 +476,7 @@ class ProgressFeed:
 
 
 def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
-    """Poll each feed; return the failures, a line each. Failures do not touch other feeds."""
+    """Poll each feed, and return the failures, one line each. A failure does not affect other feeds."""
     failures = []
     for feed in feeds:
         failure = None
@@ -485,7 +485,7 @@ def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
         except GazetteError as error:
             failure = " ".join(str(error).split())
         except Exception as error:
-            # A defect, or a broken file. Unnoticed, it would leave what was known looking up to date.
+            # A bug, or a broken file. Without a report, stale values would look current.
             log.exception("%r cannot be read", feed)
             failure = " ".join(f"{type(error).__name__}: {error}".split())
         monitor.observe_feed(repr(feed), feed.groups, now_ms, failure, of_heads=isinstance(feed, HeadFeed))

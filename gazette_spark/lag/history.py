@@ -1,14 +1,14 @@
 """The committed offsets and the write heads over time: the state behind the verdicts.
 
-A :class:`History` answers the requests of Burrow's storage, each as a method, by the same rules. Of a
-partition it keeps two rings: the last write heads, and the last commits of each group. A commit counts only
-if the partition's write head is known, so heads have to be fed first.
+A :class:`History` answers the requests of Burrow's storage, each with a method, and by the same rules. For
+each partition it keeps rings of the last write heads, and of the last commits of each group. A commit counts
+only if the partition's write head is known, so heads must be added first.
 
-A group that has been silent for ``expire_group_s`` is forgotten, but only when it is fetched. A topic that
-is deleted leaves its groups behind, without partitions if it was their only one.
+A group that has been silent for ``expire_group_s`` is forgotten, but only when it is fetched. The groups of a
+deleted topic remain, without partitions if it was their only topic.
 
-Not thread-safe: share one under a lock only. Times are arguments, in milliseconds since 1970; the
-clock may be set back, and then a commit is merely less old.
+Not thread-safe: share it only under a lock. Times are arguments, in milliseconds since 1970. If the clock is
+set back, a commit only appears younger.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gazette_spark.lag.rules import GroupStatus, OffsetCommit, PartitionWindow, 
 MAX_INT64 = 2**63 - 1
 
 MAX_PARTITIONS = 1_000_000
-"""Maximum partitions of a topic. A larger number is a slip, and its answer would have as many lines."""
+"""Maximum number of partitions of a topic. A larger number is a mistake, and its answer would be as long."""
 
 
 MAX_CACHED = 100_000
-"""Maximum number of cached verdicts: a client can ask for any number of names that do not exist."""
+"""Maximum number of cached verdicts, because a client can request any number of names that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class HistoryOptions:
     """Limits of the history, and filters of its groups. The defaults are Burrow's.
 
     Raises:
-        OptionError: naming the option as Burrow does.
+        OptionError: an option is invalid. The error has Burrow's name of the option.
     """
 
     intervals: int = 10
-    """Slots of each ring."""
+    """Number of slots of each ring."""
     min_distance_s: int = 0
-    """A commit that is less than this after the one before replaces it."""
+    """Seconds between two commits below which the later one replaces the earlier one."""
     expire_group_s: int = 604_800
-    """Commits older than this are not taken, and groups without a younger one are forgotten."""
+    """Age in seconds from which commits are refused, and groups without a younger commit are forgotten."""
     group_allowlist: str = ""
-    """Regular expression in Python's dialect, looked for anywhere in a group's name; others are ignored."""
+    """Regular expression in Python's syntax, searched in a group's name; other groups are ignored."""
     group_denylist: str = ""
-    """Regular expression; groups with it are ignored."""
+    """Regular expression, searched in a group's name; matching groups are ignored."""
 
     def __post_init__(self) -> None:
         _at_least("intervals", self.intervals, 1)
@@ -61,7 +61,7 @@ class HistoryOptions:
         _compiled("group-denylist", self.group_denylist)
 
     def accepts(self, group: str) -> bool:
-        """Return whether the lists let a group pass."""
+        """Return whether the lists accept a group."""
         allowed = not self.group_allowlist or re.search(self.group_allowlist, group)
         denied = self.group_denylist and re.search(self.group_denylist, group)
         return bool(allowed) and not denied
@@ -69,7 +69,7 @@ class HistoryOptions:
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition of a group. The ring is there from the first commit, or owner, on."""
+    """A partition of a group. It has a ring after its first commit or owner."""
 
     commits: CommitRing | None = None
     owner: str = ""
@@ -89,13 +89,13 @@ class _Cluster:
     groups: dict[str, _Group] = field(default_factory=dict)
 
     def head(self, topic: str, partition: int) -> int | None:
-        """Return a partition's newest write head, if it is known."""
+        """Return a partition's newest write head, or None if it is unknown."""
         rings = self.heads.get(topic, [])
         return rings[partition].newest if 0 <= partition < len(rings) else None
 
 
 class History:
-    """The last write heads and commits of some clusters."""
+    """The last write heads and commits of clusters."""
 
     def __init__(self, options: HistoryOptions, clusters: Iterable[str] = ()) -> None:
         self.options = options
@@ -119,11 +119,11 @@ class History:
         partition_count: int,
         timestamp_ms: int = 0,
     ) -> RingOutcome:
-        """Store a write head as the newest. It is not compared with the one before.
+        """Store a write head as the newest, without comparing it with the previous one.
 
         Raises:
-            InputError: the partition is not one of ``partition_count``, nor of more known before; or a
-                number does not fit.
+            InputError: the partition is beyond ``partition_count`` and the known partitions, or a number is
+                out of range.
         """
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
@@ -134,8 +134,8 @@ class History:
         count = max(partition_count, len(rings))
         if not 0 <= partition < count or count > MAX_PARTITIONS:
             raise InputError(
-                f"topic {topic!r}: partition {partition} of {count}; expected 0 to the number of "
-                f"partitions less 1, and at most {MAX_PARTITIONS} partitions"
+                f"topic {topic!r}: partition {partition} of {count}; expected a number from 0 and below "
+                f"the number of partitions, and at most {MAX_PARTITIONS} partitions"
             )
         rings += [BrokerRing(self.options.intervals) for _ in range(count - len(rings))]
         rings[partition].add(offset, timestamp_ms)
@@ -166,20 +166,20 @@ class History:
         timestamp_ms: int,
         now_ms: int,
     ) -> RingOutcome:
-        """Store a commit where its order belongs.
+        """Store a commit in the position of its order.
 
         Args:
-            cluster: name of the cluster.
-            group: name of the group, made if it is new.
-            topic: name of the topic.
-            partition: index in the topic.
-            offset: committed offset.
-            order: rises from commit to commit of the partition.
-            timestamp_ms: time of the commit.
-            now_ms: the time; rounded down to seconds.
+            cluster: Name of the cluster.
+            group: Name of the group, which is created if it is new.
+            topic: Name of the topic.
+            partition: Index in the topic.
+            offset: Committed offset.
+            order: Number that increases from commit to commit of the partition.
+            timestamp_ms: Time of the commit.
+            now_ms: The current time, rounded down to seconds.
 
         Raises:
-            InputError: a number does not fit.
+            InputError: a number is out of range.
         """
         head = self.newest_head(cluster, topic, partition)
         return self.add_past_offset(
@@ -207,9 +207,9 @@ class History:
         now_ms: int,
         head: int | None,
     ) -> RingOutcome:
-        """Store a commit from before anybody looked; see :meth:`add_consumer_offset`. Burrow lacks this.
+        """Store a commit from before the monitor's start; see :meth:`add_consumer_offset`. Burrow lacks this.
 
-        Its lag is that to ``head``, the write head its committer saw; None if that is not known.
+        Its lag is the distance to ``head``, the write head that its committer saw; None if unknown.
         """
         _check_offset(offset)
         for name, number in (("order", order), ("timestamp", timestamp_ms), ("now_ms", now_ms)):
@@ -235,7 +235,7 @@ class History:
     def add_consumer_owner(
         self, cluster: str, group: str, topic: str, partition: int, *, owner: str, client_id: str = ""
     ) -> RingOutcome:
-        """Note who reads a partition. The group is made if it is new, even if the partition is not known."""
+        """Record the reader of a partition. A new group is created, even if the partition is unknown."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
@@ -249,7 +249,7 @@ class History:
         return RingOutcome.STORED
 
     def delete_topic(self, cluster: str, topic: str) -> RingOutcome:
-        """Forget a topic, its write heads and what all groups committed of it. The groups stay."""
+        """Forget a topic, its write heads and all groups' commits of it. The groups remain."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
@@ -259,7 +259,7 @@ class History:
         return RingOutcome.STORED
 
     def delete_partition(self, cluster: str, topic: str, partition: int) -> RingOutcome:
-        """Forget a partition's write heads and commits; its number stays taken. Burrow lacks this."""
+        """Forget a partition's write heads and commits, but do not reuse its number. Burrow lacks this."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
@@ -271,7 +271,7 @@ class History:
         return RingOutcome.STORED
 
     def delete_group(self, cluster: str, group: str) -> RingOutcome:
-        """Forget a group; done also if the group does not exist."""
+        """Forget a group. This also succeeds if the group does not exist."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
@@ -283,7 +283,7 @@ class History:
         return list(self._clusters)
 
     def fetch_consumers(self, cluster: str) -> list[str] | None:
-        """Return the names of a cluster's groups, those included that would turn out expired."""
+        """Return the names of a cluster's groups, including those that have expired."""
         cluster_state = self._clusters.get(cluster)
         return None if cluster_state is None else list(cluster_state.groups)
 
@@ -293,19 +293,19 @@ class History:
         return None if cluster_state is None else list(cluster_state.heads)
 
     def fetch_topic(self, cluster: str, topic: str) -> list[int] | None:
-        """Return the newest write head of each partition; partitions without one are left out."""
+        """Return the newest write head of each partition that has one."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None or topic not in cluster_state.heads:
             return None
         return [ring.newest for ring in cluster_state.heads[topic] if ring.newest is not None]
 
     def newest_head(self, cluster: str, topic: str, partition: int) -> int | None:
-        """Return a partition's newest write head, None if it is not known."""
+        """Return a partition's newest write head; None if it is unknown."""
         cluster_state = self._clusters.get(cluster)
         return cluster_state.head(topic, partition) if cluster_state else None
 
     def last_commit(self, cluster: str, group: str, topic: str, partition: int) -> OffsetCommit | None:
-        """Return a group's newest commit of a partition, None without one."""
+        """Return a group's newest commit of a partition; None without one."""
         cluster_state = self._clusters.get(cluster)
         group_state = cluster_state.groups.get(group) if cluster_state else None
         partitions = group_state.topics.get(topic, []) if group_state else []
@@ -313,7 +313,7 @@ class History:
         return ring.newest if ring is not None else None
 
     def fetch_consumers_for_topic(self, cluster: str, topic: str) -> list[str] | None:
-        """Return the names of the groups that have read a topic; none of a topic that is not known."""
+        """Return the names of the groups that have read a topic; an empty list for an unknown topic."""
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return None
@@ -322,7 +322,7 @@ class History:
     def fetch_consumer(
         self, cluster: str, group: str, *, now_ms: int
     ) -> dict[str, list[PartitionWindow]] | None:
-        """Return a group's partitions by topic. None, and the group is forgotten, if it has expired."""
+        """Return a group's partitions by topic. If it has expired, forget the group and return None."""
         group_state = self._unexpired(cluster, group, now_ms)
         if group_state is None:
             return None
@@ -355,7 +355,7 @@ class History:
         )
 
     def _unexpired(self, cluster: str, group: str, now_ms: int) -> _Group | None:
-        """Return a group, None if there is none; forget it if it has expired."""
+        """Return a group, or None; forget it if it has expired."""
         cluster_state = self._clusters.get(cluster)
         group_state = cluster_state.groups.get(group) if cluster_state else None
         if (
@@ -371,7 +371,7 @@ class History:
         return (now_ms // 1000 - self.options.expire_group_s) * 1000
 
     def _partition(self, cluster: _Cluster, group: _Group, topic: str, index: int) -> _Partition:
-        """Return a group's partition with its ring; makes missing ones, and those before it, too."""
+        """Return a group's partition with its ring, and create missing partitions up to it."""
         partitions = group.topics.setdefault(topic, [])
         if index >= len(partitions):
             missing = len(cluster.heads[topic]) - len(partitions)
@@ -386,9 +386,9 @@ class Evaluator:
     """Judges the groups of a history.
 
     Args:
-        history: history to judge. It is shared: hold its lock around each call.
-        thresholds: thresholds of the verdicts.
-        expire_cache_s: seconds that a verdict is cached; 0: no cache.
+        history: The history to judge. It is shared, so hold its lock around each call.
+        thresholds: Thresholds of the verdicts.
+        expire_cache_s: Seconds for which a verdict is cached; 0 for no cache.
 
     Raises:
         OptionError: ``expire_cache_s`` is negative.
@@ -406,10 +406,10 @@ class Evaluator:
         return f"Evaluator({self._history!r}, cached={len(self._cached)})"
 
     def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
-        """Return a group's verdict, with all partitions: a cached one, or a new one.
+        """Return a group's verdict with all partitions, cached or new.
 
-        A cached verdict from the future is replaced: the clock was set back, and the verdict might never
-        expire.
+        A cached verdict from the future is replaced, because the clock was set back and the verdict might
+        never expire.
         """
         cached = self._cached.get((cluster, group))
         if cached and 0 <= now_ms - cached[0] < self._expire_ms:
@@ -429,7 +429,7 @@ class Evaluator:
 
 
 def windows_of(topics: dict[str, list[PartitionWindow]] | None) -> list[PartitionWindow] | None:
-    """Return a group's partitions in one list, as the rules take them."""
+    """Return a group's partitions in one list for the rules."""
     if topics is None:
         return None
     return [window for windows in topics.values() for window in windows]
@@ -480,7 +480,7 @@ def _columns(cluster: _Cluster, group: _Group, intervals: int) -> WindowColumns:
 
 def _check_offset(offset: int) -> None:
     if not 0 <= offset <= MAX_INT64:
-        raise InputError(f"offset {offset} is not one of a journal: expected 0 to {MAX_INT64}")
+        raise InputError(f"offset {offset} is not valid for a journal: expected 0 to {MAX_INT64}")
 
 
 def _check_int64(name: str, number: int) -> None:

@@ -1,10 +1,10 @@
 """The state of a running monitor: Burrow's history of one cluster, with estimates and lag over time.
 
-Feeds report write heads and commits to a :class:`Monitor`, and callers ask it for verdicts, estimates and the
+Feeds report write heads and commits to a :class:`Monitor`, and callers request verdicts, estimates and the
 lag over time. Burrow's requests go to its ``history`` and ``evaluator``.
 
-Any thread may call any method of a :class:`Monitor`; it holds its lock, ``lock``, which a caller that goes
-to ``history`` or ``evaluator`` has to hold as well.
+A :class:`Monitor` is thread-safe: its methods hold its ``lock``. A caller that uses ``history`` or
+``evaluator`` directly must also hold it.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from gazette_spark.offsets import Fingerprint
 from gazette_spark.query_progress import JournalTransactions
 
 GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
-"""Resolution and length of a group's chart; those of a journal's are an hour in steps of 20 seconds."""
+"""Resolution and length of a group's chart. A journal's chart has an hour in steps of 20 seconds."""
 
 LEVEL_MS = 600_000
-"""Silence before the monitor looks, up to which a query is level if it was at its last batch.
+"""Milliseconds of silence before the monitor's first round up to which a query counts as caught up, if it was
+at its last batch.
 
-A running monitor knows when bytes came, by the heads it saw. One that has just started does not.
+A running monitor knows from the write heads when bytes arrived. A monitor that has just started does not.
 """
 
-NO_HEADS = "no write head was asked for yet"
+NO_HEADS = "no write head has been read yet"
 
 
 class Topics:
-    """Journals as Burrow's topics and partitions. Not safe for threads.
+    """Journals as Burrow's topics and partitions. Not thread-safe.
 
-    A topic is a prefix of journals, or a selector that was given a name; a partition is one journal of it.
-    Burrow numbers partitions and journals have names, so journals are numbered as they are first seen: those
-    seen together by name, later ones after them. A number is never given to another journal while the monitor
-    runs.
+    A topic is a prefix of journals, or a named selector; a partition is one journal of it. Burrow numbers
+    partitions, but journals have names. So journals are numbered when they are first seen: those seen
+    together in the order of their names, later ones after them. While the monitor runs, no number is reused.
     """
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class Topics:
         """Number journals that have no number yet.
 
         Args:
-            journals: in any order.
-            topic: topic of the journals; if None, each belongs to the topic of its prefix.
+            journals: Names of journals, in any order.
+            topic: Topic of the journals; if None, each belongs to the topic of its prefix.
         """
         for journal in sorted(set(journals) - self._places.keys()):
             where = prefix_of(journal) if topic is None else topic
@@ -84,21 +84,21 @@ class Topics:
             numbered.append(journal)
 
     def place(self, journal: str) -> tuple[str, int]:
-        """Return the topic and the number of a journal; a new one gets both."""
+        """Return the topic and the number of a journal, and assign them to a new journal."""
         if journal not in self._places:
             self.add([journal])
         return self._places[journal]
 
     def journal(self, topic: str, partition: int) -> str:
-        """Return the journal of a number."""
+        """Return the journal with a number."""
         return self._journals[topic][partition]
 
     def count(self, topic: str) -> int:
-        """Return how many journals a topic has had."""
+        """Return the number of journals that a topic has had."""
         return len(self._journals.get(topic, ()))
 
     def names(self) -> list[str]:
-        """Return the topics, in the order they were first seen."""
+        """Return the topics, in the order in which they were first seen."""
         return list(self._journals)
 
 
@@ -121,9 +121,9 @@ class _Step(NamedTuple):
     timestamp_ms: int
     offset: int
     head: int | None
-    """Write head that the committer saw."""
+    """Write head at the time ``head_ms``, as the committer saw it."""
     planned_ms: int | None
-    """When it did."""
+    """Time at which the committer saw the head."""
 
 
 @dataclass(slots=True)
@@ -135,19 +135,19 @@ class _GroupState:
     series: dict[str, LagSeries] = field(default_factory=dict)
     speed: Speed = field(default_factory=Speed)
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
-    """The last steps in journals without a known write head: history takes none of those."""
+    """The last steps in journals without a known write head, which the history does not accept."""
     totals: GroupTotals = field(default_factory=GroupTotals)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
 class Monitor:
-    """Knows the groups and journals of one cluster.
+    """The groups and journals of one cluster.
 
     Args:
-        cluster: its name.
-        history: made for that cluster; the monitor adds to it.
-        evaluator: of that history.
-        stale_after_ms: what is known is stale if the last round of all feeds is longer ago; None: never.
+        cluster: Name of the cluster.
+        history: History of that cluster, to which the monitor adds.
+        evaluator: Evaluator of that history.
+        stale_after_ms: Age of the last round of all feeds from which values are stale; None for never.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Monitor:
 
     @property
     def heads_failure(self) -> str | None:
-        """Reason why write heads cannot be read at the moment; None if they can."""
+        """Reason why write heads cannot be read at present; None if they can."""
         failures = [feed.failure for feed in self._feeds.values() if feed.of_heads and feed.failure]
         if failures:
             return "; ".join(dict.fromkeys(failures))
@@ -183,23 +183,23 @@ class Monitor:
 
     @property
     def heads_ms(self) -> int | None:
-        """When all write heads were read last; None if they never were."""
+        """Time at which all write heads were last read; None if they never were."""
         feeds = [feed.read_ms for feed in self._feeds.values() if feed.of_heads]
         times = [read_ms for read_ms in feeds if read_ms is not None]
         return self._heads_ms if not feeds else min(times) if len(times) == len(feeds) else None
 
     @property
     def looked_ms(self) -> int | None:
-        """When the last round of all feeds began; None before the first."""
+        """Begin of the last round of all feeds; None before the first."""
         return self._looked_ms
 
     @property
     def ready(self) -> bool:
-        """Whether heads are known and each feed was looked at: before, a group that exists may be missing."""
+        """Whether heads are known and each feed has been polled. Before that, groups may be missing."""
         return self._looked_ms is not None and self.heads_failure is None
 
     def feeds(self) -> list[FeedState]:
-        """Return the state of each feed, in the order they were first read."""
+        """Return the state of each feed, in the order in which they were first polled."""
         with self.lock:
             return list(self._feeds.values())
 
@@ -212,14 +212,14 @@ class Monitor:
         *,
         of_heads: bool = False,
     ) -> None:
-        """Record that a feed was read, or why it cannot be: what is known from it becomes stale."""
+        """Record that a feed was read, or why it could not be read, which makes its values stale."""
         with self.lock:
             before = self._feeds.get(name)
             read_ms = now_ms if failure is None else before.read_ms if before else None
             self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
 
     def observe_round(self, now_ms: int) -> None:
-        """Note that every feed was looked at once more, and follow each group's lag."""
+        """Record that every feed was polled again, and add to each group's charts."""
         with self.lock:
             self._looked_ms = now_ms
             for name in self._groups:
@@ -235,10 +235,10 @@ class Monitor:
         """Record the current write heads.
 
         Args:
-            heads: by journal.
-            now_ms: the time.
-            topic: topic of new journals; if None, each belongs to the topic of its prefix.
-            created: Etcd's revision of their creation, where it is state.
+            heads: Write heads by journal.
+            now_ms: The current time.
+            topic: Topic of new journals; if None, each belongs to the topic of its prefix.
+            created: Etcd revisions of their creation, if known.
         """
         with self.lock:
             self._heads_ms = now_ms
@@ -259,7 +259,7 @@ class Monitor:
                         self._record(name, journal, step, now_ms, newest=step is steps[-1], watched=False)
 
     def observe_stores(self, stores: Mapping[str, JournalStore]) -> None:
-        """Record the stored fragments of some journals."""
+        """Record the stored fragments of journals."""
         with self.lock:
             self._stores.update(stores)
 
@@ -269,9 +269,9 @@ class Monitor:
             self._records = counted
 
     def forget_journals(self, gone: Iterable[str]) -> None:
-        """Note that journals do not exist any more. A topic without any is deleted, as in Burrow.
+        """Record that journals no longer exist. A topic without journals is deleted, as in Burrow.
 
-        Groups keep no verdict on a journal that is gone: they could only ever be stopped in it.
+        Groups get no verdict on such a journal, because it could only be STOP.
         """
         with self.lock:
             for journal in gone:
@@ -289,7 +289,7 @@ class Monitor:
                     self.history.delete_topic(self.cluster, topic)
 
     def forget_group(self, group: str) -> None:
-        """Note that a group does not exist any more."""
+        """Record that a group no longer exists."""
         with self.lock:
             self._groups.pop(group, None)
             self.history.delete_group(self.cluster, group)
@@ -299,14 +299,15 @@ class Monitor:
     ) -> None:
         """Record steps of a group, oldest first, that follow the earlier recorded ones.
 
-        Nobody watched while the older ones were made, nor while any was in the first call for a group. Their
-        lags are those the query saw when it planned them. Where it left none, only the newest has a lag: that
-        to the newest write head. So a history that is read back fills the ring without made-up lags.
+        The monitor was not watching when the older steps were made, nor when any step of a group's first call
+        was made. Their lags are those that the query recorded when it planned them. Without such records,
+        only the newest step has a lag, to the newest write head. So reading a history fills the ring without
+        invented lags.
 
         Raises:
-            InputError: the group is known from another ``source``: two of one name would be mixed up.
+            InputError: a group with this name is known from another ``source``.
         """
-        # The charts of many journals take seconds to fill, and requests wait for the lock.
+        # Filled without the lock, because the charts of many journals take seconds, and requests would wait.
         new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _GroupState()
         with self.lock:
             state = self._groups.setdefault(group, new)
@@ -317,7 +318,7 @@ class Monitor:
                 )
             watched = state.order >= 0
             slots = self.history.options.intervals
-            # Without merging of near commits, earlier ones would only pass through the ring.
+            # Commits are not merged here, so earlier ones would only pass through the ring.
             recorded = commits if self.history.options.min_distance_s else commits[-slots:]
             for commit in recorded:
                 newest = commit is commits[-1]
@@ -351,7 +352,7 @@ class Monitor:
         transactions: Iterable[JournalTransactions] = (),
         now_ms: int = 0,
     ) -> None:
-        """Add what a batch left out to the totals of a known group, and replace its open transactions."""
+        """Add what a batch omitted to the totals of a known group, and replace its open transactions."""
         with self.lock:
             totals = self._groups[group].totals
             totals.skipped_bytes += skipped_bytes
@@ -370,11 +371,11 @@ class Monitor:
         """Replace the open transactions of a known group.
 
         Args:
-            group: the group.
-            transactions: of the journals that have any.
-            readable: journals whose open transactions could be read; those without a transaction have none.
-            unreadable: journals whose open transactions could not be read.
-            now_ms: the time.
+            group: Name of the group.
+            transactions: Open transactions of the journals that have any.
+            readable: Journals whose open transactions could be read, including those without any.
+            unreadable: Journals whose open transactions could not be read.
+            now_ms: The current time.
         """
         with self.lock:
             totals = self._groups[group].totals
@@ -403,7 +404,7 @@ class Monitor:
         self.history.add_consumer_owner(*place, owner=group, client_id=journal)
 
     def _failure(self, group: str, now_ms: int) -> str | None:
-        """Return why a group's values are not up to date; None if they are."""
+        """Return why a group's values are stale; None if they are not."""
         feeds = self._feeds.values()
         failures = [feed.failure for feed in feeds if feed.failure and group in (feed.groups or (feed.name,))]
         if (heads := self.heads_failure) is not None:
@@ -413,24 +414,24 @@ class Monitor:
         return "; ".join(dict.fromkeys(failures)) or None
 
     def failure(self, group: str, now_ms: int) -> str | None:
-        """Return why a group's values are not up to date; None if they are."""
+        """Return why a group's values are stale; None if they are not."""
         with self.lock:
             return self._failure(group, now_ms)
 
     def round_failure(self, now_ms: int) -> str | None:
-        """Return that the last round of all feeds was long ago, None if it was not."""
+        """Return a text if the last round of all feeds was too long ago, or None."""
         looked, limit = self._looked_ms, self.stale_after_ms
         if limit is None or looked is None or now_ms - looked <= limit:
             return None
-        return f"the last look was {(now_ms - looked) // 1000} s ago"
+        return f"the last poll was {(now_ms - looked) // 1000} s ago"
 
     def last_order(self, group: str) -> int:
-        """Return the order of a group's newest step, -1 without a step."""
+        """Return the order of a group's newest step; -1 without a step."""
         with self.lock:
             return self._groups[group].order if group in self._groups else -1
 
     def committed(self, group: str, now_ms: int) -> dict[str, int]:
-        """Return the newest committed offset of a group in each journal whose write head is state."""
+        """Return the newest committed offset of a group in each journal whose write head is known."""
         with self.lock:
             return {journal: offset for journal, offset, _ in self._positions(group, now_ms)}
 
@@ -445,7 +446,7 @@ class Monitor:
             }
 
     def groups(self) -> list[str]:
-        """Return the names of the groups, those included of which nothing could be read yet."""
+        """Return the names of the groups, including those that could not be read yet."""
         with self.lock:
             unread = (group for feed in self._feeds.values() for group in feed.unread_groups)
             return list(dict.fromkeys([*self._groups, *unread]))
@@ -458,7 +459,7 @@ class Monitor:
     def journal_lag_histories(
         self, group: str, journals: Iterable[str]
     ) -> dict[str, list[tuple[int, int | None]]]:
-        """Return the lag of some journals over the last hour."""
+        """Return the lag of journals over the last hour."""
         with self.lock:
             series = self._groups[group].series if group in self._groups else {}
             return {journal: series[journal].points() for journal in journals if journal in series}
@@ -469,7 +470,7 @@ class Monitor:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
             failure = self._failure(group, now_ms)
             state = self._groups.get(group, _GroupState())
-            # A copy: the lock is released before anybody reads it.
+            # A copy, because the lock is released before the caller reads it.
             totals = replace(
                 state.totals,
                 gap_bytes=dict(state.totals.gap_bytes),
@@ -511,7 +512,7 @@ class Monitor:
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
             return JournalLag(journal, status, head, opened=opened.get(journal))
-        # The speed of the window is that of a query that goes on. It says nothing about one that has stopped.
+        # The speed of the window only applies to a query that still runs, not to one that has stopped.
         speed = read_bytes_per_s((status.start, status.end))
         if stale or status.status > Status.ERR or is_silent((status.start, status.end), now_ms):
             speed = None
@@ -536,7 +537,7 @@ class Monitor:
         )
 
     def _follow(self, name: str, now_ms: int) -> None:
-        """Add a point to a group's charts; an unknown one if its values are not up to date."""
+        """Add a point to a group's charts, an unknown one if its values are stale."""
         state = self._groups[name]
         positions = list(self._positions(name, now_ms))
         if not positions or self._failure(name, now_ms) is not None:
@@ -558,7 +559,7 @@ class Monitor:
 
 
 def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _GroupState:
-    """Return a group that has just been found; its charts are filled from what its commits recorded."""
+    """Return the state of a new group, with charts from the records of its commits."""
     group = _GroupState(source)
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
         group.total.add(time_ms, max(0, sum(heads.values()) - sum(map(before.__getitem__, heads))))
@@ -571,7 +572,7 @@ def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _Group
 def _replace_open_transactions(
     totals: GroupTotals, transactions: Iterable[JournalTransactions], now_ms: int
 ) -> None:
-    """Replace open transactions; one that was open before keeps the earliest time known of it."""
+    """Replace open transactions. One that was already open keeps its earliest known time."""
     before = {(opened.journal, opened.producer, opened.begin): opened for opened in totals.transactions}
     after: dict[tuple[str, str, int], OpenSince] = {}
     totals.open_counts = {}

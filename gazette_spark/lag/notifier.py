@@ -1,8 +1,9 @@
-"""Notices of groups in trouble: by Burrow's rules, to a command or a webhook.
+"""Notices about groups in trouble, by Burrow's rules, to a command or a webhook.
 
 An *incident* of a group begins when its verdict reaches the threshold, and ends when it is below it again. A
-notice goes out when it begins, and again every ``send_interval_s`` unless ``send_once``; when it ends, only
-if ``send_close``. All notices of an incident carry its id. A group that is not known any more says nothing.
+notice is sent at the begin, and again every ``send_interval_s`` unless ``send_once`` is set; and at the end
+if ``send_close`` is set. All notices of an incident have its id. No notice is sent for a group that is no
+longer known.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ SEND_TIMEOUT_S = 10
 """Timeout of a command or a webhook, in seconds."""
 
 MAX_WAITING = 100
-"""Notices that wait for a sender; beyond it new ones are dropped, with a warning."""
+"""Maximum number of notices that wait for a sender. Further ones are dropped with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyOptions:
-    """When notices go out. The defaults are Burrow's.
+    """The conditions for notices. The defaults are Burrow's.
 
     Raises:
-        OptionError: naming the option.
+        OptionError: an option is invalid.
     """
 
     threshold: Status = Status.WARN
-    """Least verdict on a group that is worth a notice: WARN or ERR."""
+    """Mildest verdict on a group that sends a notice: WARN or ERR."""
     send_interval_s: int = 60
     send_once: bool = False
     send_close: bool = False
@@ -55,7 +56,7 @@ class NotifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Content of a notice."""
+    """The content of a notice."""
 
     incident: str
     started_ms: int
@@ -66,7 +67,7 @@ class Notice:
     """Thresholds that are exceeded."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON that a command gets on stdin and a webhook as its body."""
+        """Return the JSON for a command's stdin or a webhook's body."""
         return {
             "id": self.incident,
             "event": "close" if self.closed else "open",
@@ -79,7 +80,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A group in trouble, and when that was last said."""
+    """A group in trouble, and the time of the last notice."""
 
     id: str
     started_ms: int
@@ -97,7 +98,7 @@ def next_incident(
 ) -> tuple[Incident | None, Notice | None]:
     """Return a group's incident after a verdict, and the notice that is due.
 
-    An alarm makes an incident as a verdict at the threshold does.
+    An alarm begins an incident like a verdict at the threshold.
     """
     if verdict.status == Status.NOTFOUND:
         return None, None
@@ -120,12 +121,12 @@ Sender = Callable[[Notice], None]
 
 
 class Notifier:
-    """Follows the incidents of all groups; for one thread.
+    """Follows the incidents of all groups. For one thread.
 
     Args:
-        options: when to send.
-        senders: called with each notice. One that fails is logged and hinders no other.
-        new_id: returns a name no incident had.
+        options: The conditions for notices.
+        senders: Called with each notice. A failure is logged and does not affect other senders.
+        new_id: Returns a new id for an incident.
     """
 
     def __init__(
@@ -165,10 +166,10 @@ def _try(sender: Sender, notice: Notice) -> None:
 
 
 class BackgroundSender:
-    """Sends notices by another sender, one after the other, on a thread of its own: nobody waits for it.
+    """Sends notices with another sender, one after the other on a separate thread. Callers do not wait.
 
     Args:
-        sender: does the work. Its failures are logged.
+        sender: The sender that does the work. Its failures are logged.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -180,14 +181,14 @@ class BackgroundSender:
         return repr(self._sender)
 
     def __call__(self, notice: Notice) -> None:
-        """Have a notice sent soon; for one thread."""
+        """Queue a notice. For one thread."""
         if self._thread.ident is None:
             self._thread.start()
         try:
             self._waiting.put_nowait(notice)
         except queue.Full:
             group = notice.verdict.group
-            log.warning("notice dropped, as %d wait group=%s sender=%r", MAX_WAITING, group, self)
+            log.warning("notice dropped, %d are waiting group=%s sender=%r", MAX_WAITING, group, self)
 
     def _send(self) -> None:
         while True:
@@ -200,12 +201,12 @@ class BackgroundSender:
 
 @dataclass(frozen=True, slots=True)
 class CommandSender:
-    """Runs a command, without a shell, with a notice on its stdin. Any exit code but 0 is a failure."""
+    """Runs a command, without a shell, with a notice on its stdin. An exit code other than 0 is a failure."""
 
     arguments: tuple[str, ...]
 
     def __call__(self, notice: Notice) -> None:
-        """Run it once."""
+        """Run the command once."""
         content = json.dumps(notice.to_json()).encode()
         subprocess.run(
             self.arguments, input=content, check=True, timeout=SEND_TIMEOUT_S, stdout=subprocess.DEVNULL
@@ -214,7 +215,7 @@ class CommandSender:
 
 @dataclass(frozen=True)
 class WebhookSender:
-    """Posts a notice to a URL, which may hold a secret and is never shown. 400 or more is a failure."""
+    """Posts a notice to a URL, which may be secret and is never shown. Status 400 or more is a failure."""
 
     url: str
 
@@ -222,6 +223,6 @@ class WebhookSender:
         return f"WebhookSender({httpx.URL(self.url).host})"
 
     def __call__(self, notice: Notice) -> None:
-        """Post it once; redirects are not followed."""
+        """Post the notice once, without following redirects."""
         answer = httpx.post(self.url, json=notice.to_json(), timeout=SEND_TIMEOUT_S, follow_redirects=False)
         answer.raise_for_status()

@@ -353,7 +353,7 @@ def test_a_store_is_read_without_a_broker(tmp_path: Path, monkeypatch: pytest.Mo
 def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
     """The option without its column would lose in silence what does not fit."""
     text = StringType()
-    with pytest.raises(OptionError, match="'rescuedDataColumn': got 'rest', which is no column"):
+    with pytest.raises(OptionError, match="'rescuedDataColumn': got 'rest', which is not a column"):
         stream_reader(struct(("id", LongType())), format="json", rescuedDataColumn="rest")
     with pytest.raises(OptionError, match="format=raw"):
         stream_reader(rescuedDataColumn="rest")

@@ -125,7 +125,7 @@ def test_a_monitor_that_hangs_is_stale() -> None:
     assert (found["looked_ms"], found["stale"], found["groups"][0]["stale"]) == (NOW_MS, None, None)
     now_ms[0] += 1000
     found = fields(api, "/gazette/v1/groups")
-    assert found["stale"] == found["groups"][0]["stale"] == "the last look was 61 s ago"
+    assert found["stale"] == found["groups"][0]["stale"] == "the last poll was 61 s ago"
     assert 'gazette_lag_feed_up{cluster="gazette",consumer_group="orders"} 0.0\n' in (
         ask(api, "/metrics").body.decode()
     )

@@ -92,7 +92,7 @@ def test_bad_hints_are_refused(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("id.x INT", "'id.x', and 'id' is of type long", id="into a number"),
+        pytest.param("id.x INT", "'id.x', but 'id' is of type long", id="into a number"),
         pytest.param("lines.price INT", "type array, whose values are called 'element'", id="no element"),
     ],
 )

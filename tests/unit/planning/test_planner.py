@@ -167,7 +167,7 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
             id="framing",
         ),
         pytest.param(
-            {"journals": "log/proto", "format": "json"}, OptionError, "'format': got json, and", id="format"
+            {"journals": "log/proto", "format": "json"}, OptionError, "'format': got json, but", id="format"
         ),
         pytest.param(
             {"journals": "log/proto", "startingOffsets": '{"log/proto":9}'},
@@ -563,7 +563,7 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
     """The error shows the way out, as for any deleted journal."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
     client.deleted_once_listed = "log/gone"
-    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with"):
+    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, perhaps with"):
         planner.next(at(a=0, gone=5))
 
 

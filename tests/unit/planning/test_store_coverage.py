@@ -64,5 +64,5 @@ def test_fragments_are_held_against_each_other_by_name() -> None:
     with pytest.raises(FragmentConflictError, match="equal and their lengths differ"):
         check_fragments([lie, other], "memory:///")
     short = StoredFragment(longer, longer.content_path, 9)
-    with pytest.raises(CorruptFragmentError, match="holds 9 bytes, not 10"):
+    with pytest.raises(CorruptFragmentError, match="has 9 bytes, not 10"):
         check_fragments([short], "memory:///")

@@ -179,7 +179,7 @@ def test_links_are_refused(tmp_path: Path, link: str) -> None:
     stored(root)
     (tmp_path / "elsewhere").mkdir()
     (root / link).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FragmentStoreError, match=f"{link}: a symbolic link"):
+    with pytest.raises(FragmentStoreError, match=f"{link}: it is a symbolic link"):
         rows_of(Directory(str(root)))
 
 
@@ -187,7 +187,7 @@ def test_pipes_are_refused(tmp_path: Path) -> None:
     """A pipe where a fragment should be is not waited for; passed over, bytes would be missing."""
     stored(tmp_path)
     os.mkfifo(tmp_path / "log/a/pipe")
-    with pytest.raises(FragmentStoreError, match="log/a/pipe: neither a regular file nor a directory"):
+    with pytest.raises(FragmentStoreError, match="log/a/pipe: it is neither a regular file nor a directory"):
         rows_of(Directory(str(tmp_path)))
 
 

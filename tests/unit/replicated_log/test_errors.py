@@ -20,7 +20,7 @@ ERRORS = {
     "the end": (errors.NoMoreMessageError("a/log", 9), "the log ends at offset 9"),
     "nothing in time": (errors.FetchTimeoutError("a/log", 9, 0.5), "no entry at offset 9 within 0.5 s"),
     "cancelled": (errors.FetchCancelledError("a/log", 9), "the fetch at offset 9 was cancelled"),
-    "a gap": (errors.LogDataLossError("a/log", 3, 7), "at offset 3 are gone, .* at 7.*set_offset"),
+    "a gap": (errors.LogDataLossError("a/log", 3, 7), "at offset 3 are gone; .* at 7.*set_offset"),
     "a log cut short": (
         errors.LogDataLossError("a/log", 7, 3),
         "up to offset 7, but it ends at 3. The journal's primary confirms it",
