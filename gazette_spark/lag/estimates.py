@@ -1,12 +1,12 @@
-"""Lag as time, forecasts, and the lag over time: additions to Burrow's verdicts, never guessed.
+"""Lag as time, forecasts, and the lag over time: additions to Burrow's verdicts, without guesses.
 
 Gazette does not store when a byte was appended. Only bounds are known, so bounds are reported:
 
-- a write head seen at or below an offset: the byte there was appended later;
-- a write head seen above it: it was appended by then;
-- the fragment that holds it was stored at some time: it was appended by then.
+- if a write head was seen at or below an offset, the byte there was appended later;
+- if a write head was seen above it, the byte was appended earlier;
+- if its fragment was stored at some time, the byte was appended earlier.
 
-An unknown bound stays unknown. Speeds are averages over a window of commits; a window that is too short has
+An unknown bound stays unknown. Speeds are averages over a window of commits; a window that is too short gives
 no speed.
 """
 
@@ -22,28 +22,28 @@ from gazette_spark._ledger.positions import GroupCommit
 from gazette_spark.lag.rules import OffsetCommit
 
 MAX_SAMPLES = 256
-"""Maximum samples of write heads of a journal. Beyond it every second one is dropped: bounds get wider, not
-wrong."""
+"""Maximum number of samples of write heads of a journal. Beyond that every second one is dropped, which makes
+bounds wider, but not wrong."""
 
 HOUR_MS = 3_600_000
 
 JOURNAL_STEP_MS = 20_000
 
 HOLE_MS = 600_000
-"""Nothing is known between two points that are farther apart."""
+"""Milliseconds between two points from which the time between them counts as unknown."""
 
 SPEED_MS = 300_000
-"""Time over which speeds of a group are averaged."""
+"""Milliseconds over which the speeds of a group are averaged."""
 
 SPEED_STEP_MS = 10_000
-"""Minimum distance of two samples of a speed."""
+"""Minimum milliseconds between two samples of a speed."""
 
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Age of an event, in milliseconds: at least, and at most. None where not known."""
+    """The age of an event in milliseconds: lower and upper bound, None if unknown."""
 
     least_ms: int | None = None
     most_ms: int | None = None
@@ -51,7 +51,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class TimedFragment:
-    """A fragment in a store: ``[begin, end)`` of a journal, written there at ``mod_time_ms``."""
+    """A stored fragment: ``[begin, end)`` of a journal, stored at ``mod_time_ms``."""
 
     begin: int
     end: int
@@ -59,7 +59,7 @@ class TimedFragment:
 
 
 class HeadTimeline:
-    """When a journal's write head was seen where. Not safe for threads."""
+    """The observed write heads of a journal over time. Not thread-safe."""
 
     __slots__ = ("_heads", "_times")
 
@@ -85,7 +85,7 @@ class HeadTimeline:
                 cells[:] = array("q", [cells[at] for at in range(len(cells)) if at % 2 == 0 or at == last])
 
     def add_past(self, head: int, time_ms: int) -> None:
-        """Add a write head that somebody else saw, unless it contradicts what was seen here."""
+        """Add a write head that another process observed, unless it contradicts earlier observations."""
         at = bisect_right(self._times, time_ms)
         before = self._heads[at - 1] if at else 0
         if before <= head and (at == len(self._heads) or head <= self._heads[at]):
@@ -100,7 +100,7 @@ class HeadTimeline:
         return after, by
 
     def bytes_per_s(self, since_ms: int) -> float | None:
-        """Return how fast the journal has grown since a time, None if it was not watched then."""
+        """Return how fast the journal has grown since a time; None if it was not observed then."""
         at = max(0, bisect_right(self._times, since_ms) - 1)
         if len(self._times) - at < 2 or self._times[-1] == self._times[at]:
             return None
@@ -116,7 +116,7 @@ def lag_age(
     after, by = timeline.appended(offset)
     stored = [fragment.mod_time_ms for fragment in fragments if fragment.begin <= offset < fragment.end]
     earliest = min([*stored, *([] if by is None else [by])], default=None)
-    # Clocks differ between machines; an age below 0 is their doing.
+    # Clocks differ between machines, which can make an age negative.
     return Age(
         None if earliest is None else max(0, now_ms - earliest),
         None if after is None else max(0, now_ms - after),
@@ -124,7 +124,7 @@ def lag_age(
 
 
 def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
-    """Return how fast a window of commits moves; None of fewer than two, or if it went back."""
+    """Return how fast a window of commits moves; None for fewer than two commits, or if it went back."""
     stored = [commit for commit in commits if commit is not None]
     if len(stored) < 2:
         return None
@@ -136,7 +136,7 @@ def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
 
 
 def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) -> int | None:
-    """Return how long a reader takes to be level at these speeds; None if it never will, or if unknown."""
+    """Return how long a reader takes to catch up at these speeds; None for never, or if unknown."""
     if lag == 0:
         return 0
     if read_speed is None or append_speed is None or read_speed <= append_speed:
@@ -147,10 +147,10 @@ def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) 
 def loss_in_ms(
     offset: int, fragments: Iterable[TimedFragment], retention_ms: int, read_speed: float | None, now_ms: int
 ) -> int | None:
-    """Return when unread bytes will be pruned before they are read, at this speed; 0 if they may be already.
+    """Return the time until unread bytes may be pruned before they are read at this speed; 0 for now.
 
-    A fragment may be pruned when it was stored longer ago than the journal's retention. None if all stored
-    bytes will be read in time. Bytes that are not stored yet live longer than stored ones.
+    A fragment may be pruned when it was stored longer ago than the journal's retention. The result is None if
+    all stored bytes will be read in time. Bytes that are not stored yet live longer than stored ones.
     """
     losses = []
     for fragment in fragments:
@@ -164,11 +164,11 @@ def loss_in_ms(
 
 
 class LagSeries:
-    """The highest lag of each step of time, as (milliseconds since 1970, bytes); None where it is unknown.
+    """The highest lag of each time step, as (milliseconds since 1970, bytes), with None for unknown lag.
 
     Args:
-        step_ms: length of a step.
-        span_ms: older points are dropped.
+        step_ms: Length of a step.
+        span_ms: Age from which points are dropped.
     """
 
     __slots__ = ("_cells", "_span_ms", "_step_ms")
@@ -179,7 +179,7 @@ class LagSeries:
         self._cells = array("q")
 
     def add(self, time_ms: int, lag: int | None) -> None:
-        """Add a point. It is in order, or the clock was set back and the series starts again."""
+        """Add a point. If it is not in order, the clock was set back, and the series starts again."""
         cells = self._cells
         value = _UNKNOWN if lag is None else lag
         if cells and time_ms < cells[-2]:
@@ -203,7 +203,7 @@ class LagSeries:
 
 
 class Speed:
-    """How fast a group reads, and how fast its journals grow: averages of the last minutes."""
+    """The average speeds of the last minutes at which a group reads and its journals grow."""
 
     __slots__ = ("_samples",)
 
@@ -211,9 +211,9 @@ class Speed:
         self._samples: deque[tuple[int, int, int, int]] = deque()
 
     def add(self, time_ms: int, journals: int, read: int, head: int) -> None:
-        """Add a sample: the number of journals, and the sums of their offsets read and write heads.
+        """Add a sample: the number of journals, and the sums of their read offsets and write heads.
 
-        Sums that fell, or are of other journals than before, cannot be compared with earlier ones.
+        Sums that decreased, or that belong to other journals, cannot be compared with earlier ones.
         """
         samples = self._samples
         if samples:
@@ -238,10 +238,10 @@ class Speed:
 def past_lags(
     steps: Sequence[GroupCommit], begin_ms: int, end_ms: int, step_ms: int
 ) -> Iterator[tuple[int, Mapping[str, int], Mapping[str, int]]]:
-    """Yield what was unread just before commits of a time, oldest first: time, offsets and write heads.
+    """Yield time, offsets and write heads just before commits, oldest first.
 
-    The offsets are those of the commit before, and the heads those that the commit recorded. Commits without
-    heads are left out, and so are all but the last one of a step of time.
+    The offsets are those of the previous commit, and the heads are those that the commit recorded. Commits
+    without heads are omitted, and so are all except the last one of each time step.
     """
     for at, step in enumerate(steps[1:], start=1):
         time_ms = step.timestamp_ms

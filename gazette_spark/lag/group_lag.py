@@ -14,11 +14,11 @@ UNKNOWN_AGE = Age()
 
 @dataclass(frozen=True, slots=True)
 class JournalStore:
-    """Stored fragments of a journal, and their retention."""
+    """The stored fragments of a journal, and their retention."""
 
     fragments: Sequence[TimedFragment] = ()
     retention_ms: int | None = None
-    """Fragments older than this may be pruned; None: no retention limit."""
+    """Age from which fragments may be pruned; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """When a feed was read last, and why it cannot be read now."""
+    """The time at which a feed was last read, and the reason why it cannot be read now."""
 
     name: str
     groups: tuple[str, ...]
-    """The groups that it reports; none for a feed of write heads, and for one that was never read."""
+    """The groups that it reports; none for a feed of write heads, or for one that was never read."""
     of_heads: bool
     read_ms: int | None = None
-    """Start of the last round in which it was read; None if that never was."""
+    """Begin of the last round in which it was read; None if it never was."""
     failure: str | None = None
-    """Reason why it could not be read in the last round."""
+    """Reason why it could not be read in the last round; None if it was."""
 
     @property
     def unread_groups(self) -> tuple[str, ...]:
@@ -57,36 +57,36 @@ class OpenSince:
     producer: str
     begin: int
     held_bytes: int
-    """Bytes from its begin to where the query was: they have to stay until it ends."""
+    """Bytes from its begin to the query's position, which must be kept until it ends."""
     since_ms: int
-    """Earliest known time at which it was open: of a message, or of a progress."""
+    """Earliest known time at which it was open, from a message or a progress."""
 
     def age(self, now_ms: int) -> Age:
-        """Return its age, of which only a lower bound is known."""
+        """Return its age, for which only a lower bound is known."""
         return Age(max(0, now_ms - self.since_ms), None)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactionSummary:
-    """The open transactions of a journal where a group's commits end."""
+    """The open transactions of a journal at the end of a group's commits."""
 
     count: int | None
-    """None: it is not known."""
+    """Number of open transactions; None if unknown."""
     oldest: OpenSince | None = None
-    """The one that begins first; None if none is open, or it is not known."""
+    """The transaction that begins first; None if none is open, or if that is unknown."""
     age: Age | None = None
-    """Age of the oldest one."""
+    """Age of the oldest transaction."""
 
 
 @dataclass(slots=True)
 class GroupTotals:
-    """What all observed batches of a group left out, and its open transactions."""
+    """The totals that all observed batches of a group omitted, and its open transactions."""
 
     gap_bytes: dict[str, int] = field(default_factory=dict)
-    """Missing bytes that were skipped, by journal, including those that an operator accepted."""
+    """Skipped missing bytes by journal, including those that an operator accepted."""
     accepted_gap_bytes: dict[str, int] = field(default_factory=dict)
     trimmed_bytes: int = 0
-    """Bytes of batches whose rows were in the table before."""
+    """Bytes of batches whose rows were already in the table."""
     skipped_bytes: int = 0
     """Missing bytes in the progress of a query."""
     malformed: int | None = None
@@ -94,12 +94,12 @@ class GroupTotals:
     transactions: list[OpenSince] = field(default_factory=list)
     """The oldest open transactions of each journal, by journal and begin."""
     open_counts: dict[str, int] = field(default_factory=dict)
-    """The number of open transactions, by journal; 0 where a look found none."""
+    """The number of open transactions by journal; 0 if a poll found none."""
     open_unknown: frozenset[str] = frozenset()
-    """Journals whose open transactions are looked for, and could not be read."""
+    """Journals whose open transactions could not be read."""
 
     def open_transactions(self, now_ms: int) -> dict[str, OpenTransactionSummary]:
-        """Return the open transactions of each journal in which they are looked for."""
+        """Return the open transactions of each journal for which they are read."""
         oldest = {transaction.journal: transaction for transaction in reversed(self.transactions)}
         summaries = dict.fromkeys(self.open_unknown, OpenTransactionSummary(None))
         for journal, count in self.open_counts.items():
@@ -112,7 +112,7 @@ class GroupTotals:
 
 @dataclass(frozen=True, slots=True)
 class JournalLag:
-    """Lag of a group in one journal."""
+    """The lag of a group in one journal."""
 
     journal: str
     status: PartitionStatus
@@ -126,47 +126,47 @@ class JournalLag:
     records: int | None = None
     """Unread records, if they were counted."""
     opened: OpenTransactionSummary | None = None
-    """Its open transactions; None if nobody looks for them."""
+    """Its open transactions; None if they are not read."""
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes left to read; None if the group has no commit of the journal, or its head is not known."""
+        """Unread bytes; None if the group has no commit of the journal, or the head is unknown."""
         return None if self.status.end is None or self.head is None else self.status.current_lag
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Lag of a group, with Burrow's verdict."""
+    """The lag of a group, with Burrow's verdict."""
 
     verdict: GroupStatus
     journals: Sequence[JournalLag]
     totals: GroupTotals
     now_ms: int
-    """The time of all ages."""
+    """Time to which all ages refer."""
     last_commit_ms: int | None = None
     """Time of the group's last commit, by the committer's clock."""
     failure: str | None = None
-    """Reason why commits or write heads cannot be read; reported values are the last known ones."""
+    """Reason why commits or write heads cannot be read, so that values are the last known ones."""
     unlisted: Sequence[str] = ()
-    """Journals that the group has read and whose write heads are not known: they were deleted, no selector
-    matches them, or nothing could be listed yet."""
+    """Journals that the group has read, but whose write heads are unknown: they were deleted, no selector
+    matches them, or the listing has failed so far."""
     read_bytes_per_s: float | None = None
-    """Speed of the last minutes, as the monitor saw it."""
+    """Reading speed of the last minutes, as the monitor observed it."""
     append_bytes_per_s: float | None = None
-    """Growth of its journals in the last minutes."""
+    """Growth of its journals in the last minutes, in bytes per second."""
     recreated: Sequence[str] = ()
     """Journals that were deleted and created again since the group's table read them. Unless they have the
-    same bytes, which its next batch finds out, their lag is the difference of two journals' offsets."""
+    same bytes, which the next batch checks, their lag is a difference of two journals' offsets."""
 
     @property
     def lag_bytes(self) -> int | None:
-        """Bytes left to read, in the journals whose heads are known; None if there is no such journal."""
+        """Unread bytes in the journals whose heads are known; None if there is no such journal."""
         lags = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
         return sum(lags) if lags else None
 
     @property
     def freshness(self) -> Age:
-        """Age of the oldest byte that the table does not have, over all journals."""
+        """Age of the oldest byte of all journals that the table lacks."""
         ages = [journal.age for journal in self.journals if journal.status.end is not None]
         least = [age.least_ms for age in ages if age.least_ms is not None]
         return Age(max(least, default=None), _largest([age.most_ms for age in ages]))
@@ -178,7 +178,7 @@ class GroupLag:
 
     @property
     def catch_up_ms(self) -> int | None:
-        """Time until the group is level in all journals; None if it is unknown in any."""
+        """Time until the group has caught up in all journals; None if that is unknown for any."""
         return _largest([journal.catch_up_ms for journal in self.journals])
 
     @property
@@ -190,17 +190,17 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """Thresholds beside the verdicts, for a service level with a number; None for a missing threshold.
+    """Thresholds in addition to the verdicts, for service levels; None for no threshold.
 
-    Burrow's verdicts need no threshold and are enough for most users. An alarm is raised only where a number
-    is certain to be beyond its threshold: an age counts by its lower bound.
+    Burrow's verdicts need no threshold and suffice for most users. An alarm is raised only if a number is
+    certainly beyond its threshold, so the lower bound of an age counts.
 
     Raises:
-        OptionError: one is negative.
+        OptionError: a threshold is negative.
     """
 
     max_lag_bytes: int | None = None
-    """Over all journals."""
+    """Maximum lag of all journals together."""
     max_age_ms: int | None = None
     """Maximum age of the oldest byte that the table lacks."""
     min_loss_in_ms: int | None = None
@@ -213,7 +213,7 @@ class Alarms:
                 raise OptionError(option.name, str(value), "0 or more")
 
     def raised(self, lag: GroupLag) -> list[str]:
-        """Return the numbers beyond their thresholds, a line each: name, value, threshold."""
+        """Return one line for each number beyond its threshold: name, value, threshold."""
         lines = []
         lag_bytes, age_ms = lag.lag_bytes, lag.freshness.least_ms
         if self.max_lag_bytes is not None and lag_bytes is not None and lag_bytes > self.max_lag_bytes:
@@ -234,6 +234,6 @@ NO_ALARMS = Alarms()
 
 
 def _largest(values: Sequence[int | None]) -> int | None:
-    """Return the largest value; None if one is unknown, or there is none."""
+    """Return the largest value; None if a value is unknown, or there is none."""
     numbers = [value for value in values if value is not None]
     return max(numbers) if numbers and len(numbers) == len(values) else None

@@ -1,9 +1,9 @@
 """The table of lag metrics, and everything that is derived from it.
 
 Each row of :data:`METRICS` has the metric's name for Prometheus, its key in the JSON of ``/gazette/v1``, its
-column on the page and in ``lag show``, how its value is found, and one sentence of help. The names and labels
-of Burrow's own metrics are Burrow's. Other names begin with ``gazette_lag_``. An unknown value is left out of
-Prometheus' text, is null in JSON, and is a dash in a column; it is never 0.
+column on the page and in ``lag show``, its value, and one sentence of help. Burrow's own metrics keep their
+names and labels. Other names begin with ``gazette_lag_``. An unknown value is omitted in Prometheus' text, is
+null in JSON, and is a dash in a column; it is never 0.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Level(Enum):
-    """The thing that a metric measures; the value is the labels that name it for Prometheus."""
+    """The subject of a metric. The value has its labels for Prometheus."""
 
     CLUSTER = ("cluster",)
     FEED = ("cluster", "feed")
     HEAD = ("cluster", "topic", "partition")
     GROUP = ("cluster", "consumer_group")
     JUDGED = ("cluster", "consumer_group", "")
-    """A group with a verdict; ``""`` stands for no label."""
+    """A group with a verdict. ``""`` stands for no label."""
     PARTITION = ("cluster", "consumer_group", "topic", "partition")
-    """A journal of a group, by Burrow's labels."""
+    """A journal of a group, with Burrow's labels."""
     JOURNAL = ("cluster", "consumer_group", "journal")
     TRANSACTIONS = ("cluster", "consumer_group", "journal", "")
     """The open transactions of a journal."""
@@ -39,7 +39,7 @@ class Level(Enum):
 
 
 class Kind(Enum):
-    """The unit of a value, which decides its form everywhere."""
+    """The unit of a value, which determines its form everywhere."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -60,17 +60,17 @@ class Metric:
     """One measured value.
 
     Args:
-        level: the thing that is measured.
-        kind: the unit.
-        name: for Prometheus; "" if it is not exported.
-        key: in JSON; "" if it is not there.
-        column: heading on the page and, in upper case, of ``lag show``; "" if it is not shown.
-        value: returns the value, None if it is not known. Its argument depends on the level: the monitor, the
-            state of a feed, a write head, a :class:`GroupLag`, a :class:`JournalLag` (of a partition, too),
+        level: The measured subject.
+        kind: The unit.
+        name: Name for Prometheus; "" if it is not exported.
+        key: Key in JSON; "" if it is not in JSON.
+        column: Heading on the page and, in upper case, in ``lag show``; "" if it is not shown.
+        value: Returns the value; None if it is unknown. Its argument depends on the level: the monitor, the
+            state of a feed, a write head, a :class:`GroupLag`, a :class:`JournalLag` (also for a partition),
             an :class:`OpenTransactionSummary`, or a number of bytes.
-        help: one sentence, for people.
-        is_counter: it only rises.
-        only_behind: a column shows it only while bytes are unread.
+        help: One sentence for users.
+        is_counter: Whether it never decreases.
+        only_behind: Whether a column shows it only while bytes are unread.
     """
 
     level: Level
@@ -103,7 +103,7 @@ class Metric:
                 yield (), value / 1000 if self.kind is Kind.DURATION else float(value)
 
     def to_json(self, measured: object) -> Any:  # noqa: ANN401 - JSON
-        """Return the value as JSON; null if it is not known."""
+        """Return the value as JSON; null if it is unknown."""
         value = self.value(measured)
         match value:
             case Age():
@@ -116,7 +116,7 @@ class Metric:
                 return value
 
     def for_page(self) -> dict[str, Any]:
-        """Return what the page needs to show the metric."""
+        """Return the data with which the page shows the metric."""
         return {
             "key": self.key,
             "column": self.column,
@@ -126,7 +126,7 @@ class Metric:
         }
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """Return the cell of a column, from the JSON of a journal."""
+        """Return the cell of a column from the JSON of a journal."""
         value = row[self.key]
         if value is None or (self.only_behind and not row["lag_bytes"]):
             return "-"
@@ -162,7 +162,7 @@ def _unknown_journals(lag: GroupLag) -> int | None:
 METRICS: tuple[Metric, ...] = (
     Metric(Level.CLUSTER, Kind.COUNT, "gazette_lag_heads_up", "", "",
            lambda monitor: monitor.heads_failure is None,
-           "Whether all write heads could be read at the last look."),
+           "Whether all write heads could be read at the last poll."),
     Metric(Level.CLUSTER, Kind.DURATION, "gazette_lag_heads_read_timestamp_seconds", "", "",
            lambda monitor: monitor.heads_ms, "When all write heads were read last."),
     Metric(Level.FEED, Kind.DURATION, "gazette_lag_feed_read_timestamp_seconds", "", "",
@@ -171,14 +171,14 @@ METRICS: tuple[Metric, ...] = (
            lambda head: head, "Write head of a journal."),
     Metric(Level.GROUP, Kind.COUNT, "gazette_lag_feed_up", "", "",
            lambda lag: lag.failure is None,
-           "Whether commits and write heads could be read at the last look; if not, values are old."),
+           "Whether commits and write heads could be read at the last poll; if not, values are stale."),
     Metric(Level.JUDGED, Kind.COUNT, "burrow_kafka_consumer_status", "", "",
            lambda lag: lag.verdict.status, "Verdict on a group: 0 NOTFOUND, 1 OK, 2 WARN, 3 ERR."),
     Metric(Level.JUDGED, Kind.BYTES, "burrow_kafka_consumer_lag_total", "lag_bytes", "",
            lambda lag: lag.lag_bytes, "Sum of a group's lag in bytes."),
     Metric(Level.JUDGED, Kind.COUNT, "gazette_lag_unlisted_journals", "unlisted_journals", "",
            lambda lag: len(lag.unlisted),
-           "Journals that a group has read and whose write heads are not known."),
+           "Journals that a group has read, but whose write heads are unknown."),
     Metric(Level.JUDGED, Kind.COUNT, "gazette_lag_recreated_journals", "recreated_journals", "",
            lambda lag: len(lag.recreated),
            "Journals that were deleted and created again since a table read them."),
@@ -189,25 +189,25 @@ METRICS: tuple[Metric, ...] = (
     Metric(Level.JUDGED, Kind.AGE, "gazette_lag_freshness_seconds", "freshness", "oldest unread",
            lambda lag: lag.freshness, "Age of the oldest byte that a table lacks: at least, at most."),
     Metric(Level.JUDGED, Kind.DURATION, "", "catch_up_ms", "caught up in",
-           lambda lag: lag.catch_up_ms, "Time until a group is level in all journals.",
+           lambda lag: lag.catch_up_ms, "Time until a group has caught up in all journals.",
            only_behind=True),
     Metric(Level.JUDGED, Kind.DURATION, "", "loss_in_ms", "loss in",
            lambda lag: lag.loss_in_ms, "Time until unread bytes of any journal may be pruned."),
     Metric(Level.JUDGED, Kind.DURATION, "gazette_lag_last_commit_age_seconds", "last_commit_age_ms",
            "last commit", lambda lag: lag.last_commit_age_ms, "Time since a group's last commit."),
     Metric(Level.GROUP, Kind.COUNT, "gazette_lag_open_transactions_unknown_journals", "", "",
-           _unknown_journals, "Journals whose open transactions could not be read at the last look."),
+           _unknown_journals, "Journals whose open transactions could not be read at the last poll."),
     Metric(Level.GROUP, Kind.BYTES, "gazette_lag_trimmed_bytes_total", "", "",
            lambda lag: lag.totals.trimmed_bytes or None,
-           "Bytes of batches whose rows were in the table before, and were dropped, as its ledger says.",
+           "Bytes of batches whose rows were already in the table and were dropped, according to its ledger.",
            is_counter=True),
     Metric(Level.GROUP, Kind.BYTES, "gazette_lag_skipped_bytes_total", "", "",
            lambda lag: lag.totals.skipped_bytes or None,
-           "Missing bytes that batches skipped, as a query's progress says.",
+           "Missing bytes that batches skipped, according to a query's progress.",
            is_counter=True),
     Metric(Level.GROUP, Kind.COUNT, "gazette_lag_malformed_records_total", "", "",
            lambda lag: lag.totals.malformed,
-           "Malformed records, of a query that counts them.",
+           "Malformed records of a query that counts them.",
            is_counter=True),
     Metric(Level.PARTITION, Kind.BYTES, "burrow_kafka_consumer_partition_lag", "", "",
            lambda journal: journal.lag_bytes, "Lag of a group in one journal, in bytes."),
@@ -218,38 +218,38 @@ METRICS: tuple[Metric, ...] = (
     Metric(Level.JOURNAL, Kind.BYTES, "gazette_lag_bytes", "lag_bytes", "lag",
            lambda journal: journal.lag_bytes, "Bytes between the last committed offset and the write head."),
     Metric(Level.JOURNAL, Kind.COUNT, "gazette_lag_records", "lag_records", "records",
-           lambda journal: journal.records, "Unread records, where they were counted.",
+           lambda journal: journal.records, "Unread records, if they were counted.",
            only_behind=True),
     Metric(Level.JOURNAL, Kind.AGE, "gazette_lag_age_seconds", "lag_age", "oldest unread",
            lambda journal: journal.age,
-           "Age of the oldest byte that is not committed: bounds, as Gazette stores no time for a byte."),
+           "Bounds of the age of the oldest uncommitted byte: Gazette stores no time for a byte."),
     Metric(Level.JOURNAL, Kind.SPEED, "", "read_bytes_per_s", "read",
            lambda journal: journal.read_bytes_per_s, "How fast the group reads the journal."),
     Metric(Level.JOURNAL, Kind.SPEED, "", "append_bytes_per_s", "appended",
            lambda journal: journal.append_bytes_per_s, "How fast the journal grows."),
     Metric(Level.JOURNAL, Kind.DURATION, "gazette_lag_catch_up_seconds", "catch_up_ms", "caught up in",
            lambda journal: journal.catch_up_ms,
-           "Time until the lag is 0 at the present speeds; unknown if the group stopped or is slower.",
+           "Time until the lag is 0 at the current speeds; unknown if the group has stopped or is slower.",
            only_behind=True),
     Metric(Level.JOURNAL, Kind.DURATION, "gazette_lag_loss_in_seconds", "loss_in_ms", "loss in",
            lambda journal: journal.loss_in_ms,
-           "Time until unread bytes may be pruned, by the journal's retention and at the present speed."),
+           "Time until unread bytes may be pruned, by the journal's retention and at the current speed."),
     Metric(Level.JOURNAL, Kind.OPEN, "", "open_transactions", "open",
            lambda journal: journal.opened,
-           "Open transactions where the commits end, age of the first one, and the bytes since its begin."),
+           "Open transactions at the end of the commits, age of the first one, and bytes since its begin."),
     Metric(Level.JOURNAL, Kind.OPEN_FOR, "", "open_transactions", "open for",
            lambda journal: journal.opened, "Age of the open transaction that begins first."),
     Metric(Level.TRANSACTIONS, Kind.COUNT, "gazette_lag_open_transactions", "", "",
-           lambda opened: opened.count, "Transactions that were open where a group's commits end."),
+           lambda opened: opened.count, "Open transactions at the end of a group's commits."),
     Metric(Level.TRANSACTIONS, Kind.DURATION, "gazette_lag_open_transaction_age_seconds", "", "",
            lambda opened: opened.age and opened.age.least_ms,
            "Minimum age of the open transaction that begins first."),
     Metric(Level.TRANSACTIONS, Kind.BYTES, "gazette_lag_open_transaction_bytes", "", "",
            lambda opened: opened.oldest and opened.oldest.held_bytes,
-           "Bytes since the begin of that transaction, which have to stay until it ends."),
+           "Bytes since the begin of that transaction, which must be kept until it ends."),
     Metric(Level.GAPS, Kind.BYTES, "gazette_lag_gap_bytes_total", "", "",
            lambda gap_bytes: gap_bytes,
-           "Missing bytes that batches skipped, as a table's ledger says; accepted by an operator or not.",
+           "Missing bytes that batches skipped, according to a table's ledger, even if accepted.",
            is_counter=True),
 )
 # fmt: on
@@ -296,7 +296,7 @@ def exposition(monitor: Monitor, now_ms: int) -> bytes:
 
 
 def _everything(monitor: Monitor, now_ms: int) -> Iterator[tuple[Level, object, tuple[str, ...]]]:
-    """Yield everything that is measured, with its labels after the cluster."""
+    """Yield every measured subject, with its labels after the cluster."""
     yield Level.CLUSTER, monitor, ()
     for feed in monitor.feeds():
         yield Level.FEED, feed, (feed.name,)
@@ -341,7 +341,7 @@ def transaction_json(opened: OpenSince, age: Age | None) -> dict[str, Any]:
 
 
 def age_text(least_ms: int | None, most_ms: int | None) -> str:
-    """Return the bounds of an age; a bound of 0 says nothing.
+    """Return the bounds of an age as text. A bound of 0 has no meaning.
 
     >>> age_text(0, 0), age_text(0, None), age_text(65_000, None), age_text(65_000, 90_000), age_text(0, 9000)
     ('-', '-', '>65s', '65s-90s', '<9s')

@@ -1,24 +1,24 @@
-"""Burrow's verdicts on windows of commits, exact to the letter.
+"""Burrow's verdicts on windows of commits, reproduced exactly.
 
-A window is the known state of one partition: its last commits, oldest first, the write heads seen lately, and
-its current lag. A lag within the allowed one is OK; else the first of these rules that fits decides:
+A window is the known state of one partition: its last commits, oldest first, the recent write heads, and its
+current lag. A lag of at most the allowed one is OK. Otherwise the first matching rule decides:
 
 ======  ==========================================================================================
-STOP    it has been silent for longer than the window is long, and no write head in the ring was
-        within its reach: it is not merely waiting for bytes that have just come
-REWIND  an offset is below the one before it, and no later one has come back up to there
+STOP    it has been silent for longer than the window, and no write head in the ring was within
+        the allowed lag of its offset, so it is not merely waiting for bytes that have just arrived
+REWIND  an offset is below the previous one, and no later one has reached that again
 OK      at some commit in the window it was not behind
-STALL   it commits, and always the same offset
-WARN    it goes on, and its lag never went down
-OK      it goes on, and its lag went down at least once
+STALL   it commits, but always the same offset
+WARN    it commits new offsets, but its lag never decreased
+OK      it commits new offsets, and its lag decreased at least once
 ======  ==========================================================================================
 
-The first two come before the pardon for a commit without lag: that commit may be old by now, and a rewind is
-wrong however far it had got. The other two come after it: a query that caught up within the window merely has
-a bit to do. STALL is WARN with offsets that do not move, and worse, so it goes first.
+The first two rules come before the exception for a commit without lag, because that commit may be old, and a
+rewind is wrong regardless of earlier progress. The others come after it: a query that caught up within the
+window only has little to do. STALL is a worse WARN, with offsets that do not move, so it comes first.
 
-The numbers follow Burrow where that shows: completeness is a 32-bit float, a window without any commit counts
-as one slot of its length, and time is compared in whole seconds.
+The numbers follow Burrow if that is visible: completeness is a 32-bit float, a window without any commit
+counts as one slot of its length, and time is compared in whole seconds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from gazette_spark.errors import InputError, OptionError
 
 
 class Status(IntEnum):
-    """Verdicts on partitions and groups, and their numbers in metrics; the words are the names."""
+    """Verdicts on partitions and groups, with their numbers in metrics."""
 
     NOTFOUND = 0
-    """The group is not known. Of groups only."""
+    """The group is unknown. Only for groups."""
     OK = 1
     WARN = 2
-    """The partition goes on, and falls behind."""
+    """The partition makes progress, but falls behind."""
     ERR = 3
-    """A partition is in one of the states below. Of groups only."""
+    """A partition has one of the verdicts below. Only for groups."""
     STOP = 4
     STALL = 5
     REWIND = 6
@@ -49,29 +49,29 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """An offset a group has said to be done with."""
+    """An offset that a group has committed."""
 
     offset: int
     timestamp_ms: int
     """Time of the commit, by the committer's clock."""
     observed_ms: int = 0
-    """Time at which the monitor received it; whole seconds."""
+    """Time at which the monitor received it, in whole seconds."""
     lag: int | None = None
-    """Bytes up to the write head when the monitor received the commit; None for one that came late."""
+    """Bytes up to the write head when the monitor received the commit; None for a late commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionWindow:
-    """Known state of one partition of a group."""
+    """The known state of one partition of a group."""
 
     topic: str
     partition: int
     current_lag: int
-    """Newest write head less last offset committed, at least 0."""
+    """Newest write head minus the last committed offset, at least 0."""
     broker_offsets: Sequence[int]
     """Write heads, oldest first."""
     offset_commits: Sequence[OffsetCommit | None]
-    """The slots of a ring, oldest first. Those not used yet come first and are None."""
+    """The slots of a ring, oldest first. Unused slots come first and are None."""
     owner: str = ""
     client_id: str = ""
 
@@ -88,12 +88,12 @@ class PartitionWindow:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Limits that a window has to pass before it can be bad. The defaults are Burrow's."""
+    """Limits below which a window is always OK. The defaults are Burrow's."""
 
     allowed_lag: int = 0
-    """A partition this far behind is fine."""
+    """Lag up to which a partition is OK."""
     minimum_complete: float = 0.0
-    """Windows that are filled to less than this share are fine. Compared as a 32-bit float."""
+    """Share of used slots below which a window is OK. It is compared as a 32-bit float."""
 
     def __post_init__(self) -> None:
         if self.allowed_lag < 0:
@@ -105,7 +105,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Verdict on one partition."""
+    """The verdict on one partition."""
 
     topic: str
     partition: int
@@ -123,7 +123,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """Verdict on a group: NOTFOUND, OK, WARN or ERR."""
+    """The verdict on a group: NOTFOUND, OK, WARN or ERR."""
 
     cluster: str
     group: str
@@ -132,12 +132,12 @@ class GroupStatus:
     """Share of partitions whose window is complete, a 32-bit float."""
     partitions: Sequence[PartitionStatus]
     maxlag: PartitionStatus | None
-    """The partition that is farthest behind; the first of several."""
+    """The partition with the largest lag, or the first of several."""
     total_lag: int
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions known of."""
+        """Number of known partitions."""
         return len(self.partitions)
 
 
@@ -157,11 +157,11 @@ def evaluate_group(
     """Judge a group by its partitions.
 
     Args:
-        cluster: name of the cluster.
-        group: name of the group.
-        windows: in the order to be reported; None for an unknown group.
-        now_ms: the time, rounded down to seconds as Burrow's clock is.
-        thresholds: thresholds of the verdicts.
+        cluster: Name of the cluster.
+        group: Name of the group.
+        windows: Windows in the order of the report; None for an unknown group.
+        now_ms: The current time, which is rounded down to seconds like Burrow's clock.
+        thresholds: Thresholds of the verdicts.
     """
     if windows is None:
         return GroupStatus(cluster, group, Status.NOTFOUND, 1.0, (), None, 0)
@@ -183,7 +183,7 @@ def evaluate_partition(window: PartitionWindow, now_ms: int, thresholds: Thresho
     """Judge one partition."""
     commits = [commit for commit in window.offset_commits if commit is not None]
     slots = len(window.offset_commits)
-    # A window without any commit keeps one empty slot, in Burrow and so here.
+    # A window without any commit has one empty slot, as in Burrow.
     complete = _share(max(len(commits), 1), slots) if slots else 0.0
     status = Status.OK
     if commits and complete >= thresholds.minimum_complete:
@@ -208,7 +208,7 @@ def judge(  # noqa: PLR0911 - the rules in order
     now_ms: int,
     allowed_lag: int,
 ) -> Status:
-    """Return the verdict of the rules, first match first, on one commit or more."""
+    """Return the verdict of the first matching rule on one or more commits."""
     if current_lag <= allowed_lag:
         return Status.OK
     last = commits[-1]
@@ -228,13 +228,13 @@ def judge(  # noqa: PLR0911 - the rules in order
 
 
 def is_silent(commits: Sequence[OffsetCommit], now_ms: int) -> bool:
-    """Return whether the time since the last commit exceeds that from the first to the last."""
+    """Return whether the time since the last commit exceeds the time from the first to the last."""
     first_ms, last_ms = commits[0].timestamp_ms, commits[-1].timestamp_ms
     return now_ms // 1000 * 1000 - last_ms > last_ms - first_ms
 
 
 def is_rewound(offsets: Sequence[int]) -> bool:
-    """Return whether the first step back was never made up for. Later ones do not count."""
+    """Return whether the first step back was never recovered. Later ones do not count."""
     for at in range(1, len(offsets)):
         if offsets[at] < offsets[at - 1]:
             return max(offsets[at:]) < offsets[at - 1]
@@ -242,5 +242,5 @@ def is_rewound(offsets: Sequence[int]) -> bool:
 
 
 def _share(part: int, whole: int) -> float:
-    # Both terms are 32-bit floats before they are divided, as in Burrow. The share of an empty whole is 0.
+    # Both terms are converted to 32-bit floats before the division, as in Burrow. A share of 0 items is 0.
     return float32(float32(part) / float32(whole)) if whole else 0.0

@@ -1,19 +1,20 @@
-"""A log by which secondary nodes replicate a primary, on a journal.
+"""A log on a journal, with which secondary nodes replicate a primary.
 
 The primary commits entries with a :class:`Writer`, and secondaries fetch them with a :class:`Receiver`, each
-once and in the log's order. From time to time the primary writes a checkpoint, where a node can start that
-has a snapshot. When a primary is gone, a secondary takes the log over: from then on the old one, should it
-still run, cannot append any more.
+once and in the log's order. From time to time the primary writes a checkpoint, at which a node with a
+snapshot can start. When a primary is gone, a secondary takes over the log: from then on the old primary can
+no longer append, even if it still runs.
 
-What is promised, and why it holds:
+The guarantees, and why they hold:
 
 - *An acknowledged entry stays, and is fetched once.* Appends are retried until the broker answers, so an
-  entry may be in the journal more than once. Each has a UUID whose clock grows along the log: a record whose
-  clock is not above all before it, of its writer, is a repeat.
-- *One primary.* Each append checks the journal's register ``author``, and a take-over changes it.
-- *One history of checkpoints.* A checkpoint's append checks the register ``version`` and sets the next one.
-- *The end of the log is known.* The receiver asks the journal's primary by an append without bytes, which no
-  earlier append can overtake.
+  entry may be in the journal more than once. Each has a UUID whose clock increases along the log: a record
+  whose clock is not above all earlier clocks of its writer is a repetition.
+- *There is one primary.* Each append checks the journal's register ``author``, and a take-over changes it.
+- *There is one history of checkpoints.* A checkpoint's append checks the register ``version`` and sets the
+  next one.
+- *The end of the log is known.* The receiver requests it from the journal's primary with an append without
+  bytes, which no earlier append can overtake.
 """
 
 from gazette_spark.errors import InvalidVersionError as InvalidVersionError

@@ -1,11 +1,10 @@
-"""The primary's side of a log: commit entries, make checkpoints.
+"""The primary's side of a log: commits entries and makes checkpoints.
 
-A writer is passive until its first append, which takes the log over: it sets the register ``author``, and
-from then on the writer before it is fenced. Entries go through an
-:class:`~gazette_spark.client.AppendService`: those that are committed at the same time share an append, and
-each is tried until the broker answers. Appends that change registers are made alone, by
-:meth:`Writer._change`: a try without an answer is followed by a look at the registers, which say whether it
-was done.
+A writer is passive until its first append, which takes over the log: it sets the register ``author``, and
+from then on the previous writer is fenced. Entries go through an
+:class:`~gazette_spark.client.AppendService`: concurrent entries share an append, and each is retried until
+the broker answers. Appends that change registers are made separately by :meth:`Writer._change`: after an
+attempt without an answer, it reads the registers, which show whether the attempt succeeded.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from gazette_spark.replicated_log._journal import ensure_journal, read_records
 
 
 class Gate:
-    """Lets many entries pass at a time, or one checkpoint. Thread-safe.
+    """Lets many entries pass concurrently, or one checkpoint. Thread-safe.
 
-    A checkpoint that waits goes before all entries that come later, so checkpoints are made however many
-    entries there are. Passing is counted and not bound to a thread: an entry leaves when its broker has
-    answered, in another thread. The gate is not re-entrant: a thread that closed it may not enter.
+    A waiting checkpoint goes before all later entries, so checkpoints are made regardless of the number of
+    entries. Entries are counted and not bound to a thread: an entry leaves when its broker has answered, in
+    another thread. The gate is not reentrant: a thread that closed it may not enter.
     """
 
     def __init__(self, journal: str) -> None:
@@ -61,7 +60,7 @@ class Gate:
         self._inside = 0
         self._closing = 0
         self._holder: threading.Thread | None = None
-        """Thread that has closed it; not its number, which a later thread may get."""
+        """The thread that has closed it, not its id, which a later thread may reuse."""
 
     def __repr__(self) -> str:
         state = "closed" if self._holder else f"inside={self._inside}, closing={self._closing}"
@@ -69,11 +68,11 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether somebody has closed it."""
+        """Whether a thread has closed it."""
         return self._holder is not None
 
     def enter(self, timeout_s: float | None = None) -> None:
-        """Enter once nobody holds it closed or waits to close it.
+        """Enter when no thread has closed it or waits to close it.
 
         Raises:
             CheckpointStateError: the thread itself has closed it.
@@ -82,7 +81,7 @@ class Gate:
         with self._changed:
             self._refuse_holder("an entry")
             if not self._changed.wait_for(lambda: not (self._holder or self._closing), timeout_s):
-                problem = "a checkpoint is made; the entry was not appended"
+                problem = "a checkpoint is in progress; the entry was not appended"
                 raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
             self._inside += 1
 
@@ -93,18 +92,18 @@ class Gate:
             self._changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close it once all have left; from now on nobody enters.
+        """Let no more entries in, and close it when all have left.
 
         Raises:
             CheckpointStateError: the thread itself has closed it.
-            AppendWaitError: not all left in time, and the gate is as it was.
+            AppendWaitError: not all left in time. The gate is open again.
         """
         with self._changed:
             self._refuse_holder("another checkpoint")
             self._closing += 1
             try:
                 if not self._changed.wait_for(lambda: not (self._holder or self._inside), timeout_s):
-                    problem = f"{self._inside} entries are not acknowledged, or another checkpoint is made"
+                    problem = f"{self._inside} entries are pending, or another checkpoint is in progress"
                     raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
                 self._holder = threading.current_thread()
             finally:
@@ -115,7 +114,7 @@ class Gate:
         """Open it again, from any thread.
 
         Raises:
-            CheckpointStateError: nobody has closed it.
+            CheckpointStateError: it is not closed.
         """
         with self._changed:
             if self._holder is None:
@@ -130,7 +129,7 @@ class Gate:
 
 
 Build = Callable[[uuid.UUID, int], bytes]
-"""Takes a record's UUID and the write head before it; returns the record's frame."""
+"""Returns a record's frame from its UUID and the write head before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +143,8 @@ class RecordSpan:
 class Writer:
     """Appends a primary's entries and checkpoints to a log. Thread-safe, but see :meth:`prepare_checkpoint`.
 
-    It belongs to the process that made it. A writer that was fenced stays so: to take the log over again,
-    read it to its end and make a new one.
+    It belongs to the process that made it. A fenced writer stays fenced: to take over the log again, read it
+    to its end and make a new writer.
     """
 
     def __init__(
@@ -157,17 +156,17 @@ class Writer:
         timeout_s: float | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Make a writer, and the journal if it is missing. Nothing is appended yet.
+        """Make a writer, and the journal if it is missing, without an append.
 
         Args:
-            client: makes the calls; the caller closes it.
-            journal: name of the log.
-            spec: of a journal to be made: stores, replication and the like; its content type is set here.
-            timeout_s: seconds that a call may take which names none, by default the client's.
-            unix_ns: the time, for the entries' clocks.
+            client: Makes the calls. The caller closes it.
+            journal: Name of the log.
+            spec: Spec of a new journal, such as stores and replication; its content type is set here.
+            timeout_s: Default seconds for a call, by default the client's.
+            unix_ns: Returns the time for the entries' clocks.
 
         Raises:
-            OptionError: the journal is no log's, or is read-only.
+            OptionError: the journal is not a log, or is read-only.
         """
         ensure_journal(client, journal, spec, pb.JournalSpec.O_RDONLY)
         self.journal = journal
@@ -176,7 +175,7 @@ class Writer:
         self._unix_ns = unix_ns
         self._producer = new_producer_id()
         self.author = self._producer.hex()
-        """Name of this writer: the producer id of its UUIDs, and its value of the register."""
+        """Name of this writer: the producer id in its UUIDs, and its value of the register."""
         self._clock = Clock(0)
         self._gate = Gate(journal)
         self._service = AppendService(client)
@@ -186,7 +185,7 @@ class Writer:
         self._fenced: LogFencedError | None = None
         self._lock = threading.Lock()
         self._acknowledged = 0
-        """Largest known end of a record: what is appended from now on begins there or later."""
+        """Largest known end of a record: later records begin there or after it."""
         self._last: int | None = None
         """Begin of this writer's last entry."""
         self._closed = False
@@ -203,29 +202,29 @@ class Writer:
         self.close(abort=error is not None)
 
     def close(self, *, abort: bool = False) -> None:
-        """End the writer; may be called again.
+        """End the writer. May be called again.
 
         Args:
-            abort: do not wait for pending entries; whether they are in the log is unknown.
+            abort: Do not wait for pending entries, which may be in the log or not.
         """
         self._closed = True
         self._service.close(abort=abort or self._fenced is not None)
 
     def take_over(self, *, version: int | None = None, timeout_s: float | None = None) -> int:
-        """Fence the writer before this one, and return the offset up to which its entries are.
+        """Fence the previous writer, and return the offset at which its entries end.
 
-        A secondary that becomes primary does this first. Then it fetches until there is no more message:
-        after that it has all that was ever acknowledged. Without this call the first entry or checkpoint
-        takes over.
+        A secondary that becomes primary calls this first. Then it fetches until there are no more messages:
+        after that it has everything that was ever acknowledged. Without this call the first entry or
+        checkpoint takes over.
 
         Args:
-            version: the log's version, to be set where all brokers of the journal were lost with its
+            version: The log's version, to restore it if all brokers of the journal were lost with its
                 registers.
-            timeout_s: seconds it may take.
+            timeout_s: Seconds that the call may take.
 
         Raises:
-            LogFencedError: another writer has taken the log over at the same time, or since.
-            InvalidVersionError: the log has a version, and not this one.
+            LogFencedError: another writer has taken over the log, concurrently or later.
+            InvalidVersionError: the log has another version.
         """
         deadline = self._deadline(timeout_s)
         with self._claiming:
@@ -234,20 +233,20 @@ class Writer:
         return span.end if span is not None else self._barrier(deadline).end
 
     def commit_entry(self, data: Bytes, timeout_s: float | None = None) -> int:
-        """Append an entry, wait until it is durable, and return its offset: where it begins.
+        """Append an entry, wait until it is durable, and return the offset at which it begins.
 
-        Entries of many threads do not wait for each other.
+        Entries of different threads do not wait for each other.
 
         Args:
-            data: of any length up to MAX_ENTRY_BYTES.
-            timeout_s: seconds to wait, by default the writer's.
+            data: Content of at most MAX_ENTRY_BYTES.
+            timeout_s: Seconds to wait, by default the writer's.
 
         Raises:
-            PendingEntryError: the broker has not answered in time. The entry may be in the log, now or later:
-                it is tried on, and the next checkpoint waits for it.
-            AppendWaitError: a checkpoint, or another thread's take-over, took too long; nothing was appended.
-            LogFencedError: another writer has taken the log over. The entry may be in the log, if an
-                earlier try of it got no answer.
+            PendingEntryError: the broker has not answered in time. The entry may be in the log now or later:
+                it is still retried, and the next checkpoint waits for it.
+            AppendWaitError: a checkpoint, or another thread's take-over, took too long. Nothing was appended.
+            LogFencedError: another writer has taken over the log. The entry may be in the log if an earlier
+                attempt got no answer.
             OptionError: the entry is too long.
         """
         check_size(data)
@@ -269,7 +268,7 @@ class Writer:
             error = started.exception(self._left_s(deadline))
         except TimeoutError:
             waited_s = self._timeout_s if timeout_s is None else timeout_s
-            problem = "the entry is not acknowledged; it is pending, and may be in the log now or later"
+            problem = "the entry has not been acknowledged; it is pending, and may be in the log now or later"
             raise PendingEntryError(self.journal, waited_s, problem) from None
         if isinstance(error, RegisterMismatchError):
             raise self._fence(deadline) from error
@@ -279,14 +278,14 @@ class Writer:
         return started.span[0]
 
     def prepare_checkpoint(self, timeout_s: float | None = None) -> None:
-        """Hold new entries back, and wait until those under way are acknowledged or have failed.
+        """Hold back new entries, and wait until the pending ones are acknowledged or have failed.
 
-        Not re-entrant: until :meth:`exit_checkpoint` the thread may not commit an entry.
+        Not reentrant: until :meth:`exit_checkpoint` the thread may not commit an entry.
 
         Raises:
-            AppendWaitError: an entry is still pending after ``timeout_s``, by default the writer's. New ones
-                are not held back any more.
-            CheckpointStateError: the thread has prepared a checkpoint before.
+            AppendWaitError: an entry is still pending after ``timeout_s``, by default the writer's. New
+                entries are no longer held back.
+            CheckpointStateError: the thread has already prepared a checkpoint.
         """
         self._check_usable()
         self._gate.close(self._timeout_s if timeout_s is None else timeout_s)
@@ -294,13 +293,13 @@ class Writer:
     def checkpoint(self, version: int, timeout_s: float | None = None) -> int:
         """Append a checkpoint, and return the offset of the next entry: the end of the checkpoint's record.
 
-        The log's version becomes ``version + 1``; a new log's is 0. To be called between
+        The log's version becomes ``version + 1``; that of a new log is 0. Call this between
         :meth:`prepare_checkpoint` and :meth:`exit_checkpoint`. If it fails, entries are let in again.
 
         Raises:
             InvalidVersionError: the log is not at ``version``. Nothing was appended.
-            LogFencedError: another writer has taken the log over.
-            PendingEntryError: the broker has not answered in time; the checkpoint may be made.
+            LogFencedError: another writer has taken over the log.
+            PendingEntryError: the broker has not answered in time. The checkpoint may have been made.
             CheckpointStateError: no checkpoint is prepared.
         """
         if not self._gate.closed:
@@ -315,8 +314,8 @@ class Writer:
             deadline = self._deadline(timeout_s)
             with self._claiming:
                 if not self._claimed:
-                    # Another writer may append faster than a checkpoint is made, so the log is taken over
-                    # first; but not at a wrong version, where `next_step` raises.
+                    # Another writer may append faster than a checkpoint is made, so first take over the log,
+                    # but not at a wrong version, for which `next_step` raises.
                     current = reg.LogRegisters.of(self._barrier(deadline).registers)
                     change = reg.Change(self.author, current.author, version)
                     reg.next_step(self.journal, change, current, tried=False)
@@ -324,7 +323,7 @@ class Writer:
                         self._change(take_over_frame, deadline)
                 span = self._change(build, deadline, expected_version=version)
             if span is None:
-                # An earlier call got no answer, and was done all the same.
+                # An earlier call got no answer, but has succeeded.
                 raise InvalidVersionError(self.journal, version, version + 1)
             self._note(span, is_entry=True)
             return span.end
@@ -333,7 +332,7 @@ class Writer:
             raise
 
     def exit_checkpoint(self) -> None:
-        """Let entries in again. An entry that is pending stays pending.
+        """Let entries in again. A pending entry stays pending.
 
         Raises:
             CheckpointStateError: no checkpoint is prepared, or it has failed.
@@ -344,7 +343,7 @@ class Writer:
     def checkpointing(self, version: int) -> Iterator[int]:
         """Prepare a checkpoint, make it, and let entries in again at the end of the block.
 
-        The value is the offset of the next entry, to be stored with a snapshot taken in the block.
+        It yields the offset of the next entry. Store that with a snapshot taken in the block.
         """
         self.prepare_checkpoint()
         at = self.checkpoint(version)
@@ -354,7 +353,7 @@ class Writer:
             self.exit_checkpoint()
 
     def _last_in_log(self, head: int) -> int:
-        """Return the begin of the last entry before ``head``: fragments begin with records."""
+        """Return the begin of the last entry before ``head``. Fragments begin with records."""
         for listed in reversed(self._client.list_fragments(self.journal)):
             last = NO_ENTRY
             for record in read_records(self._client, self.journal, listed.fragment.begin, head):
@@ -366,9 +365,9 @@ class Writer:
         return NO_ENTRY
 
     def _claim_with(self, data: Bytes, deadline: float) -> RecordSpan | None:
-        """Take the log over by an entry; None: it is taken over already, and the entry not appended."""
+        """Take over the log with an entry; None if it is already taken over and nothing was appended."""
         if not self._claiming.acquire(timeout=self._left_s(deadline)):
-            problem = "the take-over by another thread is not acknowledged; the entry was not appended"
+            problem = "another thread's take-over has not been acknowledged; the entry was not appended"
             raise AppendWaitError(self.journal, self._timeout_s, problem)
         try:
             self._check_usable()
@@ -386,7 +385,7 @@ class Writer:
         return self._change(build, deadline, restored=restored)
 
     def _start(self, data: Bytes) -> AsyncAppend:
-        """Hand an entry to the service. It is stamped where no other writer is between it and its place."""
+        """Pass an entry to the service. It is stamped when no other thread can write before it."""
         with self._service.start_append(self._options) as started:
             started.write(entry_frame(self._stamp(), self._acknowledged, data))
         return started
@@ -394,7 +393,7 @@ class Writer:
     def _done(self, started: AsyncAppend) -> None:
         if started.exception() is None:
             self._note(RecordSpan(*started.span), is_entry=True)
-        # The last step: then a checkpoint may begin.
+        # This is the last step, because a checkpoint may begin after it.
         self._gate.leave()
 
     def _note(self, span: RecordSpan, *, is_entry: bool) -> None:
@@ -416,28 +415,28 @@ class Writer:
         expected_version: int | None = None,
         restored: int | None = None,
     ) -> RecordSpan | None:
-        """Append a record once that changes the registers; None: they name this writer already.
+        """Append once a record that changes the registers; None if they already name this writer.
 
-        An append may be done although its answer is lost. Other appends are simply retried, and readers drop
-        the repetition. This one changes registers, so a second try would fail its own check, and must not be
-        taken for another writer's success. So each try begins with a look at the registers, which say whether
-        an earlier one was done.
+        An append may have succeeded although its answer is lost. Other appends are simply retried, and
+        readers drop the repetition. This one changes registers, so a second attempt would fail its own check,
+        which must not look like another writer's success. So each attempt first reads the registers, which
+        show whether an earlier one has succeeded.
         """
-        # All tries have the same UUID, by which the record is found in the log later.
+        # All attempts have the same UUID, with which the record is later found in the log.
         stamp = self._stamp()
         replaces: str | None = self.author if self._claimed else None
         floor: int | None = None
         attempt = 0
         while True:
-            # An append without bytes returns write head and registers after all appends that were answered.
-            # The record cannot be before the first head.
+            # An append without bytes returns the write head and registers after all answered appends. The
+            # record cannot be before the first head.
             before = self._barrier(deadline)
             current = reg.LogRegisters.of(before.registers)
             floor = before.end if floor is None else floor
             if replaces is None:
                 replaces = current.author
                 if replaces == self.author and expected_version is None:
-                    # An earlier call got no answer, and was done all the same.
+                    # An earlier call got no answer, but has succeeded.
                     self._claimed = True
                     return None
             change = reg.Change(self.author, replaces, expected_version, restored)
@@ -449,9 +448,9 @@ class Writer:
             if step is reg.Step.FIND:
                 self._claimed = True
                 return self._find(stamp, floor, before.end)
-            # Both checks make a try fail if anything has changed since the look. A checkpoint also requires
-            # its offset, so that it follows the last entry that it covers. A take-over does not: the writer
-            # that it fences may append faster than this one looks.
+            # Both checks make an attempt fail if anything has changed since the read. A checkpoint also
+            # requires its offset, so that it follows the last entry that it covers. A take-over does not,
+            # because the writer that it fences may append faster than this one reads.
             options = AppendOptions(
                 self.journal,
                 offset=0 if expected_version is None else before.end,
@@ -461,7 +460,7 @@ class Writer:
             try:
                 result = self._try(options, build(stamp, before.end), deadline)
             except (RegisterMismatchError, WrongAppendOffsetError):
-                # Somebody was faster, or an earlier try was done: look again.
+                # Another writer was faster, or an earlier attempt has succeeded: read again.
                 self._check_time(deadline, None)
             except GazetteError as error:
                 if is_terminal(error, options):
@@ -469,15 +468,14 @@ class Writer:
                 self._pause(attempt, deadline, error)
             else:
                 self._claimed = True
-                # Brokers that lost the registers take any check for a match, and would let two writers
-                # append.
+                # Brokers that have lost the registers accept any check, and would let two writers append.
                 self._check_author(result.registers)
                 self._note(RecordSpan(result.begin, result.end), is_entry=False)
                 return RecordSpan(result.begin, result.end)
             attempt += 1
 
     def _find(self, stamp: uuid.UUID, begin: int, end: int) -> RecordSpan | None:
-        """Return the place of a record that an append without an answer has put somewhere."""
+        """Return the place of a record whose append got no answer."""
         for record in read_records(self._client, self.journal, begin, end):
             if record.stamp == stamp:
                 self._note(RecordSpan(record.begin, record.end), is_entry=False)
@@ -485,7 +483,7 @@ class Writer:
         return None
 
     def _barrier(self, deadline: float) -> AppendResult:
-        """Return write head and registers after all appends that were answered."""
+        """Return the write head and registers after all answered appends."""
         options = AppendOptions(self.journal)
         attempt = 0
         while True:
@@ -520,7 +518,7 @@ class Writer:
             raise
 
     def _fence(self, deadline: float) -> LogFencedError:
-        """Return the error of a writer whose entry met another author, with that author's name."""
+        """Return the error of a writer that was fenced, with the name of the other author."""
         author = "unknown"
         with suppress(GazetteError):
             author = reg.LogRegisters.of(self._barrier(deadline).registers).author

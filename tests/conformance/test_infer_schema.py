@@ -133,7 +133,7 @@ def test_hints_come_before_the_sample(journals: Journals) -> None:
     expected = "struct<id:bigint,user:struct<since:date>,note:string,_offset:bigint>"
     assert journals.columns(schemaHints=hints) == expected
     assert journals.columns(schemaHints=hints, rescuedDataColumn="rest") == f"{expected[:-1]},rest:string>"
-    with pytest.raises(OptionError, match=r"'schemaHints': got 'id\.x', and 'id' is of type long"):
+    with pytest.raises(OptionError, match=r"'schemaHints': got 'id\.x', but 'id' is of type long"):
         journals.columns(schemaHints="id.x INT")
 
 

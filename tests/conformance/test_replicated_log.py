@@ -405,7 +405,7 @@ def test_a_checkpoint_holds_entries_back(
     """An entry that comes meanwhile is appended after the block, or has failed by its own timeout."""
     writer.commit_entry(b"before")
     with writer.checkpointing(0):
-        with pytest.raises(AppendWaitError, match="a checkpoint is made; the entry was not appended"):
+        with pytest.raises(AppendWaitError, match="a checkpoint is in progress; the entry was not appended"):
             threads.submit(writer.commit_entry, b"in vain", 0.05).result(SOON)
         held = threads.submit(writer.commit_entry, b"held", SOON)
         receiver.fetch_entry(SOON)
@@ -427,11 +427,11 @@ def test_a_checkpoint_waits_for_pending_entries(
         proxy.to_client = SILENT
         with pytest.raises(PendingEntryError, match="it is pending, and may be in the log"):
             writer.commit_entry(b"two", 0.2)
-        with pytest.raises(AppendWaitError, match="1 entries are not acknowledged"):
+        with pytest.raises(AppendWaitError, match="1 entries are pending"):
             writer.prepare_checkpoint(0.2)
         with pytest.raises(CheckpointStateError):
             writer.exit_checkpoint()
-        with pytest.raises(AppendWaitError, match="1 entries are not acknowledged"):
+        with pytest.raises(AppendWaitError, match="1 entries are pending"):
             writer.prepare_checkpoint(0.2)
         preparing = threads.submit(writer.prepare_checkpoint, SOON)
         proxy.cut()

@@ -82,7 +82,7 @@ def test_who_closes_goes_first(gate: Gate) -> None:
     gate.enter()
     closing = Started(gate.close)
     wait_until(lambda: "closing=1" in repr(gate))
-    with pytest.raises(AppendWaitError, match="a checkpoint is made"):
+    with pytest.raises(AppendWaitError, match="a checkpoint is in progress"):
         gate.enter(0.01)
     entering = Started(gate.enter)
     gate.leave()
@@ -95,7 +95,7 @@ def test_who_closes_goes_first(gate: Gate) -> None:
 def test_closing_in_vain_changes_nothing(gate: Gate) -> None:
     """One who gives up closing it lets the others in."""
     gate.enter()
-    with pytest.raises(AppendWaitError, match="1 entries are not acknowledged"):
+    with pytest.raises(AppendWaitError, match="1 entries are pending"):
         gate.close(0.01)
     gate.enter(0)
     assert not gate.closed
