@@ -1,10 +1,10 @@
-"""Burrow's HTTP API, version 3, and Gazette's additions: requests to answers, without a socket.
+"""Burrow's HTTP API, version 3, and Gazette's additions: answers requests, without a socket.
 
-Paths, shapes and codes are Burrow's; values that its JSON lacks, such as a journal's name, are under
-``/gazette/v1``. A name in a path is percent-encoded, a ``/`` in it as ``%2F``: prefixes end in one.
+Paths, shapes and codes are Burrow's. Values that its JSON lacks, such as a journal's name, are under
+``/gazette/v1``. A name in a path is percent-encoded, with ``%2F`` for the ``/`` at the end of a prefix.
 
 ================================================  =========================================================
-GET  /burrow/admin, /burrow/admin/ready           alive; heads are known, each feed was looked at
+GET  /burrow/admin, /burrow/admin/ready           alive; heads are known and each feed has been polled
 GET  /metrics                                     Prometheus
 GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, verdicts
 DELETE of a consumer or a topic                   405, unless enabled
@@ -13,7 +13,7 @@ GET  /v3/config[/…]                               the monitor's configuration
 GET  /gazette/v1/groups                           lag in bytes and time, estimates, the state of each feed
 GET  /gazette/v1/groups/GROUP                     its journals, worst first, and the lag over time;
                                                   ?match=TEXT&ok=no&limit=N for some of them
-GET  /                                            a page that shows it
+GET  /                                            a page with these values
 ================================================  =========================================================
 """
 
@@ -55,19 +55,19 @@ MAX_BODY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request as it came."""
+    """A request as it arrived."""
 
     method: str
     path: str
     """Path of the request line: percent-encoded, without query."""
     body: bytes = b""
     query: str = ""
-    """What follows the ``?``, percent-encoded."""
+    """The query after the ``?``, percent-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """Answer to a request."""
+    """The answer to a request."""
 
     status: int
     content_type: str
@@ -76,7 +76,7 @@ class HttpAnswer:
 
 
 class _NotFoundError(Exception):
-    """There is no such cluster, topic or group."""
+    """The cluster, topic or group does not exist."""
 
 
 Handler = Callable[["Api", tuple[str, ...], HttpRequest], HttpAnswer]
@@ -87,14 +87,14 @@ class Api:
     """Answers requests about a monitor.
 
     Args:
-        monitor: monitor that the requests are about.
-        clock: returns the milliseconds since 1970.
-        host: this machine's name, which Burrow puts in every answer.
-        config: configuration of the monitor, by section; nothing secret.
-        allow_delete: let groups and topics be deleted.
-        alarms: thresholds for ``/gazette/v1``.
-        logger: logger whose level is shown and set.
-        more_metrics: returns more metrics, in Prometheus' text format.
+        monitor: The monitor that answers.
+        clock: Returns the milliseconds since 1970.
+        host: This machine's name, which Burrow puts in every answer.
+        config: Configuration of the monitor by section, without secrets.
+        allow_delete: Whether groups and topics may be deleted.
+        alarms: Thresholds for ``/gazette/v1``.
+        logger: Logger whose level is shown and set.
+        more_metrics: Returns additional metrics in Prometheus' text format.
     """
 
     monitor: Monitor
@@ -107,7 +107,7 @@ class Api:
     more_metrics: Callable[[], str] = str
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer a request; never raises for an invalid request."""
+        """Answer a request. Never raises for an invalid request."""
         if request.path != "/" and request.path.endswith("/"):
             # Two slashes at the beginning would name a host.
             target = "/" + request.path.strip("/")
@@ -148,7 +148,7 @@ class Api:
 
     @cached_property
     def page(self) -> bytes:
-        """The status page: one file that needs no other, with the columns of the table of metrics."""
+        """The status page: one self-contained file, with the columns of the table of metrics."""
         page = resources.files("gazette_spark.lag").joinpath("page.html").read_text()
         for name, level in (("GROUP_METRICS", Level.JUDGED), ("JOURNAL_METRICS", Level.JOURNAL)):
             shown = [metric.for_page() for metric in columns(level) if metric.kind is not Kind.OPEN_FOR]
@@ -156,7 +156,7 @@ class Api:
         return page.encode()
 
     def check_cluster(self, cluster: str) -> None:
-        """Raise if there is no cluster of that name."""
+        """Raise if there is no cluster with that name."""
         if cluster != self.monitor.cluster:
             raise _NotFoundError("cluster not found")
 
@@ -173,7 +173,7 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
-"""The page may load nothing from anywhere but this server's answers."""
+"""The page may load only this server's answers."""
 
 
 def _alive(_: Api, __: tuple[str, ...], ___: HttpRequest) -> HttpAnswer:
@@ -243,7 +243,7 @@ def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAns
 
 
 def _stale(api: Api, group: str) -> dict[str, Any]:
-    """Return why a group's values are not up to date: a field that Burrow lacks, and only then there."""
+    """Return a field with the reason if a group's values are stale. Burrow lacks this."""
     if group not in api.monitor.groups():
         return {}
     failure = api.monitor.failure(group, api.clock())
@@ -257,7 +257,7 @@ def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all:
     if verdict.status != Status.NOTFOUND:
         return api.ok(request, "consumer status returned", **value)
     if "stale" in value:
-        # What is behind by 0 bytes is fine; of this group nothing is known.
+        # Without a group the lag would be 0, which looks fine, but nothing is known.
         value["status"]["totallag"] = None
     message = "cluster or consumer not found"
     return api._json(404, {"error": False, "message": message} | value, request)
@@ -346,12 +346,12 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
 
 @dataclass(frozen=True, slots=True)
 class JournalFilter:
-    """The journals of a group that a request asks for: all of them without a query."""
+    """The journals of a group that a request selects, which are all without a query."""
 
     text: str = ""
-    """Part of the name; upper and lower case are the same."""
+    """Part of the name, in any case."""
     ok: bool = True
-    """Whether journals with the verdict OK are wanted."""
+    """Whether to include journals with the verdict OK."""
     limit: int | None = None
 
     @classmethod
@@ -372,7 +372,7 @@ class JournalFilter:
         return cls(fields.get("match", "").lower(), ok == "yes", int(limit) if limit else None)
 
     def of(self, journals: Sequence[JournalLag]) -> tuple[int, Sequence[JournalLag]]:
-        """Return how many journals match, and those within the limit."""
+        """Return the number of matching journals, and those within the limit."""
         matching = [
             journal
             for journal in journals

@@ -1,9 +1,9 @@
-"""Verdicts and windows as Burrow's JSON, and recorded windows read back, to judge an incident again.
+"""Verdicts and windows as Burrow's JSON, and the parser of recorded windows, to judge an incident again.
 
 Names, their order and the format of numbers are Burrow's. Recorded input is checked field by field: a field
-that is missing, of another type, out of range or not expected is an :class:`~gazette_spark.errors.InputError`
-with its path, such as ``partitions[2].offsets[0].lag``. Nothing is guessed: text is not a number, and a key
-must not occur twice.
+that is missing, unexpected, of another type or out of range raises an
+:class:`~gazette_spark.errors.InputError` with its path, such as ``partitions[2].offsets[0].lag``. Nothing is
+guessed: text is not a number, and a key must not occur twice.
 
 >>> shortest(1 / 3)
 0.33333334
@@ -39,11 +39,12 @@ _REQUIRED: Any = object()
 
 
 def group_json(status: GroupStatus, *, show_all: bool) -> dict[str, Any]:
-    """Return the value of ``status`` in an answer of Burrow's.
+    """Return the value of ``status`` in Burrow's answers.
 
     Args:
-        status: the verdict, with all partitions.
-        show_all: show every partition; else only those that are not OK. Counts and ``maxlag`` are of all.
+        status: The verdict with all partitions.
+        show_all: Whether to show every partition, or only those that are not OK. Counts and ``maxlag`` always
+            include all.
     """
     shown = status.partitions if show_all else bad_partitions(status.partitions)
     return {
@@ -93,7 +94,7 @@ def commit_json(commit: OffsetCommit | None) -> dict[str, Any] | None:
 
 
 def topics_json(topics: Mapping[str, Sequence[PartitionWindow]]) -> dict[str, Any]:
-    """Return the value of ``topics`` in Burrow's answer about a group. Mind the hyphen."""
+    """Return the value of ``topics`` in Burrow's answer about a group. One key has a hyphen."""
     return {
         topic: [
             {
@@ -109,25 +110,25 @@ def topics_json(topics: Mapping[str, Sequence[PartitionWindow]]) -> dict[str, An
 
 
 def shortest(number: float) -> float:
-    """Return the number with the fewest digits that is the same 32-bit float, whole ones as integers."""
+    """Return the shortest number that is the same 32-bit float; a whole number as an integer."""
     rounded = float32(number)
     if rounded.is_integer():
         return int(rounded)
-    # Nine digits tell any two 32-bit floats apart.
+    # Nine digits distinguish any two 32-bit floats.
     candidates = (float(f"{rounded:.{digits}g}") for digits in range(1, 10))
     return next(candidate for candidate in candidates if float32(candidate) == rounded)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Input of ``lag evaluate``: a group's windows, and the time they were taken at."""
+    """The input of ``lag evaluate``: a group's windows, and the time at which they were taken."""
 
     cluster: str
     group: str
     now_ms: int
     thresholds: Thresholds
     windows: Sequence[PartitionWindow] | None
-    """None if the group was not known."""
+    """The windows; None if the group was unknown."""
 
 
 class Fields:
@@ -142,7 +143,7 @@ class Fields:
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(names)}"
-                raise InputError(f"{self._prefix}{_shown(name)[1:-1]}: no such field{hint}")
+                raise InputError(f"{self._prefix}{_shown(name)[1:-1]}: unknown field{hint}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -157,7 +158,7 @@ class Fields:
         if not isinstance(value, str):
             self._refuse(name, "text", value)
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            self._refuse(name, "text that is Unicode", value)
+            self._refuse(name, "valid Unicode text", value)
         return value
 
     def integer(self, name: str, default: int = _REQUIRED, *, least: int = 0, most: int = MAX_INT64) -> int:
@@ -169,7 +170,7 @@ class Fields:
         return int(value)
 
     def nullable_integer(self, name: str) -> int | None:
-        """Return a field that is null, or an integer of 64 bits without a sign. It must be there."""
+        """Return a required field that is null, or an unsigned 64-bit integer."""
         if self._get(name, _REQUIRED, "an integer or null") is None:
             return None
         return self.integer(name, most=MAX_UINT64)
@@ -189,7 +190,7 @@ class Fields:
         return value
 
     def is_null(self, name: str) -> bool:
-        """Return whether a field is there and null."""
+        """Return whether a field is present and null."""
         return name in self._values and self._values[name] is None
 
     def _get(self, name: str, default: Any, expected: str) -> Any:  # noqa: ANN401 - JSON
@@ -207,8 +208,8 @@ def parse_recording(text: str) -> Recording:
     """Read the input of ``lag evaluate``.
 
     Raises:
-        InputError: a field is wrong, or the text is not JSON.
-        OptionError: a threshold is out of its range.
+        InputError: a field is invalid, or the text is not JSON.
+        OptionError: a threshold is out of range.
     """
     names = ("now_ms", "allowed_lag", "minimum_complete", "cluster", "group", "partitions")
     fields = Fields(parse_json(text), "", names)

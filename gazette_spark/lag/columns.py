@@ -1,7 +1,7 @@
-"""The rules of :mod:`gazette_spark.lag.rules` over many partitions at once: columns in place of objects.
+"""The rules of :mod:`gazette_spark.lag.rules` for many partitions at once, with columns instead of objects.
 
-A group of 100,000 partitions is judged in a fraction of a second. The verdicts are those of the rules one by
-one; a property test compares the two. A row becomes an object when it is read.
+A group of 100,000 partitions is judged in a fraction of a second. The verdicts equal those of the rules for
+single partitions; a property test compares the two. A row becomes an object when it is read.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MAX_TIME_MS = 2**61
-"""Differences of times below it fit 64 bits. Larger ones are judged one by one."""
+"""Times below this have differences that fit 64 bits. Larger ones are judged one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowColumns:
-    """The windows of *n* partitions of a group, ``slots`` commits each at most. All integers of 64 bits.
+    """The windows of *n* partitions of a group, each with at most ``slots`` commits, as 64-bit integers.
 
     Raises:
         ValueError: the columns differ in length.
@@ -44,17 +44,17 @@ class WindowColumns:
     owners: Sequence[str]
     client_ids: Sequence[str]
     slots: int
-    """Length of a ring."""
+    """Number of slots of a ring."""
     ringed: Bools
-    """Whether a partition has a ring at all, shape ``(n,)``."""
+    """Whether a partition has a ring, shape ``(n,)``."""
     counts: Integers
-    """Commits in each ring, shape ``(n,)``."""
+    """Number of commits in each ring, shape ``(n,)``."""
     cells: Integers
     """All commits, partition after partition, oldest first, shape ``(sum of counts, FIELDS)``."""
     newest_head: Integers
-    """Newest write head, -1 where unknown, shape ``(n,)``."""
+    """Newest write head, -1 if unknown, shape ``(n,)``."""
     least_head: Integers
-    """Least write head in the ring, -1 where unknown, shape ``(n,)``."""
+    """Smallest write head in the ring, -1 if unknown, shape ``(n,)``."""
 
     def __post_init__(self) -> None:
         columns = (self.partitions, self.owners, self.client_ids, self.ringed, self.counts)
@@ -84,7 +84,7 @@ class _Judged:
 
 
 class PartitionStatuses(Sequence[PartitionStatus]):
-    """Verdicts on partitions, made into objects one at a time."""
+    """Verdicts on partitions, which become objects one at a time."""
 
     def __init__(self, windows: WindowColumns, judged: _Judged) -> None:
         self._windows = windows
@@ -148,7 +148,7 @@ def evaluate_columns(
         float32(float32(complete) / float32(len(windows))),
         partitions,
         partitions[int(judged.current_lag.argmax())],
-        # Python's integers: the sum of many lags may be larger than any one.
+        # A Python integer, because the sum of many lags may exceed 64 bits.
         sum(judged.current_lag.tolist()),
     )
 
@@ -160,7 +160,7 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     used = counts > 0
     last = np.where(used, offsets[:, -1], 0)
     current_lag = np.where(used & (windows.newest_head >= 0), np.maximum(windows.newest_head - last, 0), 0)
-    # A ring without any commit counts as one slot of its length, in Burrow and so here.
+    # A ring without any commit counts as one slot of its length, as in Burrow.
     slots_used = np.where(windows.ringed, np.maximum(counts, 1), 0)
     complete = slots_used.astype(np.float32) / np.float32(windows.slots)
     judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
@@ -221,5 +221,5 @@ def _commit(cells: Integers) -> OffsetCommit:
 
 
 def joined_cells(rings: Sequence[bytes]) -> Integers:
-    """Return the cells of some rings, one after the other, shape ``(commits, FIELDS)``."""
+    """Return the cells of rings, one after the other, shape ``(commits, FIELDS)``."""
     return np.frombuffer(b"".join(rings), np.int64).reshape(-1, FIELDS)

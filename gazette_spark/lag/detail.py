@@ -1,4 +1,4 @@
-"""A group and its journals as JSON beside Burrow's: units end the names, null means unknown."""
+"""A group and its journals as JSON, in addition to Burrow's. Names end with units; null means unknown."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import PartitionWindow, Status, is_silent
 
 UNKNOWN = "UNKNOWN"
-"""Verdict of a single look that cannot tell."""
+"""The verdict if one poll is not enough to decide."""
 
 
 def group_summary(name: str, lag: GroupLag, alarms: Alarms) -> dict[str, Any]:
-    """Return a group in one line: the verdict, the sum of the lag, how fresh its table is."""
+    """Return a group's summary: the verdict, the total lag, and the freshness of its table."""
     verdicts = Counter(journal.status.status for journal in lag.journals)
     return {
         "group": name,
@@ -32,7 +32,7 @@ def group_summary(name: str, lag: GroupLag, alarms: Alarms) -> dict[str, Any]:
 
 
 def group_detail(name: str, lag: GroupLag, alarms: Alarms, journals: Sequence[JournalLag]) -> dict[str, Any]:
-    """Return a group with some of its journals."""
+    """Return a group with the given journals."""
     return group_summary(name, lag, alarms) | {
         "unlisted": list(lag.unlisted),
         "recreated": list(lag.recreated),
@@ -41,7 +41,7 @@ def group_detail(name: str, lag: GroupLag, alarms: Alarms, journals: Sequence[Jo
 
 
 def worst_first(journals: Iterable[JournalLag]) -> list[JournalLag]:
-    """Return journals in the order in which to look at them: ERR, WARN, OK, the largest lag first."""
+    """Return journals in order of urgency: by verdict, then by lag, the worst first."""
     return sorted(
         journals,
         key=lambda lag: (-min(lag.status.status, Status.ERR), -(lag.lag_bytes or 0), lag.journal),
@@ -49,7 +49,7 @@ def worst_first(journals: Iterable[JournalLag]) -> list[JournalLag]:
 
 
 def journal_json(lag: JournalLag) -> dict[str, Any]:
-    """Return how far a group is behind in one journal."""
+    """Return the lag of a group in one journal."""
     return {
         "journal": lag.journal,
         "topic": lag.status.topic,
@@ -63,12 +63,12 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
 
 
 def feed_json(feed: FeedState) -> dict[str, Any]:
-    """Return whether a feed can be read, and when it was read last."""
+    """Return whether a feed can be read, and when it was last read."""
     return {"feed": feed.name, "groups": list(feed.groups), "read_ms": feed.read_ms, "failure": feed.failure}
 
 
 def ambiguous_journals(monitor: Monitor, group: str, lag: GroupLag, allowed_lag: int = 0) -> frozenset[str]:
-    """Return the journals of a group on which one look cannot tell the verdict."""
+    """Return the journals of a group for which one poll cannot decide the verdict."""
     with monitor.lock:
         topics = monitor.history.fetch_consumer(monitor.cluster, group, now_ms=lag.now_ms) or {}
     windows = {window.client_id: window for partitions in topics.values() for window in partitions}
@@ -88,22 +88,23 @@ def ambiguous_journals(monitor: Monitor, group: str, lag: GroupLag, allowed_lag:
 def is_decided(
     window: PartitionWindow, verdict: Status, least_age_ms: int | None, now_ms: int, *, allowed_lag: int = 0
 ) -> bool:
-    """Return whether a verdict after one look is that of a monitor which had watched.
+    """Return whether a verdict after one poll equals that of a monitor which had been watching.
 
-    A verdict on a journal with unread bytes depends on how long they wait, or how the lag changed. One look
-    knows only the lags that the query's own commits recorded, and the minimum age of the oldest unread byte.
+    A verdict on a journal with unread bytes depends on how long they have waited, or how the lag has changed.
+    One poll knows only the lags that the query's own commits recorded, and the minimum age of the oldest
+    unread byte.
 
     Args:
-        window: its write heads are the present one, and one that the newest commit recorded.
-        verdict: the verdict of the rules.
-        least_age_ms: minimum age of the oldest unread byte; None if unknown.
-        now_ms: the time.
-        allowed_lag: lag with which a partition is OK.
+        window: Window whose write heads are the current one, and one that the newest commit recorded.
+        verdict: Verdict of the rules.
+        least_age_ms: Minimum age of the oldest unread byte; None if unknown.
+        now_ms: The current time.
+        allowed_lag: Lag up to which a partition is OK.
     """
     commits = [commit for commit in window.offset_commits if commit is not None]
     if commits and window.current_lag <= allowed_lag:
         return True
-    # A single lag is the present one: no commit recorded what its query saw.
+    # A single lag is the current one, because no commit recorded the head that its query saw.
     lags = [commit.lag for commit in commits if commit.lag is not None]
     if len(commits) < 2 or len(lags) < 2:
         return False
@@ -116,7 +117,7 @@ def is_decided(
 
 
 def mark_unknown(detail: dict[str, Any], ambiguous: Collection[str]) -> dict[str, Any]:
-    """Return a group whose verdict is UNKNOWN in some journals; they count between OK and WARN."""
+    """Return a group with the verdict UNKNOWN in the given journals, which ranks between OK and WARN."""
     if not ambiguous:
         return detail
     journals = [

@@ -1,6 +1,6 @@
-"""The last commits, or write heads, of a partition: rings of a fixed number of slots.
+"""The last commits or write heads of a partition: rings with a fixed number of slots.
 
-Kept as arrays of 64-bit integers, because a monitor holds many: 40 bytes a commit.
+They are arrays of 64-bit integers, with 40 bytes per commit, because a monitor has many of them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ NO_LAG = -1
 """Placeholder for an unknown lag."""
 
 FIELDS = 5
-"""Integers a commit: order, offset, timestamp, time of observation, lag."""
+"""Number of integers per commit: order, offset, timestamp, time of observation, lag."""
 
 
 class RingOutcome(StrEnum):
-    """Outcome of a request to store."""
+    """The outcome of a request to store."""
 
     STORED = "stored"
-    """A write head, an owner, a deletion."""
+    """A write head, an owner or a deletion was stored."""
     APPENDED = "appended"
-    """A commit, as the newest."""
+    """A commit was stored as the newest."""
     INSERTED = "inserted"
-    """A commit, among older ones or before them: it came late."""
+    """A late commit was stored among or before older ones."""
     MERGED = "merged"
-    """A commit, in place of the one before it, which was too near."""
+    """A commit replaced the previous one, which was too close."""
     TOO_OLD = "older than all commits in a full ring"
-    KNOWN = "there is a commit of that order"
+    KNOWN = "there is a commit with that order"
     EXPIRED = "older than expire-group"
     GROUP_REFUSED = "the group is not on the allow list, or is on the deny list"
     NO_BROKER_OFFSET = "no write head is known of that partition"
@@ -47,12 +47,12 @@ class BrokerRing:
         self._cells = array("q")
 
     def add(self, offset: int, timestamp_ms: int) -> None:
-        """Add the newest write head. It may be below the one before: nothing is concluded from that here."""
+        """Add the newest write head, which may be below the previous one."""
         self._cells.extend((offset, timestamp_ms))
         del self._cells[: -2 * self._slots]
 
     def add_past(self, offset: int, timestamp_ms: int) -> None:
-        """Add a write head that somebody else saw, where its time belongs, unless the ring is past it."""
+        """Add a write head from another observer in the order of its time, unless the ring is past it."""
         at = bisect_right(self._cells[1::2], timestamp_ms)
         self._cells[2 * at : 2 * at] = array("q", (offset, timestamp_ms))
         del self._cells[: -2 * self._slots]
@@ -64,17 +64,17 @@ class BrokerRing:
 
     @property
     def least(self) -> int | None:
-        """The least write head, if there is one."""
+        """The smallest write head, or None."""
         return min(self._cells[::2], default=None)
 
     @property
     def newest(self) -> int | None:
-        """The newest write head, if there is one."""
+        """The newest write head, or None."""
         return self._cells[-2] if self._cells else None
 
 
 class CommitRing:
-    """The last commits of a partition, by ``order``: a number that rises from commit to commit."""
+    """The last commits of a partition by ``order``, a number that increases from commit to commit."""
 
     __slots__ = ("_cells", "_slots")
 
@@ -86,37 +86,37 @@ class CommitRing:
         return len(self._cells) // FIELDS
 
     def cells(self) -> bytes:
-        """Return the commits, oldest first, as 64-bit integers of this machine: ``FIELDS`` a commit."""
+        """Return the commits, oldest first, as native 64-bit integers, ``FIELDS`` per commit."""
         return self._cells.tobytes()
 
     def slots(self) -> tuple[OffsetCommit | None, ...]:
-        """Return all slots: those not used yet, then the commits, oldest first."""
+        """Return all slots: first the unused ones, then the commits, oldest first."""
         unused = (None,) * (self._slots - len(self))
         return unused + tuple(self._commit(at) for at in range(len(self)))
 
     @property
     def newest(self) -> OffsetCommit | None:
-        """The newest commit, if there is one."""
+        """The newest commit, or None."""
         return self._commit(len(self) - 1) if self._cells else None
 
     @property
     def newest_offset(self) -> int | None:
-        """The offset of the newest commit, if there is one."""
+        """The offset of the newest commit, or None."""
         return self._cells[1 - FIELDS] if self._cells else None
 
     def is_newest(self, order: int) -> bool:
-        """Return whether a commit of that order would be appended."""
+        """Return whether a commit with that order would be the newest."""
         return not self._cells or self._cells[-FIELDS] < order
 
     def add(self, commit: OffsetCommit, order: int, min_distance_ms: int) -> RingOutcome:
-        """Put a commit where its order belongs.
+        """Store a commit in the position of its order.
 
         Args:
-            commit: its lag counts only if the commit is the newest: the write head at an older commit is
-                unknown.
-            order: number of the commit; 64 bits.
-            min_distance_ms: a commit that is less than this after the one before replaces it, but for its
-                time, lest commits in quick succession replace each other endlessly.
+            commit: The commit. Its lag counts only if it is the newest, because the write head at an older
+                commit is unknown.
+            order: Number of the commit, 64 bits.
+            min_distance_ms: A commit that is less than this after the previous one replaces it, but keeps its
+                time; otherwise commits in quick succession would replace each other forever.
         """
         orders = self._cells[::FIELDS]
         at = bisect_left(orders, order)
@@ -128,8 +128,8 @@ class CommitRing:
         late = not self.is_newest(order)
         lag = NO_LAG if late or commit.lag is None else commit.lag
         cells = array("q", (order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag))
-        # In a full ring a late commit that only the oldest precedes takes the oldest's slot. The slot before
-        # it in the ring is the newest commit, which cannot be its predecessor. So no commits are merged.
+        # In a full ring, a late commit after only the oldest one takes the oldest one's slot. The slot before
+        # it in the ring has the newest commit, which cannot be its predecessor. So no commits are merged.
         replaces_oldest = late and full and at == 1
         if at > 0 and not replaces_oldest:
             before_ms = self._cells[(at - 1) * FIELDS + 2]

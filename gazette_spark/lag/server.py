@@ -1,7 +1,7 @@
-"""A running monitor: polls its feeds, answers HTTP, sends notices.
+"""A running monitor: polls its feeds, answers HTTP requests, and sends notices.
 
-Two threads: one polls, judges and notifies, one serves. :mod:`gazette_spark.lag.api` decides the HTTP
-answers; here are the socket and the clock.
+One thread polls, judges and notifies; another one serves. :mod:`gazette_spark.lag.api` decides the HTTP
+answers; the socket and the clock are here.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_TIMEOUT_S = 30
-"""Time for a request's head to come, then for its body, then for the client to take the answer. An idle
-connection is kept as long."""
+"""Seconds for a request's head to arrive, then for its body, and then for the client to take the answer. An
+idle connection is kept equally long."""
 
 MAX_HEAD_BYTES = 16_384
-"""Maximum size of a request's line and headers together."""
+"""Maximum total size of a request's line and headers."""
 
 MAX_CONNECTIONS = 256
-"""Maximum connections at a time."""
+"""Maximum number of connections."""
 
 MAX_CLIENT_CONNECTIONS = 64
-"""Maximum connections of one client. If a request is being answered in each of them, the answer in the next
-one is 503; otherwise one in which none is answered is closed for it."""
+"""Maximum number of connections of one client. If all of them are busy with requests, the next one gets
+status 503; otherwise an idle one is closed for it."""
 
 STOP_TIMEOUT_S = 10
 
@@ -55,17 +55,18 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: c
 
 
 class LagService:
-    """Serves a monitor until it is closed. Use it as a context manager, in one thread.
+    """Serves a monitor until it is closed. Use it as a context manager in one thread.
 
     Args:
-        api: answers requests.
-        feeds: polled in order, so write heads first: a commit counts only where the head is known.
-        listen: ``host:port``; port 0 for any free one, see :attr:`address`.
-        interval_s: between two rounds of polls.
-        notifier: notified about each group after each round.
+        api: Answers requests.
+        feeds: Feeds in the order of polling: write heads first, because a commit counts only if the head is
+            known.
+        listen: ``host:port``, with port 0 for any free port; see :attr:`address`.
+        interval_s: Seconds between two rounds of polls.
+        notifier: Gets each group's verdict after each round.
 
     Raises:
-        OptionError: ``listen`` is malformed, or cannot be listened on.
+        OptionError: ``listen`` is malformed, or the address cannot be used.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class LagService:
         failures = tuple(poll_all(self._feeds, monitor, now_ms))
         for failure in failures:
             if failure not in self._failures:
-                log.warning("cannot be read, what was known stays: %s", failure)
+                log.warning("feed cannot be read, its last values stay: %s", failure)
         self._failures = failures
         if self._notifier is not None:
             for group in monitor.groups():
@@ -145,16 +146,16 @@ class LagService:
             try:
                 self.round()
             except Exception:
-                # Its end would go unnoticed, and every verdict would stay as it is.
+                # Otherwise the thread would end unnoticed, and all verdicts would stay unchanged.
                 log.exception("a round failed; the next one follows")
             self._ended.wait(max(0.0, started + self._interval_s - time.monotonic()))
 
 
 class _BoundedHttp(H11Protocol):
-    """uvicorn's HTTP with limits: connections of a client, the time that a request takes, ambiguous framing.
+    """uvicorn's HTTP protocol with limits on a client's connections, a request's time, and ambiguous framing.
 
-    uvicorn limits connections of all clients together, so one client may have them all, and it waits without
-    end for a request that has begun to come.
+    uvicorn only limits the connections of all clients together, so one client could take them all, and it
+    waits forever for the rest of a request.
     """
 
     def __init__(self, shares: ConnectionShares[_BoundedHttp], *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's
@@ -163,10 +164,10 @@ class _BoundedHttp(H11Protocol):
         self._framing = RequestFraming(MAX_HEAD_BYTES, allows_chunks=False)
         self._timer: asyncio.TimerHandle | None = None
         self._timed_cycle: object = self
-        """The request that the timer is for; None is one that has not come yet."""
+        """The request of the current timer; None if it has not arrived."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Take a connection if its client may have one more."""
+        """Accept a connection if its client may have one more."""
         super().connection_made(transport)
         admission = self._shares.admit(self, client_of(self.client[0] if self.client else ""))
         if admission.evicted is not None:
@@ -185,7 +186,7 @@ class _BoundedHttp(H11Protocol):
             self._framing.feed(data)
         except FramingError as error:
             if self._is_answering():
-                self.transport.abort()  # An answer in the middle of another one would be read as part of it.
+                self.transport.abort()  # An answer inside another one would be read as part of it.
             else:
                 self.send_400_response(str(error))
             return
@@ -208,15 +209,15 @@ class _BoundedHttp(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _follow(self) -> None:
-        """Keep the client's share and the time limit in step with the request."""
+        """Update the client's share and the time limit for the current request."""
         answering = self._is_answering()
         self._shares.set_waiting(self, is_waiting=not answering or self.cycle.more_body)
         cycle = self.cycle if answering else None
         if cycle is self._timed_cycle:
-            return  # Bytes that drip in do not start the timer again.
+            return  # Slowly arriving bytes do not restart the timer.
         if self._timer is not None:
             self._timer.cancel()
-        # With an answer to be taken: the application answers 408 if the body takes too long.
+        # While an answer is due, the application answers 408 if the body takes too long.
         limit_s = REQUEST_TIMEOUT_S if cycle is None else 2 * REQUEST_TIMEOUT_S
         self._timed_cycle, self._timer = cycle, self.loop.call_later(limit_s, self.transport.abort)
 
@@ -274,12 +275,13 @@ def _bound(listen: str) -> socket.socket:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, or asyncio does not take it for TCP and leaves Nagle's algorithm on: 40 ms an answer.
+    # The protocol is named because otherwise asyncio does not recognise TCP and leaves Nagle's algorithm on,
+    # which costs 40 ms per answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), int(port)))
-        # From here on who connects waits for an answer, rather than being refused.
+        # From here on, clients that connect wait for an answer instead of being refused.
         listener.listen()
     except OSError as error:
         listener.close()

@@ -1,4 +1,4 @@
-"""The records of a log, and their frames: from values to bytes and back. Pure."""
+"""Encodes the records of a log as frames, and decodes them. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
 
 MAX_ENTRY_BYTES = 16 << 20
-"""Longest entry: a receiver holds several whole ones in memory."""
+"""Maximum length of an entry: a receiver holds several whole entries in memory."""
 
 _OVERHEAD_BYTES = 256
-"""More than the other fields of a record take."""
+"""Upper bound for the length of a record's other fields."""
 
 _DROP_BYTES = 1 << 20
-"""Bytes taken out of a buffer before the rest is moved."""
+"""Number of consumed bytes of a buffer from which the rest is moved."""
 
 NO_ENTRY = -1
-"""``lastEntryOffset`` of a checkpoint without an entry before it."""
+"""``lastEntryOffset`` of a checkpoint without an earlier entry."""
 
 
 def entry_frame(stamp: uuid.UUID, earliest: int, entry: Bytes) -> bytes:
@@ -33,36 +33,36 @@ def entry_frame(stamp: uuid.UUID, earliest: int, entry: Bytes) -> bytes:
 
 
 def take_over_frame(stamp: uuid.UUID, earliest: int) -> bytes:
-    """Return the frame of a record that has no content: it is there to change the author."""
+    """Return the frame of a record without content, whose append changes the author."""
     return frame(LogEntry(uuid=stamp.bytes, earliestOffset=earliest).SerializeToString())
 
 
 def checkpoint_frame(stamp: uuid.UUID, begin: int, *, last: int, version: int) -> bytes:
-    """Return the frame of a checkpoint that begins at ``begin``: it holds its own end.
+    """Return the frame of a checkpoint that begins at ``begin``. It contains its own end.
 
     Args:
-        stamp: the record's UUID.
-        begin: offset at which the frame will be.
-        last: begin of the entry before it, or NO_ENTRY.
-        version: the log's version from there on.
+        stamp: The record's UUID.
+        begin: Offset of the frame.
+        last: Begin of the previous entry, or NO_ENTRY.
+        version: The log's version from the checkpoint on.
     """
     record = LogEntry(uuid=stamp.bytes, earliestOffset=begin, version=version)
     record.checkpoint.lastEntryOffset = last
     end = begin
-    # The end's own length depends on it; it grows by a byte at most, once.
+    # The encoded length of the end depends on its value. It can grow at most once, by one byte.
     while record.checkpoint.nextEntryOffset != (end := begin + HEADER_BYTES + record.ByteSize()):
         record.checkpoint.nextEntryOffset = end
     return frame(record.SerializeToString())
 
 
 def check_size(entry: Bytes) -> None:
-    """Refuse an entry that receivers would not read.
+    """Check that receivers can read an entry.
 
     Raises:
-        OptionError: it is longer than MAX_ENTRY_BYTES.
+        OptionError: the entry is longer than MAX_ENTRY_BYTES.
     """
     if (size := memoryview(entry).nbytes) > MAX_ENTRY_BYTES:
-        expected = f"{MAX_ENTRY_BYTES} bytes at most; store longer ones elsewhere, and commit where they are"
+        expected = f"at most {MAX_ENTRY_BYTES} bytes; store longer ones elsewhere, and commit their location"
         raise OptionError("data", f"an entry of {size} bytes", expected)
 
 
@@ -74,9 +74,9 @@ class Record:
     end: int
     stamp: uuid.UUID
     earliest: int
-    """No copy of the record begins before this offset."""
+    """Offset before which no copy of the record begins."""
     content: bytes | Checkpoint | None
-    """None: a take-over."""
+    """Content of an entry, or a checkpoint; None for a take-over."""
     version: int
     """The log's version from a checkpoint on."""
 
@@ -90,7 +90,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
     try:
         entry = LogEntry.FromString(payload)
     except DecodeError as error:
-        raise RecordError(journal, begin, f"it is no replicated_log.LogEntry: {error}") from error
+        raise RecordError(journal, begin, f"it is not a replicated_log.LogEntry: {error}") from error
     if len(entry.uuid) != 16:
         raise RecordError(journal, begin, f"its uuid has {len(entry.uuid)} bytes, not 16")
     content: bytes | Checkpoint | None = None
@@ -98,7 +98,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
         case "entry":
             content = entry.entry
         case "checkpoint":
-            # The place where it is counts, whatever its writer took that to be.
+            # Its actual place counts, not the one that its writer expected.
             content = Checkpoint(lastEntryOffset=entry.checkpoint.lastEntryOffset, nextEntryOffset=end)
     stamp = uuid.UUID(bytes=entry.uuid)
     return Record(begin, end, stamp, entry.earliestOffset, content, entry.version)
@@ -131,7 +131,7 @@ class FrameBuffer:
         self._data += content
 
     def peek(self) -> Record | None:
-        """Return the next record, None if it is not there whole; :meth:`advance` steps past it.
+        """Return the next record, None if it is incomplete. :meth:`advance` steps past it.
 
         Raises:
             RecordError: there is no frame, or it is longer than any entry.
@@ -155,11 +155,11 @@ class FrameBuffer:
         return parse_record(self._journal, begin, begin + HEADER_BYTES + size, payload)
 
     def advance(self, end: int) -> None:
-        """Step to the end of the record that :meth:`peek` gave."""
+        """Step to the end of the record that :meth:`peek` returned."""
         self._at = end - self._offset
 
     def __iter__(self) -> Iterator[Record]:
-        """Take the whole records."""
+        """Yield the whole records, and step past them."""
         while (record := self.peek()) is not None:
             self.advance(record.end)
             yield record

@@ -1,4 +1,4 @@
-"""The journal of a log: made where it is missing, and read back in short ranges."""
+"""The journal of a log: creates it if it is missing, and reads short ranges of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gazette_spark.replicated_log._entries import FrameBuffer, Record
 
 
 def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, refused: int) -> None:
-    """Make a log's journal if it is missing, else check that it is one.
+    """Create a log's journal if it is missing, or check that the existing one is a log.
 
     Args:
-        client: makes it.
-        journal: its name.
-        spec: of a journal to be made: stores, replication and the like; None: the client's defaults.
-        refused: the flag under which the caller could do nothing.
+        client: Client of the brokers.
+        journal: Name of the journal.
+        spec: Spec of a new journal, such as stores and replication; None for the client's defaults.
+        refused: The flag with which the journal would be useless to the caller.
 
     Raises:
-        OptionError: the journal is of another content type, or its flags forbid the caller's work.
+        OptionError: the journal has another content type, or its flags forbid the caller's work.
     """
     try:
         current_spec = client.get_journal(journal).spec
@@ -33,14 +33,14 @@ def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, re
         try:
             client.create_journals(new_spec)
         except EtcdTransactionFailedError:
-            # Another node was faster, and this one's broker may learn of it a moment later.
+            # Another node was faster, and this node's broker may learn of the journal a moment later.
             new_spec = _get_soon(client, journal)
         current_spec = new_spec
     content_types = values_of(current_spec.labels, CONTENT_TYPE)
     if content_types != [CONTENT_TYPE_PROTO_FIXED]:
         got = f"journal {journal!r} of content type {', '.join(content_types) or 'none'}"
         raise OptionError(
-            "journal", got, f"one of {CONTENT_TYPE_PROTO_FIXED}, or one that does not exist yet"
+            "journal", got, f"a journal of {CONTENT_TYPE_PROTO_FIXED}, or one that does not exist yet"
         )
     if current_spec.flags == refused:
         flag = pb.JournalSpec.Flag.Name(pb.JournalSpec.Flag.ValueType(refused))
@@ -69,9 +69,9 @@ def _spec(journal: str, spec: pb.JournalSpec | None) -> pb.JournalSpec:
 
 
 def read_records(client: Client, journal: str, begin: int, end: int) -> Iterator[Record]:
-    """Yield the records of ``[begin, end)``, both of which are bounds of records.
+    """Yield the records of ``[begin, end)``, both of which must be record boundaries.
 
-    Bytes that are gone are left out; a record that they cut is, too.
+    Missing bytes are skipped, together with records that they cut.
     """
     if begin >= end:
         return

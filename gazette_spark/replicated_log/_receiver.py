@@ -1,7 +1,7 @@
-"""The secondary's side of a log: fetch entries, each once and in order.
+"""The secondary's side of a log: fetches entries, each once and in order.
 
-A thread reads the journal's bytes ahead, up to READ_AHEAD_BYTES; the receiver cuts them into records and
-drops repeats. So a fetch that waits can end at any moment: by its timeout, by a cancellation, by closing.
+A thread reads ahead up to READ_AHEAD_BYTES of the journal; the receiver cuts them into records and drops
+repetitions. So a waiting fetch can end at any time: by its timeout, by a cancellation, or by closing.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from gazette_spark.replicated_log._journal import ensure_journal, read_records
 
 
 class RepeatFilter:
-    """Tells repeated records from new ones, in a log that is read from any record's begin. Pure.
+    """Distinguishes repeated records from new ones, in a log that is read from any record's begin. Pure.
 
-    A writer's clock grows along the log, and each of its records is appended, and appended again where an
-    answer was lost, before the next one is. So a record whose clock is not above those of its writer before
-    it is a repeat.
+    A writer's clock increases along the log, and each of its records is appended, and repeated if an answer
+    was lost, before the next one. So a record whose clock is not above the earlier clocks of its writer is a
+    repetition.
 
-    A receiver that starts in the middle has not seen the clocks before. A record says since which offset it
-    may be in the log. Where that is before the receiver's start, the bytes between are read first. They are
-    few: those that were appended while the record waited for its answer.
+    A receiver that starts in the middle has not seen earlier clocks. A record has the offset from which a
+    copy may be in the log. If that is before the receiver's start, the bytes between are read first. These
+    are few, because they were appended while the record waited for its answer.
     """
 
     def __init__(self, start: int) -> None:
-        """Begin at an offset."""
+        """Start at an offset."""
         self._learned_from = start
         self._clocks: dict[ProducerId, int] = {}
 
     def missing(self, record: Record) -> tuple[int, int] | None:
-        """Return the range whose records have to be :meth:`learned <learn>` to judge this one, if any."""
+        """Return the range whose records must be :meth:`learned <learn>` before this one, if any."""
         producer, clock, _ = split_uuid(record.stamp)
         if clock <= self._clocks.get(producer, 0) or record.earliest >= self._learned_from:
             return None
         return record.earliest, self._learned_from
 
     def learn(self, record: Record) -> None:
-        """Take a record into account that is before the start."""
+        """Record the clock of a record before the start."""
         producer, clock, _ = split_uuid(record.stamp)
         self._clocks[producer] = max(clock, self._clocks.get(producer, 0))
 
     def learned_from(self, begin: int) -> None:
-        """Note that all records from an offset on were learned."""
+        """Record that all records from an offset on were learned."""
         self._learned_from = min(begin, self._learned_from)
 
     def is_new(self, record: Record) -> bool:
-        """Judge the next record, once nothing is :meth:`missing`. Without a clock it is always new."""
+        """Return whether the next record is new, if nothing is :meth:`missing`. Without a clock it is."""
         producer, clock, _ = split_uuid(record.stamp)
         if 0 < clock <= self._clocks.get(producer, 0):
             return False
@@ -77,25 +77,25 @@ class RepeatFilter:
 
 @runtime_checkable
 class Cancellation(Protocol):
-    """Cancels a blocked fetch: a :class:`threading.Event`, or the like."""
+    """Cancels a blocked fetch: a :class:`threading.Event` or a similar object."""
 
     def is_set(self) -> bool:
-        """Return whether it is time to stop."""
+        """Return whether to stop."""
 
 
 @runtime_checkable
 class _Waitable(Protocol):
     def wait(self) -> object:
-        """Return when the event has happened."""
+        """Block until the event has happened."""
 
 
 def cancel_on(event: Cancellation | Future[Any] | _Waitable | Callable[[], object]) -> Cancellation:
-    """Return a cancellation that comes with an event: the node has become primary, for instance.
+    """Return a cancellation for an event, for example that the node has become primary.
 
     Args:
-        event: a ``threading.Event`` or the like, which is returned as it is; or a future that will end; or
-            what blocks until it happens: an object with ``wait()``, or a function, such as the ``get`` of a
-            queue of notifications. The last two are waited for in a daemon thread.
+        event: A ``threading.Event`` or a similar object, which is returned unchanged; or a future; or an
+            object whose ``wait()`` blocks until the event; or a function that blocks until the event, such as
+            the ``get`` of a queue of notifications. A daemon thread waits for the last two.
     """
     if isinstance(event, Cancellation):
         return event
@@ -116,17 +116,17 @@ def cancel_on(event: Cancellation | Future[Any] | _Waitable | Callable[[], objec
 
 
 READ_AHEAD_BYTES = 4 << 20
-"""Bytes read before they are asked for."""
+"""Maximum number of bytes that are read ahead."""
 
 POLL_S = 0.02
-"""How often a waiting fetch looks at its cancellation."""
+"""Seconds between two checks of a waiting fetch's cancellation."""
 
 IDLE_S = 10.0
 """Seconds without a byte after which a fetch compares the write head with its offset."""
 
 
 class _ReadAhead:
-    """Reads a journal from an offset on, in a thread."""
+    """Reads a journal from an offset on in a separate thread."""
 
     def __init__(self, client: Client, journal: str, offset: int) -> None:
         self._reader: RetryReader = client.read(journal, offset=offset, block=True)
@@ -140,10 +140,10 @@ class _ReadAhead:
         self._thread.start()
 
     def take(self, timeout_s: float) -> Chunk | None:
-        """Return the next chunk, None if there is none within the timeout.
+        """Return the next chunk; None if there is none within the timeout.
 
         Raises:
-            GazetteError: the journal cannot be read on. No chunk comes after it.
+            GazetteError: the journal can no longer be read, and there are no more chunks.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._chunks or self._ended, timeout_s)
@@ -194,7 +194,7 @@ class _ReadAhead:
 
 
 class Receiver(Closing):
-    """Fetches a log's entries and checkpoints. For one thread; :meth:`close` may be called from any.
+    """Fetches a log's entries and checkpoints. For one thread, but any thread may call :meth:`close`.
 
     After an error the next fetch continues at the same offset.
     """
@@ -203,17 +203,17 @@ class Receiver(Closing):
         """Make a receiver at the log's first offset, and the journal if it is missing.
 
         Args:
-            client: makes the calls; the caller closes it.
-            journal: name of the log.
-            spec: of a journal to be made: stores, replication and the like; its content type is set here.
+            client: Makes the calls. The caller closes it.
+            journal: Name of the log.
+            spec: Spec of a new journal, such as stores and replication; its content type is set here.
 
         Raises:
-            OptionError: the journal is no log's, or is write-only.
+            OptionError: the journal is not a log, or is write-only.
         """
         ensure_journal(client, journal, spec, pb.JournalSpec.O_WRONLY)
         self.journal = journal
         self.version = 0
-        """The log's version after the last checkpoint fetched; 0: none was."""
+        """The log's version after the last fetched checkpoint; 0 without one."""
         self._client = client
         self._ahead: _ReadAhead | None = None
         self._closed = False
@@ -228,18 +228,18 @@ class Receiver(Closing):
         return f"Receiver({self.journal!r}, offset={self.offset})"
 
     def close(self) -> None:
-        """End the receiver, from any thread; may be called again. A fetch under way raises ClosedError."""
+        """End the receiver, from any thread. May be called again. A current fetch raises ClosedError."""
         self._closed = True
         if (ahead := self._ahead) is not None:
             ahead.close()
 
     @property
     def offset(self) -> int:
-        """Offset of the next record: all before it are fetched. A replica stores it with its state."""
+        """Offset of the next record: all earlier ones are fetched. A replica stores it with its state."""
         return self._frames.begin
 
     def set_offset(self, offset: int) -> None:
-        """Continue at an offset: a checkpoint's, or any entry's begin or end.
+        """Continue at an offset: that of a checkpoint, or the begin or end of any entry.
 
         Raises:
             OffsetError: no entry begins or ends there.
@@ -268,30 +268,30 @@ class Receiver(Closing):
         """Wait for the next entry or checkpoint, and return it.
 
         Args:
-            timeout_s: seconds to wait; None: as long as it takes.
-            cancel: ends the wait once it is set: a ``threading.Event``, or what
-                :func:`~gazette_spark.replicated_log.cancel_on` returns.
+            timeout_s: Seconds to wait; None for no limit.
+            cancel: Ends the wait when it is set: a ``threading.Event``, or the result of
+                :func:`~gazette_spark.replicated_log.cancel_on`.
 
         Raises:
-            FetchTimeoutError: nothing came in time.
+            FetchTimeoutError: nothing arrived in time.
             FetchCancelledError: ``cancel`` was set.
             LogDataLossError: entries are gone.
-            RecordError: the journal holds something else.
+            RecordError: the journal contains something else.
         """
         return self._fetch(timeout_s, cancel, to_head=False)
 
     def try_fetch_entry(
         self, timeout_s: float | None = None, cancel: Cancellation | None = None
     ) -> bytes | Checkpoint:
-        """Return the next entry or checkpoint, or raise NoMoreMessageError where the log ends.
+        """Return the next entry or checkpoint, or raise NoMoreMessageError at the end of the log.
 
-        The end is what the journal's primary says, after all appends that it has acknowledged. A secondary
-        that has called ``Writer.take_over`` and fetches until this error has everything, and is the
-        primary. The question is an append without bytes: the client needs the right to append.
+        The journal's primary reports the end, after all appends that it has acknowledged. A secondary that
+        has called ``Writer.take_over`` and fetches until this error has everything, and is the primary. The
+        request is an append without bytes, so the client needs the right to append.
 
         Raises:
-            NoMoreMessageError: all is fetched.
-            LogDataLossError: the log ends before what was fetched, or entries are gone.
+            NoMoreMessageError: everything has been fetched.
+            LogDataLossError: the log ends before the fetched entries, or entries are gone.
         """
         return self._fetch(timeout_s, cancel, to_head=True)
 
@@ -307,7 +307,7 @@ class Receiver(Closing):
             record = self._next_record()
             if record is not None:
                 if record.content is None:
-                    # A take-over: it has no content, but its clock counts.
+                    # A take-over has no content, but its clock counts.
                     continue
                 if isinstance(record.content, Checkpoint):
                     self.version = record.version
@@ -315,9 +315,8 @@ class Receiver(Closing):
             left_s = None if timeout_s is None else timeout_s - (time.monotonic() - begun)
             at = self._frames.end
             if to_head and at >= self._head:
-                # Is this the end of the log? An append without bytes is answered after all appends that were
-                # acknowledged before it, by the broker that is the primary now. The head that a read reports
-                # may be an older broker's.
+                # Is this the end of the log? The current primary answers an append without bytes after all
+                # appends that were acknowledged before. The head of a read may come from an outdated broker.
                 wait_s = None if left_s is None else max(0.1, left_s)
                 self._head = self._client.append(self.journal, b"", timeout_s=wait_s).end
                 if self._head < at:
@@ -331,15 +330,15 @@ class Receiver(Closing):
             elif left_s is not None and left_s <= 0:
                 raise FetchTimeoutError(self.journal, self.offset, timeout_s or 0.0)
             elif time.monotonic() - idle_since >= IDLE_S:
-                # A reader waits without an end for offsets that its journal has lost, and brokers do not tell
-                # it. Whoever waits for an entry is to hear of it.
+                # A reader would wait forever for offsets that its journal has lost, because brokers do not
+                # report that. So the write head is compared, and the caller gets an error.
                 idle_since = time.monotonic()
                 self._head_from(self._frames.end)
 
     def _next_record(self) -> Record | None:
-        """Return the next record of the bytes at hand that is not a repeat."""
+        """Return the next record of the received bytes that is not a repetition."""
         while (record := self._frames.peek()) is not None:
-            # Before the step: if it fails, the record is judged again.
+            # This comes before the step, so that the record is judged again after a failure.
             if (missing := self._repeats.missing(record)) is not None:
                 for earlier in read_records(self._client, self.journal, *missing):
                     self._repeats.learn(earlier)
@@ -350,10 +349,10 @@ class Receiver(Closing):
         return None
 
     def _take_chunk(self, left_s: float | None, *, polls: bool) -> bool:
-        """Wait a while for bytes; return whether some came."""
+        """Wait a while for bytes, and return whether any arrived."""
         if self._ahead is None:
             self._ahead = _ReadAhead(self._client, self.journal, self._frames.end)
-            if self._closed:  # By another thread, which found nothing to close.
+            if self._closed:  # Another thread has closed the receiver, and found nothing to end.
                 self._ahead.close()
         wait_s = min(IDLE_S if left_s is None else max(0.0, left_s), POLL_S if polls else IDLE_S)
         try:
@@ -371,7 +370,7 @@ class Receiver(Closing):
         """Return the write head.
 
         Raises:
-            LogDataLossError: it is below the offset, unless the journal's primary answers otherwise in time.
+            LogDataLossError: it is below the offset, and the journal's primary does not refute that in time.
         """
         settled = self._client.settled_heads({self.journal: offset})[self.journal]
         if settled.write_head < offset:

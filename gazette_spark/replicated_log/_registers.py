@@ -1,14 +1,14 @@
-"""The registers of a log's journal, and what a writer does by them. Pure.
+"""The registers of a log's journal, and a writer's decisions based on them. Pure.
 
 ============  ====================================================================
-register      holds
+register      value
 ============  ====================================================================
 ``author``    the writer that appends; each of its appends checks it
-``version``   how many checkpoints were made, if any
+``version``   the number of checkpoints, if any
 ============  ====================================================================
 
-Brokers take empty registers for a match of any check. A new journal has none, and one whose brokers were all
-lost has none left. So they are read before each append that changes them, and after each that checks them.
+For brokers, empty registers match any check. A new journal has no registers, and neither does one whose
+brokers were all lost. So they are read before each append that changes them, and after each that checks them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ VERSION = "version"
 
 @dataclass(frozen=True, slots=True)
 class LogRegisters:
-    """What a journal's registers say about its log."""
+    """The state of a log in its journal's registers."""
 
     author: str = ""
-    """Empty: nobody."""
+    """The writer that appends; empty for none."""
     version: int | None = None
 
     @classmethod
     def of(cls, registers: pb.LabelSet) -> LogRegisters:
-        """Return the meaning of registers; those of others do not matter.
+        """Return the state in registers, ignoring foreign ones.
 
         Raises:
             ProtocolError: the version is not a number.
@@ -46,16 +46,16 @@ class LogRegisters:
 
     @property
     def number(self) -> int:
-        """The version; without one, 0."""
+        """The version as a number; 0 without one."""
         return self.version or 0
 
 
 class Step(Enum):
-    """What a writer does next about an append that changes registers."""
+    """The next step of a writer whose append changes registers."""
 
     APPEND = "append"
     FIND = "find"
-    """An earlier try changed the registers: find where it put the record."""
+    """An earlier attempt has changed the registers, so find its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,21 @@ class Change:
     author: str
     """The writer that appends."""
     replaces: str
-    """The author that it replaces; its own name where it has taken the log over before."""
+    """The author that it replaces; its own name if it has already taken over the log."""
     expected_version: int | None = None
     """The version that a checkpoint expects; None if the version stays."""
     restored: int | None = None
-    """The version to set, where the brokers have lost it."""
+    """The version to restore after the brokers have lost it."""
 
 
 def next_step(journal: str, change: Change, current: LogRegisters, *, tried: bool) -> Step:
-    """Decide by the journal's registers.
+    """Decide the next step from the journal's registers.
 
     Args:
-        journal: its name.
-        change: the change to be made.
-        current: the registers now.
-        tried: an earlier try of this append may have made the change.
+        journal: Name of the journal.
+        change: The change to make.
+        current: The current registers.
+        tried: Whether an earlier attempt of this append may have made the change.
 
     Raises:
         InvalidVersionError: the log is at another version.
@@ -100,11 +100,11 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
 
 
 def check_of(current: LogRegisters) -> pb.LabelSelector:
-    """Return the selector that matches as long as author and version are what they are."""
+    """Return the selector that matches while author and version do not change."""
     values = {AUTHOR: current.author, VERSION: "" if current.version is None else str(current.version)}
     return pb.LabelSelector(
         include=label_set({name: value for name, value in values.items() if value}),
-        # An empty value is any.
+        # An empty value matches any value.
         exclude=label_set({name: "" for name, value in values.items() if not value}),
     )
 
@@ -125,10 +125,10 @@ def author_check(author: str) -> pb.LabelSelector:
 
 
 def check_author(journal: str, author: str, registers: pb.LabelSet) -> None:
-    """Refuse the registers after an append of an author's if they do not name it: empty ones match any check.
+    """Check that the registers after an author's append name it, because empty registers match any check.
 
     Raises:
-        LogFencedError: the registers are lost, or another writer's.
+        LogFencedError: the registers are lost, or name another writer.
     """
     current = LogRegisters.of(registers)
     if current.author != author:

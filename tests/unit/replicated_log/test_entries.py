@@ -120,7 +120,7 @@ def test_what_is_no_record_is_an_error(content: bytes, problem: str) -> None:
 def test_the_longest_entry() -> None:
     """An entry may have its maximum and not a byte more; the longest one can be read again."""
     check_size(bytes(MAX_ENTRY_BYTES))
-    with pytest.raises(OptionError, match="16777217 bytes; expected 16777216 bytes at most"):
+    with pytest.raises(OptionError, match="16777217 bytes; expected at most 16777216 bytes"):
         check_size(memoryview(bytes(MAX_ENTRY_BYTES + 1)))
     longest = entry_frame(stamp((1 << 64) - 1), (1 << 63) - 1, bytes(MAX_ENTRY_BYTES))
     assert only_record(longest).content == bytes(MAX_ENTRY_BYTES)
