@@ -1,1 +1,1 @@
-"""Proves after the fact that a table matches its journals and its ledger."""
+"""Proves afterwards that a table matches its journals and its ledger."""

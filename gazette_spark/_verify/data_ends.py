@@ -1,11 +1,11 @@
-"""The origin of a table's rows, and their end by the rows themselves, for tables whose ledger was cleaned up.
+"""The origin of a table's rows, and their end according to the rows, for tables whose ledger was cleaned up.
 
-A row says where its record begins (``_offset``, or ``offset`` of the format ``raw``), and its end if the
-table has ``_end_offset``. Without that the last record of each journal is read again, and compared with its
-row where the table has the record's bytes.
+A row has the begin of its record (``_offset``, or ``offset`` of the format ``raw``), and its end if the table
+has ``_end_offset``. Otherwise the last record of each journal is read again, and compared with its row if the
+table has the record's bytes.
 
-Rows do not show three things: bytes after the last row that left no row, such as records that a query
-filters, which are read again to the same effect; journals without any row; and whether an earlier row is
+Rows do not show three things: bytes after the last row that gave no row, such as records that a query
+filters, which are read again with the same result; journals without any row; and whether an earlier row is
 missing.
 """
 
@@ -26,26 +26,26 @@ from gazette_spark._verify.gap_reads import skipping_scan
 from gazette_spark.errors import InputError
 
 INTEGERS = frozenset({"bigint", "int", "smallint", "tinyint", "long", "integer", "short", "byte"})
-"""Types of an offset, as Spark and as Delta's log name them."""
+"""Types of an offset, in the names of Spark and of Delta's log."""
 
 BYTES = frozenset({"binary", "string"})
-"""Types of a record's bytes: a text that Spark cast them to keeps them."""
+"""Types of a record's bytes. A text to which Spark has cast them keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginColumns:
-    """Columns of a table with the journal and the offset of its rows."""
+    """The columns of a table with the journal and the offset of its rows."""
 
     journal: str
     offset: str
     value: str | None
-    """The record's bytes, if the table has them unchanged."""
+    """Column with the record's bytes, if the table has them unchanged."""
     place: str | None = None
-    """Offset of the message that committed the row's message, if the table has it."""
+    """Column with the offset of the message that committed the row's message, if the table has it."""
 
 
 def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
-    """Return the columns of the source's metadata, or else of raw records; None if a table has neither.
+    """Return the source's metadata columns, or those of raw records; None if a table has neither.
 
     Args:
         types: The type of each column, by name.
@@ -59,12 +59,12 @@ def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
 
 
 class DeltaRows:
-    """The rows of a table's newest version, without a JVM: through ``deltalake``. For one thread.
+    """The rows of a table's newest version through ``deltalake``, without a JVM. For one thread.
 
     Args:
-        location: The table's directory or URL, in Spark's spelling: nothing is quoted.
+        location: The table's directory or URL in Spark's spelling, without quoting.
 
-    Raises (all of its methods do):
+    Raises (all methods):
         InputError: ``deltalake`` is not installed or cannot read the table, or rows have no origin.
     """
 
@@ -76,7 +76,7 @@ class DeltaRows:
         columns = origin_columns(self._types)
         if columns is None:
             raise InputError(
-                f"{self!r}: its columns do not say where rows come from; that takes _journal and _offset, or "
+                f"{self!r}: its columns do not show the origin of rows; that requires _journal and _offset, "
                 "journal, offset and value of the format raw"
             )
         self._columns = columns
@@ -85,9 +85,9 @@ class DeltaRows:
         return f"DeltaRows({self._location!r})"
 
     def last_rows(self) -> list[tuple[str | None, int, int | None, int | None]]:
-        """Return journal, rows, last offset and largest end, null where the table has no ``_end_offset``.
+        """Return journal, rows, last offset, and largest end, which is null without ``_end_offset``.
 
-        Committed messages end with the last one that committed some of them.
+        Committed messages end with the last message that committed any of them.
         """
         place = self._columns.place
         journal, offset = sql_name(self._columns.journal), sql_name(place or self._columns.offset)
@@ -97,9 +97,9 @@ class DeltaRows:
         return self._select(f"SELECT {columns} FROM rows GROUP BY {journal}")  # noqa: S608 - quoted
 
     def value_at(self, journal: str, offset: int) -> bytes | None:
-        """Return the bytes of a record's row, None if the table does not have them."""
+        """Return the bytes of a record's row; None if the table lacks them."""
         if self._columns.value is None or self._columns.place is not None:
-            return None  # An acknowledgement is no row.
+            return None  # An acknowledgement is not a row.
         names = [
             sql_name(name) for name in (self._columns.value, self._columns.journal, self._columns.offset)
         ]
@@ -122,16 +122,16 @@ def sql_name(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """The query's options for reading records, where they are not the default."""
+    """The query's options for reading records."""
 
     framing: str | None = None
-    """None for the framing that the journal's label names."""
+    """The framing; None for the one that the journal's label names."""
     separator: str = ","
     quote: str = '"'
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def framing_of(self, client: JournalSource, journal: str) -> RecordFraming:
-        """Return the framing a journal is read in."""
+        """Return the framing in which a journal is read."""
         name = framing_name(client.get_journal(journal).spec, self.framing, None)
         return framing_named(name, self.max_record_bytes, self.separator, self.quote)
 
@@ -143,9 +143,9 @@ class DataEnd:
     journal: str
     rows: int
     last_offset: int
-    """Offset of the last row: the start of its record."""
+    """Offset of the last row, at which its record begins."""
     read_through: int | None
-    """Next byte to read; None if the rows do not show it."""
+    """Offset of the next byte to read; None if the rows do not show it."""
 
 
 def data_ends(
@@ -156,17 +156,18 @@ def data_ends(
     Args:
         table: The rows of a table.
         client: Client of the journals, to read a last record again if its row does not show its end.
-        options: How the query read the journals.
+        options: The query's options for reading the journals.
 
     Raises:
-        InputError: a row has no journal or offset; or a journal has another record than the row.
+        InputError: a row has no journal or offset, or a journal has another record than the row.
         GazetteError: a journal cannot be read.
     """
     ends = []
     for journal, rows, offset, reached in table.last_rows():
         if journal is None or offset is None:
             raise InputError(f"{table!r}: {rows} rows have no journal or no offset, so their end is unknown")
-        # An end before the last row belongs to another row: the last one was written without the column.
+        # An end before the last row belongs to another row, because the last one was written without the
+        # column.
         end = reached if reached is not None and reached > offset else None
         if end is None and client is not None:
             end = _record_end(client, journal, offset, table.value_at(journal, offset), options)
@@ -177,7 +178,7 @@ def data_ends(
 def _record_end(
     client: JournalSource, journal: str, offset: int, value: bytes | None, options: RecordOptions | None
 ) -> int:
-    """Return where the record at an offset ends; ``value`` is its bytes if the table has them."""
+    """Return the end of the record at an offset. ``value`` has its bytes if the table has them."""
     options = options or RecordOptions()
     framing = options.framing_of(client, journal)
     head = client.highest_heads([journal])[journal]
@@ -186,7 +187,7 @@ def _record_end(
     end: int | None = None
     content: bytes | None = None
     if framing.name == "none":
-        # A record is the bytes that a task got at once, so only its length gives its end.
+        # A record has the bytes of one chunk, so only its length gives its end.
         if value is not None and offset + len(value) <= head:
             end = offset + len(value)
             content = window(offset, end)
@@ -201,7 +202,7 @@ def _record_end(
     if end is None or value not in (None, content):
         problem = "has no whole record there" if end is None else "has other bytes there"
         raise InputError(
-            f"journal {journal!r}: the table's last row begins at offset {offset}, and the journal "
+            f"journal {journal!r}: the table's last row begins at offset {offset}, but the journal "
             f"{problem}. It is another journal, or it was read in another framing"
         )
     return end

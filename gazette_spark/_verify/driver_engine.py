@@ -1,8 +1,8 @@
-"""Audits a small table in this process: rows by ``deltalake``, records by the client, sums by NumPy. No JVM.
+"""Audits a small table in this process: rows with ``deltalake``, records with the client, sums with NumPy.
 
-Spark takes some twenty seconds to start and to run its first job. That is what most of an audit of a small
-table would be spent on. What is too large for the memory of one process, or what ``deltalake`` cannot read,
-is left to Spark.
+Without a JVM this saves most of the time of a small audit, because Spark takes about twenty seconds to start
+and to run its first job. Tables that are too large for the memory of one process, or that ``deltalake``
+cannot read, are left to Spark.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from gazette_spark.errors import InputError
 from gazette_spark.locations import local_path
 
 SMALL_BYTES = 64 << 20
-"""Most bytes of journals, and of a table's files, that are compared here. Beyond, Spark is as fast."""
+"""Maximum bytes of journals, and of a table's files, that are compared here. Beyond that Spark is as fast."""
 
 MAX_MEMORY = 1 << 30
-"""Most bytes of a table's rows in memory: files may be compressed a hundredfold."""
+"""Maximum bytes of a table's rows in memory, because files may be compressed a hundredfold."""
 
 MAX_REQUESTS = 500
-"""Most commits that are read from an object store, some milliseconds each."""
+"""Maximum number of commits that are read from an object store, which takes some milliseconds each."""
 
 READERS = 4
-"""Pieces of journals that are read at a time."""
+"""Number of pieces of journals that are read concurrently."""
 
 SIDE = pa.schema(
     [
@@ -74,23 +74,23 @@ SIDE = pa.schema(
         ("value", pa.large_binary()),
     ]
 )
-"""Columns of a side. ``place`` is the offset of what committed a row: ``offset``, but for messages."""
+"""Columns of a side. ``place`` is the offset that committed a row: ``offset``, except for messages."""
 
 
 class NeedsSparkError(Exception):
-    """The table is not compared in this process. The text says why."""
+    """The table cannot be compared in this process. The text says why."""
 
 
 class DriverEngine:
     """Compares in this process.
 
     Args:
-        location: The table's directory or URL, in Spark's spelling.
-        options: The source's options by which the journals are read.
-        locations: Locations of tables of dead letters, by their names in a catalog.
+        location: The table's directory or URL in Spark's spelling.
+        options: The source's options for reading the journals.
+        locations: Locations of dead-letter tables by their names in a catalog.
 
-    Raises (all of its methods do):
-        NeedsSparkError: the table is too large, or of a kind that ``deltalake`` cannot read.
+    Raises (all methods):
+        NeedsSparkError: the table is too large, or ``deltalake`` cannot read it.
     """
 
     def __init__(self, location: str, options: Mapping[str, str], locations: Mapping[str, str]) -> None:
@@ -117,11 +117,11 @@ class DriverEngine:
     def count(self, version: int) -> int:
         """Return the number of rows."""
         self._check(version)
-        # COUNT(*) would trust the statistics of files, which a writer may have left out or got wrong.
+        # COUNT(*) would trust the statistics of files, which may be missing or wrong.
         return sum(batch.num_rows for batch in self._rows.select([next(iter(self._rows.types))]))
 
     def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> DriverComparison:
-        """Return the sides of an audit, to be compared."""
+        """Return the sides of an audit for comparison."""
         self._check(sides.version)
         size = sum(piece.end - piece.begin for read in plan.values() for piece in read.pieces)
         if size > SMALL_BYTES:
@@ -188,7 +188,7 @@ class _TableRows:
 
 @contextmanager
 def _left_to_spark(location: str) -> Iterator[None]:
-    """Leave what ``deltalake`` cannot read to Spark, whose error says why, if it cannot either."""
+    """Leave tables that ``deltalake`` cannot read to Spark. If Spark cannot either, its error says why."""
     try:
         with named_errors(location):
             yield
@@ -217,7 +217,7 @@ def _records(
 
 
 def _side(number: int, size: int, **columns: pa.Array) -> pa.RecordBatch:
-    """Return rows of a side; columns that are not given are null, and a place is the offset then."""
+    """Return rows of a side. Missing columns are null, except the place, which is then the offset."""
     kinds = dict(zip(SIDE.names, SIDE.types, strict=True))
     made = {name: column.cast(kinds[name]) for name, column in columns.items()}
     made["place"] = pc.coalesce(made["place"], made["offset"]) if "place" in made else made["offset"]
@@ -232,11 +232,11 @@ class DriverComparison:
     """Compares the sides of an audit."""
 
     rows: pa.Table
-    """All sides, see :data:`SIDE`."""
+    """The rows of all sides, with the columns :data:`SIDE`."""
     values: bool
-    """The records' bytes are compared, too."""
+    """Whether the records' bytes are also compared."""
     places: bool = False
-    """Some rows are committed messages, whose places are not their offsets."""
+    """Whether rows may be committed messages, whose places differ from their offsets."""
     salt: bytes = field(default_factory=lambda: token_bytes(16))
     """Makes the digests' sums unpredictable, see :mod:`gazette_spark._verify.parts`."""
 
@@ -270,10 +270,10 @@ class DriverComparison:
         return sums
 
     def first_in(self, part: Part, what: str) -> tuple[int, str, int | None] | None:
-        """Return the first offset of a part at which rows are not the records, or None.
+        """Return the first offset of a part at which rows differ from records, or None.
 
         Returns:
-            The offset, what is wrong, and the place of the record.
+            The offset, the problem, and the place of the record.
         """
         rows, _ = self._in_bins(Bins.of([part]), "offset")
         near = self.rows.take(rows)
@@ -294,7 +294,7 @@ class DriverComparison:
         return *difference, max(at, default=None)
 
     def first_stray(self, bins: Bins) -> tuple[str, int | None]:
-        """Return journal and offset of the first row that is in no bin; there is one."""
+        """Return the journal and offset of the first row that is in no bin, which must exist."""
         rows, _ = self._in_bins(bins, "offset")
         strays = self.rows.select(["journal", "offset"]).take(self._nowhere(rows))
         strays = strays.filter(strays["journal"].is_valid())
@@ -302,7 +302,7 @@ class DriverComparison:
         return first["journal"][0].as_py(), first["offset"][0].as_py()
 
     def digests(self, number: int, parts: Sequence[Part]) -> dict[int, str]:
-        """Return the digest that an entry has of a side's rows, by the index of the part that they are of."""
+        """Return the digest of a side's rows, computed as in a ledger entry, by the index of their part."""
         bins = Bins.of(parts)
         rows, at = self._in_bins(bins, "place")
         is_here = self.rows["side"].to_numpy()[rows] == number
@@ -315,11 +315,11 @@ class DriverComparison:
         return digests
 
     def _nowhere(self, rows: Positions) -> Positions:
-        """Return the table's rows that are none of these: they are in no bin, and should not be there."""
+        """Return the table's rows other than these, which are in no bin and should not exist."""
         return np.setdiff1d(np.flatnonzero(self.rows["side"].to_numpy() == ROWS), rows)
 
     def _in_bins(self, bins: Bins, column: str) -> tuple[Positions, Positions]:
-        """Return the pairs of a row and a bin that holds its offset in a column."""
+        """Return pairs of a row and the bin of its offset in a column."""
         journals = self.rows["journal"].combine_chunks().dictionary_encode()
         codes = journals.indices.fill_null(len(journals.dictionary)).to_numpy()
         order = np.argsort(codes, kind="stable")
@@ -328,7 +328,7 @@ class DriverComparison:
         offsets = self.rows[column].fill_null(-1).to_numpy()
         app_ids = self.rows["app_id"]
         rows, at = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        # A claim's bins are neighbours, and ascend.
+        # A claim's bins are adjacent and ascending.
         claim_of = [id(bins.parts[part].claim) for part in bins.part.tolist()]
         for _, group in groupby(range(len(bins)), claim_of.__getitem__):
             numbers = np.array(list(group))

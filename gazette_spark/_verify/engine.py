@@ -1,6 +1,6 @@
-"""What an audit asks of whoever reads and compares: Spark, or this process for a small table.
+"""The interface through which an audit reads and compares: Spark, or this process for a small table.
 
-Both give the same answers, so the audit itself (``verify``) does not know which one it has.
+Both give the same results, so the audit itself (``verify``) does not depend on the engine.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from gazette_spark._verify.data_ends import OriginColumns
 from gazette_spark._verify.journal_source import PlannedRange
 from gazette_spark._verify.parts import Bins, Part, Totals
 
-NO_TABLE = "table {} cannot be compared: there is no Delta table"
+NO_TABLE = "table {} cannot be compared: it is not a Delta table"
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What is compared with the records of the journals."""
+    """The description of what is compared with the records of the journals."""
 
     version: int
     """The table's version."""
     names: OriginColumns | None
-    """Columns that say where a row comes from; None: the table has none, so its rows are no side."""
+    """Columns with the origin of a row; None if the table has none, so that its rows are not a side."""
     letters: Mapping[str, Sequence[str]]
-    """Names of the tables that have dead letters, which stand in for rows, by the app id of their writer."""
+    """Names of the dead-letter tables, whose rows replace the table's, by their writer's app id."""
     recreated: frozenset[str]
-    """Journals that were made again. Their rows are left out: those of the old journal may lie past the end
-    of the new one."""
+    """Recreated journals. Their rows are excluded, because those of the old journal may be past the new one's
+    end."""
     values: bool
-    """The rows have the records' bytes, so these are compared, too."""
+    """Whether the rows have the records' bytes, so that these are also compared."""
     reads_values: bool
-    """The records' bytes are read: they are compared with rows, or with the digests of entries."""
+    """Whether the records' bytes are read, to be compared with rows or with the digests of entries."""
     has_messages: bool
-    """Some journals were read as committed messages, whose places are not their offsets."""
+    """Whether journals were read as committed messages, whose places differ from their offsets."""
     source_options: Mapping[str, str]
     """Options of the source for this comparison."""
 
@@ -47,17 +47,17 @@ class Comparison(Protocol):
         """Return the sums of records, rows and dead letters."""
 
     def first_in(self, part: Part, what: str) -> tuple[int, str, int | None] | None:
-        """Return the first offset of a part at which rows are not the records, or None.
+        """Return the first offset of a part at which rows differ from records, or None.
 
         Returns:
-            The offset, what is wrong, and the place of the record.
+            The offset, the problem, and the place of the record.
         """
 
     def first_stray(self, bins: Bins) -> tuple[str, int | None]:
-        """Return journal and offset of the first row that is in no bin; there is one."""
+        """Return the journal and offset of the first row that is in no bin, which must exist."""
 
     def digests(self, number: int, parts: Sequence[Part]) -> dict[int, str]:
-        """Return the digest that an entry has of a side's rows, by the index of the part that they are of."""
+        """Return the digest of a side's rows, computed as in a ledger entry, by the index of their part."""
 
 
 class Engine(Protocol):
@@ -76,4 +76,4 @@ class Engine(Protocol):
         """Return the number of rows at a version."""
 
     def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> Comparison:
-        """Return the sides of an audit, to be compared."""
+        """Return the sides of an audit for comparison."""

@@ -1,8 +1,8 @@
-"""Records of a journal as the query read them: bytes that its entries name as missing are skipped again.
+"""Reads the records of a journal as the query did: bytes that its entries name as missing are skipped again.
 
-A record that such a gap cuts was dropped, whether the bytes are still missing or not. So a read jumps over
-the recorded gaps. A recorded gap ends where the query went on with a record; other missing bytes may end
-anywhere.
+A record that such a gap cuts was dropped, regardless of whether the bytes are still missing. So a read jumps
+over the recorded gaps. A recorded gap ends where the query continued with a record; other missing bytes may
+end anywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def skipping_scan(
 
 
 def gone_of(gaps: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the missing bytes that a scan found in no recorded gap, with the rest of records they cut."""
+    """Return the missing bytes of a scan outside recorded gaps, with the rest of records that they cut."""
     missing = [
         (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
         for gap in gaps
@@ -60,7 +60,7 @@ class SkipGaps:
 
 
 class _JumpingRead:
-    """Several reads, one after the other, as one."""
+    """Several consecutive reads as one."""
 
     def __init__(self, client: JournalOpener, journal: str, spans: Spans, end_offset: int) -> None:
         self._client = client
@@ -83,7 +83,7 @@ class _JumpingRead:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """At most one read is open, and it is closed when the iteration ends."""
+        """Do nothing: at most one read is open, and it is closed when the iteration ends."""
 
     def _jump(self, target: int) -> None:
         if target > self.offset:

@@ -1,13 +1,13 @@
-"""Reads covered ranges of journals as their query did: the plan, and the source that Spark reads it by.
+"""Reads covered ranges of journals as their query did: the plan, and Spark's data source for it.
 
-It differs from the source ``gazette`` in two ways. :func:`plan_reads` has planned its pieces from the
-ledger's ranges. And it skips the bytes that the ledger names as missing, even if they are back. Other missing
-bytes are an error, so every planned record is read.
+It differs from the source ``gazette`` in two ways: :func:`plan_reads` has planned its pieces from the
+ledger's ranges, and it skips the bytes that the ledger names as missing, even if they have been restored.
+Other missing bytes are an error, so every planned record is read.
 
 In a range of committed messages, the records are the messages that were committed in it. They depend on all
-of its bytes, so one task reads the whole range. After bytes that are gone, the read begins without the
-producers' states. Then messages that are repeated from the lost bytes look new, and transactions of which the
-query had lost bytes look complete. All other messages are judged as they were by the query.
+of its bytes, so one task reads the whole range. After missing bytes, the read begins without the producers'
+states. Then messages that repeat lost ones look new, and transactions of which the query lost bytes look
+complete. All other messages are judged as by the query.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from gazette_spark.source import GazetteDataSource
 Gaps = tuple[tuple[int, int], ...]
 
 TASKS = 64
-"""Number of tasks that keeps an ordinary cluster busy; each reads at most ``maxBytesPerPartition``."""
+"""Number of tasks that keep an ordinary cluster busy. Each reads at most ``maxBytesPerPartition``."""
 
 LEAST_TASK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """The read of one covered range."""
+    """The plan for reading one covered range."""
 
     gaps: Gaps
-    """Skipped bytes: those that the ledger names, and those that are gone."""
+    """Skipped bytes: those that the ledger names, and other missing ones."""
     gone: Gaps
-    """Bytes that the journal no longer has and the ledger does not name, with the records they cut."""
+    """Missing bytes that the ledger does not name, with the records that they cut."""
     pieces: tuple[Piece, ...]
     committed: bool = False
     """Whether the records are committed messages."""
 
     def near(self, begin: int, end: int) -> PlannedRange:
-        """Return the read of all records that begin in these offsets, and of few others if possible."""
+        """Return the plan for all records that begin in a range, with few others if possible."""
         if self.committed:
-            return self  # The acknowledgement of a message may be anywhere after it.
+            return self  # A message's acknowledgement may be anywhere after it.
         near = tuple(piece for piece in self.pieces if piece.begin < end and begin < piece.end)
         return replace(self, pieces=near)
 
@@ -73,10 +73,10 @@ class PlannedRange:
 def plan_reads(
     client: JournalSource, options: SourceOptions, claims: Sequence[CoveredRange]
 ) -> dict[str, PlannedRange]:
-    """Plan the reads of covered ranges, each of another journal; return them by journal.
+    """Plan the reads of covered ranges, each of another journal, and return them by journal.
 
     Raises:
-        GazetteError: a journal cannot be asked about, or ends before its range.
+        GazetteError: no broker answers for a journal, or the journal ends before its range.
     """
     view = JournalView(client, options)
     by_name = {claim.journal: claim for claim in claims if claim.start < claim.end}
@@ -97,9 +97,9 @@ def plan_reads(
     for name, claim in present.items():
         gaps, lost = skipped[name]
         if claim.committed:
-            # Whether a message is committed depends on all bytes before it, so one task reads the whole
-            # range, from the end of the last bytes that are gone.
-            uuid_place(options, framings[name].name)  # Raises here rather than in a task.
+            # Whether a message is committed depends on all earlier bytes, so one task reads the whole range,
+            # from the end of the last missing bytes.
+            uuid_place(options, framings[name].name)  # So that it raises here, not in a task.
             begin = max([claim.start, *(end for _, end in lost)])
             piece = Piece(
                 name, begin, claim.end, claim.end, starts_on_record=True, framing=framings[name].name
@@ -108,7 +108,7 @@ def plan_reads(
             planned[name] = PlannedRange(gaps, unread, (piece,) if begin < claim.end else (), committed=True)
             continue
         planned[name] = PlannedRange(gaps, lost, ())
-        if framings[name].name == "none":  # The end of a batch is the end of a chunk.
+        if framings[name].name == "none":  # A batch ends with a chunk.
             ranges += [OffsetRange(name, span.begin, span.end) for span in claim.spans]
         else:
             ranges.append(OffsetRange(name, claim.start, claim.end))
@@ -136,7 +136,7 @@ def _is_gone(view: JournalView, journal: str) -> bool:
 def _skipped(
     view: JournalView, claim: CoveredRange, framing: RecordFraming, fragments: Sequence[Fragment]
 ) -> tuple[Gaps, Gaps]:
-    """Return the bytes that a read skips, and those of them that the ledger does not name."""
+    """Return the bytes that a read skips, and those that the ledger does not name."""
     stored = [(fragment.begin, fragment.end) for fragment in fragments]
     missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
@@ -147,7 +147,7 @@ def _skipped(
 def _with_cut_record(
     view: JournalView, claim: CoveredRange, framing: RecordFraming, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return missing bytes with the rest of the record that they cut: it has a row, and cannot be read."""
+    """Return missing bytes with the rest of the record that they cut, which has a row but cannot be read."""
     if isinstance(framing, ChunkFraming):
         size = framing.chunk_bytes
         return max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)
@@ -165,15 +165,15 @@ def read_records(
     values: bool,
     places: bool = False,
 ) -> DataFrame:
-    """Return the records of planned ranges: ``journal``, ``offset`` and maybe ``place`` and ``value``.
+    """Return the records of planned ranges: ``journal``, ``offset`` and optionally ``place`` and ``value``.
 
     Args:
         spark: The session.
         options: Options of the source.
-        plan: The ranges, by journal.
-        values: Read the records' bytes, too.
-        places: Add the offset that decides to which range a record belongs (``place``). For a committed
-            message that is the offset of its acknowledgement.
+        plan: The ranges by journal.
+        values: Whether to read the records' bytes.
+        places: Whether to add ``place``, the offset that decides to which range a record belongs. For a
+            committed message it is the offset of its acknowledgement.
     """
     spark.dataSource.register(AuditSource)
     reader = spark.read.format(AuditSource.name()).schema(record_schema(values=values, places=places))
@@ -181,7 +181,7 @@ def read_records(
 
 
 def record_schema(*, values: bool, places: bool) -> StructType:
-    """Return the columns that an audit reads of records."""
+    """Return the columns of records that an audit reads."""
     schema = StructType().add("journal", StringType()).add("offset", LongType())
     schema = schema.add("place", LongType()) if places else schema
     return schema.add("value", BinaryType()) if values else schema
@@ -204,7 +204,7 @@ def plan_text(plan: Mapping[str, PlannedRange]) -> str:
 
 
 class PlannedPartition(InputPartition):
-    """One task's work: a piece of a range, and the bytes it skips."""
+    """One task's work: a piece of a range, and the bytes to skip."""
 
     def __init__(self, piece: Piece, security: Security, gaps: Gaps, *, committed: bool) -> None:
         self.piece = replace(piece, start=piece.begin)
@@ -252,7 +252,7 @@ class AuditReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a piece. Runs on executors."""
-        # Spark adds one empty partition to a batch query without partitions.
+        # Spark reads one empty partition if a batch query has no partitions.
         if not isinstance(partition, PlannedPartition):
             return
         options = replace(self._options, security=partition.security)

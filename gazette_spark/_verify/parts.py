@@ -1,15 +1,15 @@
-"""Cuts the offsets that a table covers into bins, whose records and rows are added up.
+"""Cuts the offsets that a table covers into bins, whose records and rows are summed.
 
-Everything here is a function of values. A *part* is offsets of one journal whose rows are compared, or have a
-reason why they cannot be. A *bin* is a piece of a part that is short enough to be compared row by row. Both
-sides of a bin have a number of records and the sums of their digests; the first difference of the table is in
-the first bin in which those differ.
+The functions here are pure. A *part* is a range of one journal whose rows are compared, or have a reason why
+they cannot be. A *bin* is a piece of a part that is short enough to be compared row by row. Both sides of a
+bin have a number of records and the sums of their digests; the first difference of the table is in the first
+bin in which these differ.
 
-A row's digest is the SHA-256 of a salt and the row, folded into four words of 32 bits. Each word is added up
-on its own, without an overflow. The salt is random, and drawn when the versions of table and journals that
-are compared exist already. So the words of rows that differ are independent random numbers. If any row is
-there more or less often than it should be, the sums of a word agree with a probability of about 2^-32, and
-those of all four with 2^-128, whatever was done to the table, and by whom.
+A row's digest is the SHA-256 of a salt and the row, folded into four words of 32 bits. Each word is summed
+separately, without an overflow. The salt is random, and is drawn after the compared versions of table and
+journals exist. So the words of different rows are independent random numbers. If a row occurs more or less
+often than it should, the sums of one word agree with a probability of about 2^-32, and those of all four with
+2^-128, regardless of what was done to the table, and by whom.
 """
 
 from __future__ import annotations
@@ -25,41 +25,43 @@ from gazette_spark._verify.tiling import CommittedSpan, CoveredRange
 from gazette_spark.protocol.spans import outside
 
 RECORDS, ROWS, DEAD = range(3)
-"""The sides of a comparison. Dead letters stand in for rows."""
+"""The sides of a comparison. Dead letters replace rows."""
 
 STRAY = -1
-"""In place of a bin: rows of no journal and offset that a ledger's range has."""
+"""Stands for the bin of rows whose journal and offset are in no range of the ledger."""
 
 FOREIGN = -2
-"""In place of a bin: rows without a journal."""
+"""Stands for the bin of rows without a journal."""
 
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
-SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
-RECREATED = "the journal was created again, and its rows cannot be told from those of the old journal"
+SHARED = "several app ids or sources write this journal's records, and their rows cannot be distinguished"
+RECREATED = (
+    "the journal was created again, and its rows cannot be distinguished from those of the old journal"
+)
 GONE = "the journal no longer has these bytes"
 ADOPTED = "rows from before the ledger was adopted"
 
 BIN_BYTES = 1 << 20
-"""Least bytes of a journal in a bin."""
+"""Minimum number of a journal's bytes in a bin."""
 
 WORDS = 4
-"""Words of a row's digest."""
+"""Number of words of a row's digest."""
 
 MAX_BINS = 50_000
-"""Maximum number of bins, beyond one for each part: every executor holds the list of them."""
+"""Maximum number of bins in addition to one for each part: every executor holds the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Offsets ``[begin, end)`` of a covered range."""
+    """A range ``[begin, end)`` of offsets in a covered range."""
 
     claim: CoveredRange
     begin: int
     end: int
     span: CommittedSpan | None = None
-    """The commit that added them, if the rows of each commit are counted."""
+    """The commit that added the rows, if the rows of each commit are counted."""
     reason: str | None = None
-    """Reason why their rows cannot be compared with records."""
+    """Reason why the rows cannot be compared with records; None if they can."""
 
 
 def parts_of(
@@ -70,8 +72,8 @@ def parts_of(
     Args:
         claim: The range.
         gone: Bytes that the journal no longer has, ascending.
-        refused: Reason why none of the rows can be compared.
-        by_commit: Let no part have rows of two commits.
+        refused: Reason why none of the rows can be compared; None if they can.
+        by_commit: Whether a part may only have rows of one commit.
     """
     if claim.adopted and claim.start:
         yield Part(claim, 0, claim.start, reason=ADOPTED)
@@ -82,7 +84,7 @@ def parts_of(
     commits: list[tuple[int, int, CommittedSpan | None]] = [(claim.start, claim.end, None)]
     if by_commit:
         commits = [(span.begin, span.end, span) for span in claim.spans]
-        # Bytes whose entries Delta has cleaned up come before the bytes of the remaining commits.
+        # The bytes of cleaned-up entries come before the bytes of the remaining commits.
         first = claim.spans[0].begin if claim.spans else claim.end
         commits[:0] = [(claim.start, first, None)] if claim.start < first else []
     for begin, end, span in commits:
@@ -95,7 +97,7 @@ def parts_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
-    """Parts in bins, in the parts' order. A bin's edges are multiples of ``width``, or its part's edges."""
+    """Bins of parts, in the parts' order. A bound of a bin is a multiple of ``width`` or its part's bound."""
 
     parts: Sequence[Part]
     part: Positions
@@ -144,26 +146,26 @@ class Bins:
         )
 
     def by_part(self, counts: Positions) -> Positions:
-        """Add up numbers of bins by part."""
+        """Sum numbers of bins by part."""
         return np.bincount(self.part, counts, len(self.parts)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """Sums of one side: records, rows or dead letters; by bin."""
+    """The sums of one side (records, rows or dead letters) by bin."""
 
     counts: Positions
     digests: Positions
     """Sums of the words of the rows' digests: :data:`WORDS` numbers for each bin."""
     committed: Positions
-    """Number of rows that were committed in the bytes of a bin: of messages another one than that of a bin's
-    offsets, which is where messages begin."""
+    """Number of rows that were committed in the bytes of a bin. For messages this differs from the number of
+    rows with offsets in the bin, because a message begins before the bytes that commit it."""
     outside: Mapping[int, int] = field(default_factory=dict)
-    """Rows in no bin, by the negative number that stands for the reason."""
+    """Number of rows in no bin, by the negative number that stands for the reason."""
 
     @classmethod
     def gathered(cls, size: int, sums: Iterable[Sequence[int | None]]) -> Totals:
-        """Gather sums of rows: the bin of their offset, that of their commit, their number, their words."""
+        """Collect sums of rows with their offset's bin, their commit's bin, their number and words."""
         counts, committed = np.zeros(size, np.int64), np.zeros(size, np.int64)
         digests = np.zeros((size, WORDS), np.int64)
         outside: dict[int, int] = {}
@@ -181,7 +183,7 @@ class Totals:
 
 
 def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int]:
-    """Return the bins whose records are not the rows and dead letters, ascending."""
+    """Return the bins whose records differ from the rows and dead letters, ascending."""
     compared = np.array([part.reason is None for part in bins.parts], bool)[bins.part]
     differ = records.counts != rows.counts + dead.counts
     differ |= (records.digests != rows.digests + dead.digests).any(axis=1)
@@ -194,7 +196,7 @@ Counted = Mapping[tuple[int, bytes | None], int]
 
 
 def first_difference(records: Counted, rows: Counted, what: str = "record") -> tuple[int, str] | None:
-    """Return the least offset at which rows are not the records, and what is wrong; None if they are.
+    """Return the smallest offset at which rows differ from records, and the problem; None without one.
 
     ``what`` is the name of a record in the text.
     """
@@ -205,11 +207,11 @@ def first_difference(records: Counted, rows: Counted, what: str = "record") -> t
     for offset in sorted(expected.keys() | by_offset.keys()):
         values = by_offset.get(offset, [])
         if offset not in expected:
-            return offset, f"the table has a row here, where no {what} begins"
+            return offset, f"the table has a row here, but no {what} begins here"
         if not values:
             return offset, f"the {what} has no row in the table"
         if sum(count for _, count in values) > 1:
             return offset, f"the {what} is in the table more than once"
         if values[0][0] != expected[offset]:
-            return offset, f"the row's bytes are not the {what}'s"
+            return offset, f"the row's bytes differ from the {what}'s"
     return None

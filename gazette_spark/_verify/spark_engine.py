@@ -1,8 +1,8 @@
-"""Spark's part of an audit: it adds up both sides by bins, and compares one bin row by row.
+"""Spark's part of an audit: sums both sides by bins, and compares one bin row by row.
 
-The sides are one DataFrame: the records that are expected, as the journals have them, the table's rows, and
-dead letters, which stand in for rows. Each is read once. Rows find their bin by a broadcast join and are
-added up before anything is shuffled, so only sums cross the network, whatever the table's size.
+The sides form one DataFrame: the expected records from the journals, the table's rows, and dead letters,
+which replace rows. Each is read once. A broadcast join assigns rows to bins, and they are summed before any
+shuffle, so only sums cross the network, regardless of the table's size.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def side(df: DataFrame, number: int, **columns: Column | str) -> DataFrame:
     """Return a side of a comparison.
 
     Args:
-        df: Its rows.
-        number: One of the sides.
-        columns: The rows' ``journal``, ``offset`` and, where there are any, ``place`` (the offset of what
-            committed the row), ``value`` and ``app_id``.
+        df: Rows of the side.
+        number: Number of the side.
+        columns: The rows' ``journal``, ``offset`` and, if available, ``place`` (the offset that committed the
+            row), ``value`` and ``app_id``.
     """
     kinds = {"app_id": "string", "journal": "string", "offset": "bigint", "place": "bigint"}
     made = {name: F.col(text) if isinstance(text, str) else text for name, text in columns.items()}
@@ -56,13 +56,13 @@ def side(df: DataFrame, number: int, **columns: Column | str) -> DataFrame:
 
 
 class SparkEngine:
-    """Compares in jobs of a session.
+    """Compares with the jobs of a session.
 
     Args:
-        spark: The session, classic or Connect; its workers need this package.
+        spark: The session, classic or Connect. Its workers need this package.
         table: The table.
-        options: The source's options by which workers read the journals.
-        locations: Locations of tables of dead letters, by their names in a catalog.
+        options: The source's options with which workers read the journals.
+        locations: Locations of dead-letter tables by their names in a catalog.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SparkEngine:
         return self._delta.rows(self._spark, version).count()
 
     def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> SparkComparison:
-        """Return the sides of an audit, to be compared."""
+        """Return the sides of an audit for comparison."""
         options = {**self._options, **sides.source_options}
         records = read_records(
             self._spark, options, plan, values=sides.reads_values, places=sides.has_messages
@@ -112,15 +112,15 @@ class SparkEngine:
         return SparkComparison(self._spark, rows, values=sides.values, places=sides.has_messages)
 
     def _dead_tables(self, names: Sequence[str]) -> list[DeltaTable]:
-        """Return the tables for dead letters that entries name, without duplicates."""
+        """Return the dead-letter tables that entries name, without duplicates."""
         tables = {}
         for name in names:
             path = self._locations.get(name)
             table = DeltaTable.named(name) if path is None else DeltaTable(path=path, table=None)
             if table.path is None and not self._spark.catalog.tableExists(name):
                 problem = (
-                    f"its dead letters are in table {name} of a catalog, which this session does not have: "
-                    f"say where that is, --dead-letters {name}=URL"
+                    f"its dead letters are in table {name} of a catalog that this session does not have: "
+                    f"give its location with --dead-letters {name}=URL"
                 )
                 raise InputError(problem)
             tables[table.name] = table
@@ -133,18 +133,18 @@ class SparkComparison:
 
     spark: SparkSession
     rows: DataFrame
-    """All sides, see :func:`side`."""
+    """The rows of all sides, as :func:`side` returns them."""
     values: bool
     """Whether the records' bytes are compared, too."""
     places: bool = False
-    """Whether rows may be committed messages, whose places are not their offsets."""
+    """Whether rows may be committed messages, whose places differ from their offsets."""
     salt: bytes = field(default_factory=lambda: token_bytes(16))
     """Makes the digests' sums unpredictable, see :mod:`gazette_spark._verify.parts`."""
 
     def totals(self, bins: Bins) -> list[Totals]:
         """Return the sums of each side, in one job."""
         rows = self._in_bins(self.rows, bins, "offset").withColumnRenamed("bin", "at")
-        # Rows of the table that are in no bin count, too, because the table should not have them.
+        # Rows of the table that are in no bin also count, because the table should not have them.
         nowhere = F.when(F.col("journal").isNull(), FOREIGN).otherwise(STRAY)
         rows = rows.withColumn("at", F.coalesce("at", F.when(F.col("side") == ROWS, nowhere)))
         rows = rows.where(F.col("at").isNotNull()).select(
@@ -154,7 +154,7 @@ class SparkComparison:
             rows = self._in_bins(rows, bins, "place")
         else:
             rows = rows.withColumn("bin", F.when(F.col("at") >= 0, F.col("at")))
-        # For rows in no bin the number is enough. There may be so many that their sums would overflow.
+        # For rows in no bin the number is enough. Their sums might overflow.
         words = [F.sum(F.when(F.col("at") >= 0, word)) for word in _words(F.col("digest"))]
         sums = rows.groupBy("side", "at", "bin").agg(F.count(F.lit(1)), *words).collect()
         return [
@@ -163,10 +163,10 @@ class SparkComparison:
         ]
 
     def first_in(self, part: Part, what: str) -> tuple[int, str, int | None] | None:
-        """Return the first offset of a part at which rows are not the records, or None.
+        """Return the first offset of a part at which rows differ from records, or None.
 
         Returns:
-            The offset, what is wrong, and the place of the record.
+            The offset, the problem, and the place of the record.
         """
         of_writer = F.col("app_id").isNull() | (F.col("app_id") == part.claim.app_id)
         inside = (F.col("offset") >= part.begin) & (F.col("offset") < part.end)
@@ -191,7 +191,7 @@ class SparkComparison:
         return *difference, max((line.place for line in lines if line.records), default=None)
 
     def first_stray(self, bins: Bins) -> tuple[str, int | None]:
-        """Return journal and offset of the first row that is in no bin; there is one."""
+        """Return the journal and offset of the first row that is in no bin, which must exist."""
         rows = self.rows.where((F.col("side") == ROWS) & F.col("journal").isNotNull())
         outside = self._in_bins(rows, bins, "offset").where(F.col("bin").isNull())
         row = outside.orderBy("journal", "offset").first()
@@ -209,7 +209,7 @@ class SparkComparison:
         return F.sha2(F.concat(F.lit(self.salt), row_text(values=self.values)), 256).alias("digest")
 
     def _in_bins(self, df: DataFrame, bins: Bins, column: str) -> DataFrame:
-        """Add the bin that holds the offset in a column, null if there is none."""
+        """Add the bin of the offset in a column, or null."""
         table = self.spark.createDataFrame(bins.table())
         inside = (F.col(column) >= F.col("begin_")) & (F.col(column) < F.col("end_"))
         inside &= F.expr(f"`{column}` div {bins.width}") == F.col("slot_")
@@ -221,8 +221,7 @@ class SparkComparison:
 def _words(digest: Column) -> Iterator[Column]:
     """Yield the words of a digest of 64 digits.
 
-    Hashing half of the digits to 64 bits takes Spark a fraction of the time of reading them as a number, by
-    ``conv``.
+    Hashing half of the digits to 64 bits takes Spark a fraction of the time of parsing them with ``conv``.
     """
     for half in (F.substring(digest, 1, 32), F.substring(digest, 33, 32)):
         yield F.shiftrightunsigned(F.xxhash64(half), 32)

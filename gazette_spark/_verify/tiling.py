@@ -1,14 +1,14 @@
-"""Check that a ledger's entries cover each journal without gap or overlap; list the commits of others.
+"""Checks that a ledger's entries cover each journal without gap or overlap, and lists other commits.
 
-Everything here is a function of values. Of an app id's visible entries, oldest first, each must
+The functions here are pure. Each of an app id's visible entries, oldest first, must
 
-- follow the one before it, by ``parent``, with a higher transaction number;
-- begin in every journal where the one before it ended, and end there or later;
-- begin a journal that is new to the table at the ``start`` it records, and keep the others' starts, but of a
-  journal that was made again;
-- name gaps that are within its bytes, apart from each other.
+- follow the previous one, by ``parent``, with a higher transaction number;
+- begin, in every journal, where the previous one ended, and end there or later;
+- begin a journal that is new to the table at its recorded ``start``, and keep the starts of the others,
+  except for a recreated journal;
+- name gaps that are within its bytes and do not overlap.
 
-Delta cleans up old log entries. Then the parent of the oldest available entry is gone, and the writes of
+Delta cleans up old log entries. Then the parent of the oldest available entry is gone, and the commits of
 earlier bytes are unknown: the cover is proven from that entry's ``begin`` on.
 """
 
@@ -25,10 +25,10 @@ from gazette_spark._ledger.history import HistoryRow, app_ids
 from gazette_spark.offsets import JournalOffsets
 
 Stored = tuple[int, LedgerEntry]
-"""A version of the table and the entry its commit carries."""
+"""A version of the table, and the entry of its commit."""
 
 Key = tuple[int, str]
-"""Number of a source in its query, and a journal it reads."""
+"""Number of a source in its query, and one of its journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Difference:
 
     problem: str
     table_version: int
-    """Version of the entry that differs, or of the rows that differ."""
+    """Version of the entry or the rows that differ."""
     journal: str | None = None
     offset: int | None = None
     end_offset: int | None = None
-    """If given, the difference is somewhere in ``[offset, end_offset)``."""
+    """If set, the difference is somewhere in ``[offset, end_offset)``."""
 
     def __str__(self) -> str:
         place = [f"table version {self.table_version}"]
@@ -56,20 +56,20 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class CommittedSpan:
-    """Bytes ``[begin, end)`` of a journal that one commit added; at least one."""
+    """Bytes ``[begin, end)`` of a journal that one commit added, at least one."""
 
     begin: int
     end: int
     table_version: int
     rows: int | None = None
-    """Rows of the journal that the commit brought, if its entry counted them."""
+    """Number of the journal's rows in the commit, if its entry has it."""
     digest: str | None = None
-    """Digest of the rows, if the batch had the bytes of their records."""
+    """Digest of the rows, if the batch had the records' bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoveredRange:
-    """The range of one journal that the entries say is in the table, through one source of a query."""
+    """The range of one journal that the table has according to the entries, from one source of a query."""
 
     app_id: str
     source: int
@@ -80,47 +80,47 @@ class CoveredRange:
     table_version: int
     """Version of the newest entry."""
     spans: tuple[CommittedSpan, ...]
-    """Ascending, without a hole; the first begins after ``start`` if Delta cleaned up entries before it."""
+    """Spans, ascending and contiguous; the first begins after ``start`` if Delta has cleaned up entries."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Bytes that are not in the table because they were gone, ascending."""
+    """Bytes that are not in the table because they were missing, ascending."""
     adopted: bool = False
-    """The table had rows before its ledger began at ``start``, and no entry describes them."""
+    """Whether the table had rows before its ledger began at ``start``, which no entry describes."""
     recreated: bool = False
-    """The journal was deleted and created again: the table also has rows of its predecessor."""
+    """Whether the journal was deleted and created again, so that the table has rows of the old one too."""
     committed: bool = False
-    """The rows are the messages that were committed in the range, wherever they begin."""
+    """Whether the rows are the messages that were committed in the range, wherever they begin."""
 
     @property
     def first(self) -> int:
-        """Least offset of which the table may have a row."""
+        """Smallest offset of which the table may have a row."""
         return 0 if self.adopted else self.start
 
     def version_at(self, offset: int) -> int:
-        """Return the version that added an offset, else the nearest version."""
+        """Return the version that added an offset, or the nearest version."""
         at = bisect_right(self.spans, offset, key=lambda span: span.begin) - 1
         return self.spans[max(at, 0)].table_version if self.spans else self.table_version
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """The entries of one app id, which cover each of its journals without a gap or an overlap."""
+    """The entries of one app id, which cover each of its journals without gap or overlap."""
 
     app_id: str
     entries: int
     claims: tuple[CoveredRange, ...]
     cleaned_up: bool
-    """Delta's log no longer has the entries before the oldest of these."""
+    """Whether Delta's log lacks the entries before the oldest one."""
     foreign: bool
-    """The query reads other sources, too."""
+    """Whether the query also reads other sources."""
     upsert: bool = False
-    """Rows of the range were merged by key, at least once."""
+    """Whether rows were ever merged by key."""
     dead_letters: tuple[str, ...] = ()
-    """Names of the tables for dead letters, sorted."""
+    """Names of the dead-letter tables, sorted."""
 
 
 @dataclass(slots=True)
 class _Growing:
-    """A covered range while its entries are being checked."""
+    """A covered range while its entries are checked."""
 
     start: int
     end: int
@@ -135,10 +135,10 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
 
     Args:
         app_id: The writer.
-        entries: Oldest first, at least one.
-        cleaned_up: The table's log does not reach back to its first version.
+        entries: Entries, oldest first, at least one.
+        cleaned_up: Whether the table's log lacks its first versions.
     """
-    # The entries have to be a chain. The first one may lack its parent only if Delta has cleaned up its log.
+    # The entries must form a chain. The first one may lack its parent only if Delta has cleaned up its log.
     version, first = entries[0]
     lost = first.parent is not None
     if lost and not cleaned_up:
@@ -147,15 +147,15 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
     for (before, previous), (version, entry) in pairwise(entries):
         if entry.parent != previous.attempt:
             problem = (
-                f"its entry was decided on attempt {entry.parent}, and the visible entry before it, of "
-                f"version {before}, is attempt {previous.attempt}: one is missing in between, or was undone"
+                f"its entry was decided on attempt {entry.parent}, but the previous visible entry, version "
+                f"{before}, is attempt {previous.attempt}: an entry in between is missing or was undone"
             )
             return Difference(problem, version)
-        # A writer that does not raise its transaction number is not fenced.
+        # A writer that does not increase its transaction number is not fenced.
         if entry.txn_version <= previous.txn_version:
             older = f"{previous.txn_version}, that of version {before}"
             return Difference(f"its transaction number {entry.txn_version} is not above {older}", version)
-    # Each entry has to begin where the one before it ended, in every journal.
+    # Each entry must begin, in every journal, where the previous one ended.
     ranges: dict[Key, _Growing] = {}
     for index, stored in enumerate(entries):
         if difference := _follow(ranges, stored, lost=lost and index == 0):
@@ -195,15 +195,15 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
     """
     version, entry = stored
     begins, ends, starts = _flat(entry.begin), _flat(entry.end), _flat(entry.start)
-    # A journal that was created again starts over, and its entry says where the old journal's rows end.
+    # A recreated journal starts over, and its entry has the end of the old journal's rows.
     for key in [key for key in ranges if key[1] in entry.recreated]:
         until = entry.recreated[key[1]]
         if until != ranges[key].end or key not in ends:
-            problem = f"its entry says that the old journal's rows end at {until}"
+            problem = f"its entry has {until} as the end of the old journal's rows"
             return Difference(problem, version, key[1], ranges[key].end)
         ranges[key] = _Growing(starts.get(key, -1), ends[key], recreated=True)
-    # Sources may have been swapped, or added in front: a journal goes over to the number that its source has
-    # in this entry. One that its old source still reads is followed under both numbers from here on.
+    # Sources may have been swapped, or added in front: a journal moves to the number of its source in this
+    # entry. If its old source still reads it, it is followed under both numbers from here on.
     for key in sorted(begins.keys() - ranges.keys()):
         same = [
             other
@@ -225,15 +225,15 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
         if end < begin:
             problem = f"its entry ends at {end}, before its begin {begin}"
         elif covered is None:
-            # After lost entries, or rows from before the ledger, a journal may begin past its start.
+            # After cleaned-up entries, or rows from before the ledger, a journal may begin past its start.
             if not (start <= begin if lost or entry.adopted else start == begin):
                 problem = f"its entry begins this journal at {begin} and records the start {start}"
         elif begin != covered.end:
             distance = begin - covered.end
-            wrong = f"{distance} bytes left out" if distance > 0 else f"{-distance} bytes twice"
-            problem = f"its entry begins at {begin} and the one before ends at {covered.end}: {wrong}"
+            wrong = f"{distance} bytes are missing" if distance > 0 else f"{-distance} bytes occur twice"
+            problem = f"its entry begins at {begin}, but the previous one ends at {covered.end}: {wrong}"
         elif start != covered.start:
-            problem = f"its entry records the start {start}, the entries before {covered.start}"
+            problem = f"its entry records the start {start}, but earlier entries {covered.start}"
         if problem:
             return Difference(problem, version, journal, min(begin, covered.end if covered else begin))
         if covered is None:
@@ -258,9 +258,9 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
-    """Return the journals whose rows in a table cannot be told apart.
+    """Return the journals whose rows in a table cannot be distinguished.
 
-    Several writers, or several sources of one writer, read them, or a journal was created again.
+    They are read by several writers or by several sources of one writer, or were created again.
     """
     claims = [claim for tiling in tilings for claim in tiling.claims]
     names = Counter(claim.journal for claim in claims)
@@ -268,7 +268,7 @@ def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
 
 
 def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
-    """Return the number of a journal's rows in a batch and their digest, if the entry has them."""
+    """Return the number of a journal's rows in a batch, and their digest, if the entry has them."""
     by_journal = {counted.journal: counted for counted in entry.audit or ()}
     if entry.audit is None or by_journal.keys() == {None}:
         return None, None
@@ -293,7 +293,7 @@ KEEP_ROWS = frozenset(
         *("VACUUM END", "VACUUM START"),
     }
 )
-"""Operations that add and remove no row."""
+"""Operations that neither add nor remove rows."""
 
 ROW_METRICS = {
     "numDeletedRows": "deleted",
@@ -307,7 +307,7 @@ ROW_METRICS = {
     "numTargetRowsDeleted": "deleted",
     "num_target_rows_deleted": "deleted",
 }
-"""Metrics of commits by Spark and ``deltalake``, each with what happened to the counted rows."""
+"""Metrics of commits by Spark and ``deltalake``, each with the fate of the counted rows."""
 
 WRITE_METRICS = {"numOutputRows": "added", "num_added_rows": "added"}
 """The same for writes; the metrics of a merge also count copied rows."""
@@ -315,33 +315,33 @@ WRITE_METRICS = {"numOutputRows": "added", "num_added_rows": "added"}
 
 @dataclass(frozen=True, slots=True)
 class OtherCommit:
-    """A commit without an entry of the writers that are verified, which may have changed rows."""
+    """A commit without an entry of the verified writers that may have changed rows."""
 
     table_version: int
     operation: str
-    """Its operation in Delta's log; empty if the log names none."""
+    """Operation in Delta's log; empty if the log has none."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """Rows that were ``added``, ``updated`` or ``deleted``, as far as the commit says."""
+    """Numbers of rows that were ``added``, ``updated`` or ``deleted``, if the commit has them."""
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count:,} rows {what}" for what, count in self.rows.items() if count)
-        name = self.operation or "a commit that does not name its operation"
+        name = self.operation or "a commit without the name of its operation"
         return f"table version {self.table_version}: {name}, {counts or 'number of rows unknown'}"
 
 
 def changed_rows(row: HistoryRow) -> dict[str, int]:
-    """Return the numbers of rows that a commit says it added, updated and deleted."""
+    """Return the numbers of rows that a commit added, updated and deleted, according to its metrics."""
     names = WRITE_METRICS if row.operation == "WRITE" else ROW_METRICS
     counts = {what: str(row.metrics[name]) for name, what in names.items() if name in row.metrics}
     return {what: int(count) for what, count in counts.items() if count.isdecimal()}
 
 
 def commits_of_others(history: Sequence[HistoryRow], writers: Collection[str]) -> Iterator[OtherCommit]:
-    """Yield the commits, oldest first, that have no entry of some writers and may have changed rows.
+    """Yield the commits without an entry of the writers that may have changed rows, oldest first.
 
     Args:
-        history: Newest first.
-        writers: App ids.
+        history: Commits, newest first.
+        writers: App ids of the verified writers.
     """
     for row in reversed(history):
         if row.operation in KEEP_ROWS or not set(app_ids([row])).isdisjoint(writers):

@@ -1,14 +1,14 @@
 """Proves that a table's entries cover its journals without a gap, and that its rows are their records.
 
-Two sides are compared: the *expected* rows, which are the ledger's ranges read from the journals again, and
-the *actual* rows of the table. Both are added up by ranges of offsets, and only a range whose sums differ is
-compared row by row. Rows that cannot be compared have a reason attached to their range (``parts``). The
-ledger is followed by plain functions before that (``tiling``).
+Two sides are compared: the *expected* rows, which are the ledger's ranges read again from the journals, and
+the *actual* rows of the table. Both are summed by ranges of offsets, and only a range whose sums differ is
+compared row by row. A range whose rows cannot be compared has a reason (``parts``). Before that, pure
+functions check the ledger (``tiling``).
 
-An engine reads and adds up (``engine``): Spark, or for a small table this process, which needs no JVM.
+An engine reads and sums (``engine``): Spark, or for a small table this process, which needs no JVM.
 
-There are three results: the table differs; all of it was compared and is right; or parts of it were not
-compared, and the report says which offsets and why.
+There are three results: the table differs; all of it was compared and is correct; or parts of it were not
+compared, and the report gives the offsets and the reasons.
 """
 
 from __future__ import annotations
@@ -58,37 +58,37 @@ if TYPE_CHECKING:
     from gazette_spark._delta.delta_table import DeltaTable
 
 Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
-"""Depth of a comparison: the ledger alone; the number of records, their offsets or their bytes; or the rows
+"""Depth of a comparison: only the ledger; the number of records, their offsets or their bytes; or the rows
 with the number and digest in their entry.
 """
 
 PROOFS = frozenset({"offsets", "bytes", "entry"})
 
 NO_COLUMNS = (
-    "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
+    "the table's columns do not show the origin of its rows; that requires _journal and _offset, or journal, "
     "offset and value of the format raw"
 )
-NO_ENTRY = "the table has a row here, which no visible entry accounts for"
+NO_ENTRY = "the table has a row here that no visible entry accounts for"
 BEHIND_GONE = (
-    "; bytes before offset {} are gone: a message that was repeated from them, or a transaction that began "
-    "there, looks the same"
+    "; bytes before offset {} are gone: a message repeated from these bytes, or a transaction that began "
+    "there, would look the same"
 )
-"""Added to a difference in committed messages, which may depend on bytes that are gone."""
+"""Added to a difference in committed messages that may depend on missing bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Rows that may stay without a comparison."""
+    """Rows that are accepted without a comparison."""
 
     gone: bool = False
     """Rows whose bytes the journals no longer have."""
     unclaimed: bool = False
-    """Rows that no entry describes: of a query's other sources, or from before an adopted ledger."""
+    """Rows that no entry describes: those of a query's other sources, and those before an adopted ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRange:
-    """How the rows of some offsets were compared."""
+    """The comparison of the rows in a range."""
 
     app_id: str
     journal: str
@@ -96,13 +96,13 @@ class ComparedRange:
     end: int
     depth: Depth
     reason: str | None = None
-    """Reason why they were not compared, or only counted."""
+    """Reason why the rows were not compared, or only counted."""
     accepted: bool = False
 
 
 @dataclass(slots=True)
 class Report:
-    """Result of an audit."""
+    """The result of an audit."""
 
     table: str
     table_version: int
@@ -111,29 +111,29 @@ class Report:
     tilings: list[Tiling] = field(default_factory=list)
     ranges: list[ComparedRange] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
-    """By journal, the number of records read."""
+    """Number of records read, by journal."""
     appended: dict[int, int] = field(default_factory=dict)
-    """By version, the number of rows that its commit says it appended."""
+    """Number of rows that a commit appended according to Delta's log, by version."""
     dead: dict[str, int] = field(default_factory=dict)
-    """By journal, the number of records that are dead letters; only for writers with dead letters."""
+    """Number of records that are dead letters, by journal; only for writers with dead letters."""
     gone: list[tuple[str, int, int]] = field(default_factory=list)
-    """Bytes that no entry names and the journals no longer have."""
+    """Bytes that the journals no longer have, and that no entry names."""
     audited: int = 0
-    """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
+    """Number of ranges whose rows, and digest if any, match the entry of their commit."""
     unproven: list[str] = field(default_factory=list)
     """Reasons why the table is not verified although nothing differs."""
     others: tuple[OtherCommit, ...] = ()
-    """Commits without an entry of these writers that added, changed or removed rows, or may have."""
+    """Commits without an entry of these writers that may have added, changed or removed rows."""
     difference: Difference | None = None
 
     @property
     def claims(self) -> list[CoveredRange]:
-        """Ranges that the entries say are in the table."""
+        """Ranges that are in the table according to the entries."""
         return [claim for tiling in self.tilings for claim in tiling.claims]
 
     @property
     def result(self) -> Literal["verified", "different", "not verified"]:
-        """The answer."""
+        """The verdict."""
         if self.difference:
             return "different"
         return "not verified" if self.unproven else "verified"
@@ -149,17 +149,17 @@ def verify_table(
     accepted: Accepted = Accepted(),
     locations: Mapping[str, str] | None = None,
 ) -> Report:
-    """Audit the newest version of a table by a Spark job.
+    """Audit the newest version of a table with a Spark job.
 
     Args:
-        spark: The session, classic or Connect; its workers need this package.
+        spark: The session, classic or Connect. Its workers need this package.
         table: The table.
-        client: Client of the journals; None to check the entries alone.
+        client: Client of the journals; None to check only the entries.
         options: The source's options for the same journals: ``brokerAddress``, and how the query read them.
-        app_id: Check only this writer's entries, so that rows of other writers count as surplus. By default,
-            the entries of all.
-        accepted: Rows that may stay without a comparison.
-        locations: Locations of tables of dead letters, by their names in a catalog.
+        app_id: Check only this writer's entries, so that rows of other writers count as surplus. By default
+            the entries of all writers are checked.
+        accepted: Rows that are accepted without a comparison.
+        locations: Locations of dead-letter tables by their names in a catalog.
 
     Raises:
         InputError: there is no entry, or the table cannot be read.
@@ -173,7 +173,7 @@ def verify_table(
         engine = SparkEngine(spark, table, options, locations or {})
         return audit(engine, client, options, app_id=app_id, accepted=accepted)
     except PySparkException as error:
-        # One line: the error of this package in it, if there is one.
+        # One line, which is this package's error if the text contains one.
         lines = str(error).splitlines()
         ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
         text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
@@ -188,7 +188,7 @@ def audit(
     app_id: str | None = None,
     accepted: Accepted = Accepted(),
 ) -> Report:
-    """Audit the newest version of a table by an engine; see :func:`verify_table`."""
+    """Audit the newest version of a table with an engine; see :func:`verify_table`."""
     history = engine.history()
     if not history:
         raise InputError(NO_TABLE.format(engine.table))
@@ -222,11 +222,11 @@ def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | 
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
-        # Delta's log says how many rows a commit wrote. An entry with another number is wrong.
+        # Delta's log has the number of rows that a commit wrote. An entry with another number is wrong.
         for version, entry in reversed(entries):
             counted, wrote = sum(rows.rows for rows in entry.audit or ()), report.appended.get(version)
             if entry.audit is not None and wrote not in (None, counted):
-                problem = f"its entry says that it brings {counted} rows, the commit wrote {wrote}"
+                problem = f"its entry has {counted} rows, but the commit wrote {wrote}"
                 return Difference(problem, version)
     if not report.tilings:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
@@ -244,13 +244,13 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     app_id: str | None,
     accepted: Accepted,
 ) -> None:
-    """Compare the records that the journals have in the ledger's ranges with the table's rows."""
+    """Compare the journals' records in the ledger's ranges with the table's rows."""
     claims, tilings = report.claims, {tiling.app_id: tiling for tiling in report.tilings}
     names = origin_columns(engine.types(report.table_version))
     report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
 
-    # For some ranges the table does not show which rows belong to them. Such a range gets a reason here, and
-    # the steps below do not need to know which reason.
+    # The table does not show which rows belong to some of the ranges. Such a range gets a reason here, and
+    # the steps below need not distinguish the reasons.
     shared = shared_journals(report.tilings)
     refused: dict[int, str] = {}
     for index, claim in enumerate(claims):
@@ -260,10 +260,10 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
             refused[index] = RECREATED if claim.recreated else SHARED
     compared = [claim for index, claim in enumerate(claims) if index not in refused]
 
-    # The expected side. Its plan says which bytes the journals have lost: their rows cannot be compared with
-    # records. Where entries counted their rows, and where rows have no origin, parts end with the commits.
+    # The expected side. Its plan has the bytes that the journals have lost, whose rows cannot be compared
+    # with records. If entries counted their rows, or rows have no origin, parts end with the commits.
     committed = any(claim.committed for claim in claims)
-    source_options = {"journals": claims[0].journal}  # The option is required; the plan decides.
+    source_options = {"journals": claims[0].journal}  # The option is required, but the plan decides.
     source_options |= {"isolationLevel": READ_COMMITTED} if committed else {}
     plan = plan_reads(client, parse_options({**options, **source_options}, "batch"), compared)
     parts: list[Part] = []
@@ -272,7 +272,8 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         gone = () if reason else plan[claim.journal].gone
         report.gone += [(claim.journal, *span) for span in gone]
         if gone and claim.committed and names is None:
-            # Messages count where they were committed, and any of them may have been in the lost bytes.
+            # Messages count where they were committed, and any commit may have had messages in the lost
+            # bytes.
             gone = ((claim.start, claim.end),)
         by_commit = names is None or any(span.rows is not None for span in claim.spans)
         parts += parts_of(claim, gone, refused=reason, by_commit=by_commit)
@@ -280,7 +281,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
     values = report.depth == "bytes"
     read_values = values or any(part.span and part.span.digest for part in parts)
 
-    # The actual side: the table's rows, and dead letters in place of rows.
+    # The actual side: the table's rows, and dead letters instead of rows.
     sides = Sides(
         report.table_version,
         names,
@@ -292,7 +293,7 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         source_options=source_options,
     )
 
-    # Both sides are added up at once. Everything is decided by this small result.
+    # Both sides are summed together. All decisions are based on this small result.
     everything, bins = engine.comparison(plan, sides), Bins.of(parts)
     records, actual, dead = everything.totals(bins)
     report.records = dict.fromkeys((claim.journal for claim in compared), 0)
@@ -304,19 +305,19 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
             report.dead[part.claim.journal] = report.dead.get(part.claim.journal, 0) + int(letters)
 
     if names is None:
-        # Without columns of origin, rows can only be counted: those of a commit, and those of the table.
+        # Without columns of origin, rows can only be counted, for each commit and for the table.
         expected_rows = bins.by_part(records.committed - dead.committed)
         report.difference = _wrong_count(report, parts, expected_rows)
-        # All rows of the table can be counted only where the records of all of them are known.
+        # All rows of the table can be counted only if the records of all of them are known.
         has_others = any(tiling.upsert or tiling.foreign for tiling in report.tilings)
         is_known = not report.gone and not has_others and all(part.reason is None for part in parts)
         if report.difference is None and app_id is None and is_known:
             expected, count = int(expected_rows.sum()), engine.count(report.table_version)
             if count != expected:
-                problem = f"the table has {count} rows, its bytes hold {expected} records"
+                problem = f"the table has {count} rows, but its bytes contain {expected} records"
                 report.difference = Difference(problem, report.table_version)
     elif different := unequal(bins, records, actual, dead):
-        # Only the first bin that differs is read again, row by row.
+        # Only the first different bin is read again, row by row.
         part = bins.one(different[0])
         read = plan[part.claim.journal]
         near = engine.comparison({part.claim.journal: read.near(part.begin, part.end)}, sides)
@@ -327,9 +328,9 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         if not any(tiling.foreign for tiling in report.tilings):
             report.difference = Difference(NO_ENTRY, report.table_version)
         elif not accepted.unclaimed:
-            report.unproven.append(f"{count} rows are of the query's other sources")
+            report.unproven.append(f"{count} rows are from the query's other sources")
 
-    # Entries that counted and digested their rows vouch for those whose records are gone.
+    # Entries that counted and digested their rows prove rows whose records are gone.
     vouched: dict[int, Depth] = {}
     if report.difference is None:
         counts = [bins.by_part(total.committed).tolist() for total in (records, actual)]
@@ -363,7 +364,8 @@ def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> D
     for version, count in sorted(expected.items()):
         wrote = report.appended.get(version)
         if wrote not in (None, count) and version not in lossy:
-            return Difference(f"the commit wrote {wrote} rows, its bytes hold {count} records", version)
+            problem = f"the commit wrote {wrote} rows, but its bytes contain {count} records"
+            return Difference(problem, version)
     return None
 
 
@@ -372,10 +374,10 @@ def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Diffe
     claim, what = part.claim, "committed message" if part.claim.committed else "record"
     offset, problem, place = near.first_in(part, what) or (
         None,
-        f"the rows of these offsets are not the {what}s",
+        f"the rows of these offsets differ from the {what}s",
         None,
     )
-    # A message belongs to the commit of its acknowledgement. A row that is no message has no such commit.
+    # A message belongs to the commit of its acknowledgement. A row that is not a message has no such commit.
     at = place if claim.committed else part.begin if offset is None else offset
     version = claim.table_version if at is None else claim.version_at(at)
     if claim.committed:
@@ -397,7 +399,7 @@ def _compare_entries(
     """Compare the numbers and digests in entries with the records, or with rows if records are missing.
 
     Args:
-        report: Its ``audited`` becomes the number of commits that match their entries.
+        report: The report, whose ``audited`` becomes the number of ranges that match their entries.
         parts: All parts.
         counts: Numbers of records and of rows that were committed in a part's bytes.
         everything: Both sides.
@@ -405,7 +407,7 @@ def _compare_entries(
         parted: Writers with dead letters.
 
     Returns:
-        The depth of the parts whose records are gone and whose rows match their entries; and the first
+        The depth of parts whose records are gone but whose rows match their entries, and the first
         difference.
     """
     in_bytes = report.depth == "bytes"
@@ -418,7 +420,7 @@ def _compare_entries(
         if span is None or span.rows is None:
             continue
         lost = [index for index in indexes if parts[index].reason == GONE]
-        # A message in lost bytes may have been committed in any commit of its journal.
+        # Any commit of the journal may have committed a message in the lost bytes.
         is_lossy = id(claim) in gone if claim.committed else bool(lost)
         has_rows = names is not None and (not claim.committed or names.place is not None)
         by_rows = is_lossy or claim.app_id in parted or (claim.committed and has_rows)
@@ -439,9 +441,8 @@ def _compare_entries(
         assert part.span is not None
         if part.span.rows != count:
             where = "rows in the table" if number == ROWS else "records in the journal"
-            problems[index] = f"its entry says {part.span.rows} rows, there are {count} {where}"
-    # Rows that have the bytes are equal to the records, or a difference was found before. So they stand for
-    # both.
+            problems[index] = f"its entry has {part.span.rows} rows, but there are {count} {where}"
+    # Rows with the bytes equal the records, or a difference was found before. So they represent both.
     digested = [
         index
         for index, (part, number, _) in enumerate(spans)
@@ -455,7 +456,7 @@ def _compare_entries(
             assert part.span is not None
             if part.span.digest != digests.get(at):
                 problems[index] = (
-                    f"its entry has the digest {part.span.digest}, its {whose} have {digests.get(at)}"
+                    f"its entry has the digest {part.span.digest}, but its {whose} have {digests.get(at)}"
                 )
     if not problems:
         report.audited += len(spans)
@@ -482,5 +483,5 @@ def _describe(
         reason = NO_COLUMNS
         if part.span is None or part.span.table_version not in report.appended:
             depth = "nothing"
-            reason += ", and the commit does not say how many rows it wrote"
+            reason += ", and the commit does not have the number of its rows"
     return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, is_accepted)

@@ -44,7 +44,7 @@ def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
     orders.another_table("parsed", ("-", "-", "name"))
     orders.commit(0, 80)
     show[2] = str(orders.table)
-    assert "do not say where rows come from" in shown().stderr
+    assert "do not show the origin of rows" in shown().stderr
 
 
 def test_rows_that_say_where_they_end_need_no_broker(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_the_first_difference_is_that_of_a_search_by_hand(records: dict[int, byt
 def test_a_null_is_no_record() -> None:
     """A row whose bytes are null differs from an empty record, too."""
     assert first_difference({(4, b""): 1}, {(4, b""): 1}) is None
-    assert first_difference({(4, b""): 1}, {(4, None): 1}) == (4, "the row's bytes are not the record's")
+    assert first_difference({(4, b""): 1}, {(4, None): 1}) == (4, "the row's bytes differ from the record's")
 
 
 def span_lists() -> st.SearchStrategy[list[int]]:

@@ -385,16 +385,16 @@ def test_commits_without_metrics_are_not_verified(orders: VerifiedOrders) -> Non
     orders.commit(0, 160)
     orders.commit(160, 320)
     reason, ranges = orders.unproven()
-    assert "columns do not say where its rows come from" in reason
+    assert "columns do not show the origin of its rows" in reason
     assert ranges == [(0, 320, "counts")]
     orders.edit_log(1, without_metrics)
     reason, ranges = orders.unproven()
-    assert "does not say how many rows it wrote" in reason
+    assert "does not have the number of its rows" in reason
     assert ranges == [(0, 160, "counts"), (160, 320, "nothing")]
     orders.another_table("short", ("-", "-", "name"))
     orders.commit(0, 320, rows_of(0, 104))
     orders.edit_log(0, without_metrics)
-    assert orders.differs()[2] == "the table has 13 rows, its bytes hold 40 records"
+    assert orders.differs()[2] == "the table has 13 rows, but its bytes contain 40 records"
 
 
 def test_versions_are_those_of_the_log(orders: VerifiedOrders) -> None:
@@ -411,10 +411,10 @@ def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
     """The first of several differences is named, by its offset and the version that added its bytes."""
     orders.commit(0, 80)
     orders.commit(80, 160, [*rows_of(80, 96), (96, b"row 0!2"), *rows_of(104, 160), (160, b"row 020")])
-    assert orders.differs() == (2, 96, "the row's bytes are not the record's")
+    assert orders.differs() == (2, 96, "the row's bytes differ from the record's")
     DeltaTable(orders.table).restore(1)
     orders.append([(80, b"row 010")])
-    assert orders.differs() == (4, 80, "the table has a row here, which no visible entry accounts for")
+    assert orders.differs() == (4, 80, "the table has a row here that no visible entry accounts for")
 
 
 @pytest.mark.both_engines
@@ -481,12 +481,12 @@ def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
     orders.commit(160, 240)
     version, offset, problem = orders.differs("--entries-only")
     assert (version, offset) == (2, 80)
-    assert "80 bytes left out" in problem
+    assert "80 bytes are missing" in problem
     orders.attempt = parent
     orders.commit(240, 320)
     version, offset, problem = orders.differs("--entries-only")
     assert (version, offset) == (3, None)
-    assert "one is missing in between" in problem
+    assert "an entry in between is missing" in problem
 
 
 @pytest.mark.both_engines
@@ -506,7 +506,7 @@ def test_entries_that_counted_wrong_are_found(orders: VerifiedOrders, columns: t
     assert orders.differs("--entries-only") == (
         2,
         None,
-        "its entry says that it brings 0 rows, the commit wrote 1",
+        "its entry has 0 rows, but the commit wrote 1",
     )
 
 
@@ -693,7 +693,7 @@ def test_committed_messages_are_compared(messages: Messages) -> None:
     messages.append(messages.rows(6))
     version, offset, problem = messages.differs()
     assert (version, offset) == (1, 6 * messages.LENGTH), "its transaction is open"
-    assert problem == "the table has a row here, where no committed message begins"
+    assert problem == "the table has a row here, but no committed message begins here"
     messages.lose(2)
     messages.fill("outlived")
     ranges = messages.verified("--allow-gone")["ranges"]
@@ -706,17 +706,17 @@ def test_committed_messages_are_compared(messages: Messages) -> None:
 @pytest.mark.soak
 def test_wrong_rows_of_committed_messages_are_told(messages: Messages) -> None:
     """A message lost, doubled, rolled back, or said to be committed elsewhere; a number that is wrong."""
-    for at, wrong in ((2, "is in the table more than once"), (3, "where no committed message begins")):
+    for at, wrong in ((2, "is in the table more than once"), (3, "but no committed message begins here")):
         messages.fill(f"again {at}")
         messages.append(messages.rows(at))
         version, offset, problem = messages.differs()
         assert (version, offset, wrong in problem) == (1, at * messages.LENGTH, True)
     messages.fill("elsewhere")
     DeltaTable(messages.table).update(predicate="offset = 0", new_values={"_ack_offset": "1101"})
-    assert "its entry says 1 rows, there are 2 rows in the table" in messages.differs()[2]
+    assert "its entry has 1 rows, but there are 2 rows in the table" in messages.differs()[2]
     messages.fill("bare", ("-", "-", "value"), audit=False)
     reason, ranges = messages.unproven()
-    assert "columns do not say" in reason
+    assert "columns do not show" in reason
     assert ranges == [(0, messages.END, "counts")]
     messages.lose(2)
     messages.fill("outlived")
