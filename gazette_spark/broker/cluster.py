@@ -1,6 +1,6 @@
 """Several embedded brokers in this process, as one cluster that replicates.
 
-``EmbeddedBroker.start(root, replicas=3)`` makes one. Kill a broker, and appends and reads go on::
+``EmbeddedBroker.start(root, replicas=3)`` makes one. When a broker is killed, appends and reads continue::
 
     with EmbeddedBroker.start(root, replicas=3) as cluster, Client(cluster.endpoint) as client:
         client.create_journals(journal_spec("shop/orders"))
@@ -14,8 +14,8 @@ every acknowledged byte in its spool.
 
 What is not:
 
-* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it, so the others learn at
-  once that a broker died.
+* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it, so the other brokers
+  learn at once that a broker died.
 * The machine. All brokers share a process, its interpreter and its disk: nothing here is faster or safer than
   one broker. A killed broker is one whose threads were ordered to stop.
 * Durability. As with Gazette, bytes that are in no store yet are lost with their last replica: a killed
@@ -44,10 +44,10 @@ from gazette_spark.protocol import protocol_pb2 as pb
 _log = logging.getLogger(__name__)
 
 PULSE_INTERVAL_S = 1.0
-"""Time between two looks at an idle journal. Gazette's is a minute, which no test waits for."""
+"""Interval between checks of an idle journal. Gazette's is a minute, which is too long for a test."""
 
 HAND_OVER_TIMEOUT_S = 20.0
-"""Time a journal has to be handed over, and its fragments to be stored."""
+"""Time limit for handing a journal over, and for storing its fragments."""
 
 
 class LocalBroker:
@@ -71,7 +71,7 @@ class LocalBroker:
 
     @property
     def endpoint(self) -> str:
-        """Address of the broker; it keeps it when it is started again."""
+        """Address of the broker, which stays the same when the broker is started again."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -81,15 +81,15 @@ class LocalBroker:
 
     @property
     def member(self) -> Member:
-        """The broker as assignments name it."""
+        """The broker's name in assignments."""
         return Member(self.zone, self.suffix, self.endpoint)
 
     def replica(self, journal: str) -> LiveJournal | None:
-        """Return its replica of a journal, for a test to look at."""
+        """Return its replica of a journal, for inspection by a test."""
         return self._running.parts.registry.get(journal) if self._running is not None else None
 
     def start(self) -> None:
-        """Start it, with nothing in its spools, at the port it had. If it runs this does nothing."""
+        """Start it with empty spools, at the port it had. If it is running, this does nothing."""
         if self._running is not None:
             return
         if self._port and self.member in self._cluster.keyspace.state.members:
@@ -109,7 +109,7 @@ class LocalBroker:
         return Membership(self._cluster.keyspace, spools, zone=self.zone, suffix=self.suffix)
 
     def leave(self) -> None:
-        """Have the other brokers take it for dead, as when its lease in Etcd lapses."""
+        """Make the other brokers consider it dead, as when its lease in Etcd expires."""
         self._cluster.keyspace.leave(self.member)
         self._cluster.sync()
 
@@ -131,13 +131,13 @@ class LocalBroker:
         self._cluster.sync()
 
     def end(self) -> None:
-        """End it without handing anything over, with all others."""
+        """End it together with all others, without handing its journals over."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
 
     def kill(self) -> None:
-        """End it without a word, as SIGKILL does. Its spools are lost, and the others take over at once."""
+        """End it abruptly, as SIGKILL does. Its spools are lost, and the others take over at once."""
         running, self._running = self._running, None
         if running is not None:
             running.kill()
@@ -200,7 +200,7 @@ class LocalCluster:
             brokers: number of brokers.
             replication: replicas of every journal, whatever its spec says; None goes by the spec.
             zones: zones of the brokers, in turn.
-            pulse_interval_s: time between two looks at an idle journal, at the latest.
+            pulse_interval_s: maximum interval between checks of an idle journal.
             options: further arguments of ``EmbeddedBroker``, for each broker.
 
         Raises:
@@ -241,7 +241,7 @@ class LocalCluster:
         return self.run()
 
     def run(self) -> Self:
-        """Start the brokers; a cluster that runs already is left as it is."""
+        """Start the brokers. If the cluster is running, this does nothing."""
         if self._keyspace is not None:
             return self
 
@@ -279,7 +279,7 @@ class LocalCluster:
         for broker in self.brokers:
             if broker.is_running:
                 return broker.endpoint
-        raise LookupError("no broker of the cluster runs: start one")
+        raise LookupError("no broker of the cluster is running: start one")
 
     @property
     def endpoints(self) -> list[str]:
@@ -304,7 +304,7 @@ class LocalCluster:
         return [self._broker(member) for member in self.slots(journal)[1:]]
 
     def others(self, journal: str) -> Sequence[LocalBroker]:
-        """Return the running brokers that have no part in a journal."""
+        """Return the running brokers that do not replicate a journal."""
         slots = self.slots(journal)
         return [broker for broker in self.brokers if broker.is_running and broker.member not in slots]
 
@@ -337,7 +337,7 @@ class LocalCluster:
                     replica.refresh()
 
     def sync(self) -> None:
-        """Have the members of each journal agree that once did and have changed since, as Gazette's pulse.
+        """Make the members of each journal agree if they have changed since they last did, as Gazette does.
 
         A journal that cannot be synced now, because a member hangs or is cut off, is left as it is.
         """
@@ -357,7 +357,7 @@ class LocalCluster:
             _log.warning("sync_failed journal=%s error=%s", journal, error)
 
     def hand_over(self, leaving: LocalBroker) -> None:
-        """Give a broker's journals to others: they join, agree, and only then it leaves them."""
+        """Hand a broker's journals over: other brokers join, all agree, and only then does this one leave."""
         keyspace = self.keyspace
         members = keyspace.state.members - {leaving.member}
         journals = keyspace.state.items_of(leaving.member)

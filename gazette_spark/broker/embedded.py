@@ -13,7 +13,7 @@ Its promises:
 * With keys, each call needs a bearer token that allows it (``authorizer``), HTTP requests, too; only the
   signed URLs of fragments need none. With ``tls``, all ports are TLS. Without keys everyone who reaches the
   port may do everything.
-* A test can order faults of it (``faults``).
+* A test can request faults (``faults``).
 
 It has no Etcd. Unless ``replicas`` asks for a local cluster, it does not replicate: it is the one broker of
 its cluster and primary of every journal. By default it listens on the loopback interface. It is for

@@ -48,6 +48,6 @@ class FairLock:
             yield granted
 
     def wake(self) -> None:
-        """Have every waiting thread check whether it should go on waiting."""
+        """Make every waiting thread check whether it should continue to wait."""
         with self._changed:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Faults that a test orders of an embedded broker.
+"""Faults that a test requests of an embedded broker.
 
 ::
 
@@ -11,10 +11,10 @@
         stall.release()
         faults.clear()
 
-A fault is for one call of its kind unless ``times`` says otherwise; None is until :meth:`Faults.clear`. A
-call takes every fault that fits it, in the order they were given. ``rpc`` is a method of the Journal
-service, or ``Fragment`` for a stored fragment's URL, of a broker with ``fragment_urls="http"``; without it,
-and without ``journal``, a fault fits any. The HTTP gateway has no faults.
+A fault applies to one matching call unless ``times`` differs; None means until :meth:`Faults.clear`. A call
+takes every fault that matches it, in the order of their requests. ``rpc`` is a method of the Journal service,
+or ``Fragment`` for a stored fragment's URL, of a broker with ``fragment_urls="http"``. Without ``rpc`` or
+``journal``, a fault matches any. The HTTP gateway has no faults.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ FRAGMENT = "Fragment"
 
 @dataclass(eq=False, slots=True)
 class Fault:
-    """One order. Its fields define the effect; several may."""
+    """One requested fault. Its fields define the effect; several may be set."""
 
     rpc: str = ""
     journal: str = ""
     times: int | None = 1
-    """Calls it is still for; None is every one."""
+    """Number of calls that it still applies to; None is all."""
     delay_s: float = 0.0
     stalls: bool = False
-    """Wait until it is released, or the client gives up."""
+    """Wait until the fault is released or the client gives up."""
     code: grpc.StatusCode | None = None
-    """Fail the call by this."""
+    """Fail the call with this error."""
     text: str = "injected fault"
     after_bytes: int = 0
-    """Content that passes before the call fails or ends."""
+    """Number of bytes of content that pass before the call fails or ends."""
     status: int | None = None
-    """Answer this instead of doing anything."""
+    """Answer with this status and do nothing else."""
     answer_is_lost: bool = False
     """Serve the call, then fail it."""
     ends: bool = False
     """End a read cleanly after ``after_bytes``."""
     jump: int = 0
-    """Bytes that a read passes over."""
+    """Number of bytes that a read skips."""
     corrupts: bool = False
     """Change one byte of the content."""
     missing_bytes: int = 0
-    """Bytes that a fragment lacks at its end."""
+    """Number of bytes that are missing at a fragment's end."""
     http_status: int = 0
-    """Answer a fragment's URL by this."""
+    """Answer a request for a fragment's URL with this HTTP status."""
     hits: int = 0
-    """Calls it has been taken by."""
+    """Number of calls that have met it."""
     released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
-        """Let stalled calls go on, and later ones pass."""
+        """Let stalled calls continue and later ones pass."""
         self.released.set()
 
     def fits(self, rpc: str, journal: str) -> bool:
-        """Whether it is for such a call."""
+        """Whether it applies to a call of this method about this journal."""
         return self.rpc in ("", rpc) and self.journal in ("", journal) and self.times != 0
 
 
 class Faults:
-    """The faults ordered of one broker. Any thread may order, any number of calls take."""
+    """The faults requested of one broker. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -101,11 +101,11 @@ class Faults:
         journal: str = "",
         times: int | None = 1,
     ) -> Fault:
-        """Fail a call; a read or an append after ``after_bytes`` of its content."""
+        """Fail a call. A read or an append fails after ``after_bytes`` of its content."""
         return self._add(Fault(rpc, journal, times, code=code, text=text, after_bytes=after_bytes))
 
     def answer(self, status: str, *, rpc: str = "", journal: str = "", times: int | None = 1) -> Fault:
-        """Answer a call by the named status, with a proper header, and do nothing."""
+        """Answer a call with the named status and a proper header, and do nothing else."""
         return self._add(Fault(rpc, journal, times, status=pb.Status.Value(status)))
 
     def lose_answer(self, *, rpc: str = "Append", journal: str = "", times: int | None = 1) -> Fault:
@@ -114,7 +114,7 @@ class Faults:
         return self._add(Fault(rpc, journal, times, code=code, answer_is_lost=True))
 
     def end(self, *, after_bytes: int = 0, journal: str = "", times: int | None = 1) -> Fault:
-        """End a read cleanly after ``after_bytes``, wherever that is."""
+        """End a read cleanly after ``after_bytes``, even in the middle of a fragment."""
         return self._add(Fault("Read", journal, times, ends=True, after_bytes=after_bytes))
 
     def jump(self, by: int, *, journal: str = "", times: int | None = 1) -> Fault:
@@ -126,15 +126,15 @@ class Faults:
         return self._add(Fault(rpc, journal, times, corrupts=True))
 
     def shorten(self, missing_bytes: int, *, journal: str = "", times: int | None = 1) -> Fault:
-        """Leave out the end of the file behind a fragment's URL."""
+        """Omit the end of the file behind a fragment's URL."""
         return self._add(Fault(FRAGMENT, journal, times, missing_bytes=missing_bytes))
 
     def refuse_fragment(self, http_status: int, *, journal: str = "", times: int | None = 1) -> Fault:
-        """Answer a fragment's URL by an HTTP status."""
+        """Answer a request for a fragment's URL with an HTTP status."""
         return self._add(Fault(FRAGMENT, journal, times, http_status=http_status))
 
     def clear(self) -> None:
-        """Withdraw every fault; stalled calls go on."""
+        """Withdraw every fault; stalled calls continue."""
         with self._lock:
             faults, self._faults = self._faults, []
         for fault in faults:
@@ -146,7 +146,7 @@ class Faults:
             return self._lock.wait_for(lambda: fault.hits >= hits, timeout_s)
 
     def take(self, rpc: str, journal: str) -> list[Fault]:
-        """Return the faults for a call, which count it. For the broker."""
+        """Return the faults for a call, and count the call in them. For the broker."""
         with self._lock:
             taken = [fault for fault in self._faults if fault.fits(rpc, journal)]
             for fault in taken:
@@ -158,7 +158,7 @@ class Faults:
         return taken
 
     def take_path(self, path: str) -> list[Fault]:
-        """Return the faults for a fragment's URL, by its path; of journals ``a`` and ``a/b``, both fit."""
+        """Return the faults for the path of a fragment's URL. Of journals ``a`` and ``a/b``, both match."""
         with self._lock:
             names = {fault.journal for fault in self._faults if fault.rpc in ("", FRAGMENT)}
         journal = next((name for name in sorted(names, key=len, reverse=True) if f"{name}/" in path), "")

@@ -14,7 +14,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 TICK_S = 0.02
-"""Time between two looks at the client of a call that is held."""
+"""Interval between checks whether the client of a held call is still there."""
 
 
 def hold(faults: list[Fault], is_awaited: Callable[[], bool]) -> None:
@@ -32,7 +32,7 @@ def corrupt(content: bytes) -> bytes:
 
 
 class FaultyService(pb_grpc.JournalServicer):
-    """Serves as ``inner`` does, but for the faults."""
+    """Serves as ``inner`` does, except for the faults."""
 
     def __init__(
         self, inner: pb_grpc.JournalServicer, faults: Faults, header: Callable[[str | None], pb.Header]
@@ -134,7 +134,7 @@ class FaultyService(pb_grpc.JournalServicer):
 
 
 class _FailsAs:
-    """A servicer context by which a call that was cut fails as its fault says."""
+    """A servicer context through which an interrupted call fails with its fault's error."""
 
     def __init__(self, context: grpc.ServicerContext) -> None:
         self._context = context

@@ -1,9 +1,9 @@
 """One journal: its spools, its index, and the threads that append to it, read it and persist it.
 
-Two locks. The *fair_lock* is the journal's pipeline: whoever has the turn - an append, the pulse - may
-write to the current spool and roll it. The *condition* guards what readers see: the spec, the list of
-spools and the index view. It is held for moments only, never while bytes are written, so that readers do
-not wait for appends. A thread with the turn may take the condition, never the other way round.
+There are two locks. The *fair_lock* orders the writers: the thread that has the turn, of an append or the
+pulse, may write to the current spool and roll it. The *condition* guards what readers see: the spec, the list
+of spools and the index view. It is held only briefly, never while bytes are written, so that readers do not
+wait for appends. A thread with the turn may take the condition, but not the other way round.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class JournalSettings:
 
     root: Path
     is_journal: Callable[[str], bool]
-    """Whether a name is, or was, another journal's. A listing leaves such files out."""
+    """Whether a name is, or was, another journal's, whose files a listing omits."""
     fsync: bool = False
     clock: Callable[[], float] = time.time
     on_sealed: Callable[[LiveJournal], None] = lambda _journal: None
     """Called, with the turn held, after a spool was closed."""
     open_spools: OpenSpools = field(default_factory=OpenSpools)
-    """Bounds the journals whose files are open."""
+    """Limits the number of journals with open files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ReadSource:
 
     position: ReadPosition
     version: int
-    """Number of the index state this comes from; wait for a change of it."""
+    """Version of the index that this comes from, for :meth:`LiveJournal.wait_for_change`."""
     spool: SpoolData | None = None
     """The data of a local fragment."""
     store: FragmentStore | None = None
@@ -167,7 +167,7 @@ class LiveJournal:
         return AppendTxn(self)
 
     def roll(self, begin: int | None = None) -> None:
-        """Close the current spool, if it holds anything, and begin the next one, at every replica."""
+        """Close the current spool, unless it is empty, and begin the next one, at every replica."""
         offset = self._spool.end if begin is None else begin
         codec = self.spec.fragment.compression_codec
         if self.pipeline is not None:
@@ -176,7 +176,7 @@ class LiveJournal:
             self.begin_at(offset, codec, self._spool.registers)
 
     def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
-        """Close the current spool here, if it holds anything, and begin the next one."""
+        """Close this broker's current spool, unless it is empty, and begin the next one."""
         old = self._spool
         header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
@@ -301,7 +301,7 @@ class LiveJournal:
                 self.changed.wait()
 
     def wake(self) -> None:
-        """Have every waiting thread check whether it should go on waiting."""
+        """Make every waiting thread check whether it should continue to wait."""
         with self.changed:
             self.changed.notify_all()
         self.fair_lock.wake()

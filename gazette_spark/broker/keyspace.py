@@ -1,13 +1,13 @@
-"""A stand-in for Etcd, inside the process: specs of items, members, assignments, one revision for all.
+"""A stand-in for Etcd inside the process: specs of items, members and assignments, with one revision for all.
 
 The items of one :class:`Keyspace` are of one kind, which its :class:`ItemKind` describes: the journals of
 brokers, :data:`~gazette_spark.broker.registry.JOURNALS`. Its members are a cluster. The lone embedded broker
 has one to itself. Every change makes a new :class:`KeyspaceState` with the next revision, on disk before it
 is in use. Nothing here takes time or fails by itself: leases lapse and assignments move when a test says so.
 
-Whoever joins is told of each change twice: *before* it is in use, to open what the change assigns to it,
-and *after*, to close what it takes away. A change and its telling are one step; others wait. So who is
-told must not wait for an item's turn.
+Each member is notified of a change twice: *before* the change is in use, to open the items that it assigns to
+the member, and *after*, to close those that it takes away. A change and its notifications are one step,
+during which other changes wait. So a notified member must not wait for an item's turn.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Keyspace(Generic[S]):
         return f"Keyspace(revision={self.state.catalog.revision}, {len(self.state.members)} members)"
 
     def join(self, member: Member, observer: Observer[S]) -> None:
-        """Take a member up. The first one finds the state at the revision it was left."""
+        """Add a member. The first one finds the state at the last revision."""
         with self._lock:
             self._observers[member] = observer
             members = self.state.members | {member}
@@ -102,7 +102,7 @@ class Keyspace(Generic[S]):
             self._reassign(KeyspaceState(catalog, members, self.state.slots))
 
     def leave(self, member: Member) -> None:
-        """Remove a member and its assignments: its lease lapsed, or it left in order."""
+        """Remove a member and its assignments: its lease expired, or it left in order."""
         with self._lock:
             if member in self.state.members:
                 before = self.state
@@ -112,7 +112,7 @@ class Keyspace(Generic[S]):
             self._observers.pop(member, None)
 
     def forget(self, member: Member) -> None:
-        """Tell a member nothing any more; it stays a member until its lease lapses."""
+        """Stop notifying a member, which stays a member until its lease expires."""
         with self._lock:
             self._observers.pop(member, None)
 
@@ -141,7 +141,7 @@ class Keyspace(Generic[S]):
             return catalog.revision
 
     def wait_for(self, is_reached: Callable[[Catalog[S]], bool], keep_waiting: Callable[[], bool]) -> bool:
-        """Wait until the catalog satisfies the caller; False if it gave up: :meth:`wake` has it asked."""
+        """Wait until ``is_reached``; False once ``keep_waiting``, checked after :meth:`wake`, is false."""
         with self.changed:
             while not is_reached(self.state.catalog):
                 if not keep_waiting():
@@ -150,19 +150,19 @@ class Keyspace(Generic[S]):
             return True
 
     def put_slots(self, slots: Mapping[str, Slots]) -> None:
-        """Assign items by hand; the next change of members or specs goes on from there."""
+        """Assign items by hand; the next change of members or specs starts from these assignments."""
         with self._lock:
             before = self.state
             catalog = replace(before.catalog, revision=before.catalog.revision + 1)
             self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}), slots.keys())
 
     def move_primary(self, name: str, member: Member) -> None:
-        """Make a member the primary of an item; the one it was stays a replica."""
+        """Make a member the primary of an item; the previous primary stays a replica."""
         with self._lock:
             self.put_slots({name: promote(self.state.slots.get(name, ()), member)})
 
     def hold_slots(self) -> None:
-        """Assign nothing any more, until :meth:`fill_slots`: who leaves leaves a gap."""
+        """Assign nothing until :meth:`fill_slots`: a member that leaves leaves a free slot."""
         with self._lock:
             self.fills_slots = False
 
@@ -174,19 +174,19 @@ class Keyspace(Generic[S]):
             self._reassign(replace(self.state, catalog=catalog))
 
     def note_synced(self, name: str, slots: Slots) -> None:
-        """Hear from a primary that an item's members agree."""
+        """Record that an item's members agree, as its primary reports."""
         self._synced[name] = slots
 
     def is_synced(self, name: str) -> bool:
-        """Whether the members an item has now agreed once."""
+        """Whether the current members of an item have agreed."""
         return self._synced.get(name) == self.state.slots.get(name)
 
     def was_synced(self, name: str) -> bool:
-        """Whether any members of an item ever agreed: if not, there is nothing to hand over."""
+        """Whether members of an item have ever agreed; otherwise there is nothing to hand over."""
         return name in self._synced
 
     def wake(self) -> None:
-        """Have every waiting thread check whether it should go on waiting."""
+        """Make every waiting thread check whether it should continue to wait."""
         with self.changed:
             self.changed.notify_all()
 
@@ -195,7 +195,7 @@ class Keyspace(Generic[S]):
         self._directory.close()
 
     def _reassign(self, state: KeyspaceState[S], names: Collection[str] | None = None) -> None:
-        """Take up a state whose named items, or all, are assigned again."""
+        """Adopt a state after assigning the named items, or all, again."""
         before, items = self.state.catalog.items, state.catalog.items
         chosen = items.keys() | state.slots.keys() if names is None else names
         replica_counts = {name: self.replica_count(items[name].spec) for name in chosen if name in items}

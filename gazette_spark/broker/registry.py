@@ -56,8 +56,8 @@ def replica_count(spec: pb.JournalSpec, replication: int | None = None) -> int:
 class JournalRegistry:
     """Every journal of one broker. Any thread may call anything.
 
-    The map of journals is replaced as a whole, as the keyspace's state is; whoever read it before keeps
-    the old one.
+    Like the keyspace's state, the map of journals is replaced as a whole. Threads that have read it before
+    keep the old one.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class JournalRegistry:
         return self.keyspace.wait_for(is_reached, goes_on) and not self.stopped
 
     def wake(self) -> None:
-        """Have every waiting thread check whether it should go on waiting."""
+        """Make every waiting thread check whether it should continue to wait."""
         self.keyspace.wake()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings of an embedded broker, in groups: each is an argument of ``EmbeddedBroker``."""
+"""Settings of an embedded broker, in groups. Each group is an argument of ``EmbeddedBroker``."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from gazette_spark.broker.registry import LONE_MEMBER, JournalKeyspace
 from gazette_spark.errors import OptionError
 
 PULSE_INTERVAL_S = 60.0
-"""Gazette's own: within it an idle journal's first fragment is stored, and flush intervals are seen."""
+"""Gazette's own interval. Within it, an idle journal's first fragment is stored and flush intervals end."""
 
 MIN_APPEND_RATE = 1 << 16
-"""Gazette's own, in bytes per second: a slower append is aborted so that others get their turn."""
+"""Gazette's own rate, in bytes per second. A slower append is aborted so that others get their turn."""
 
 CHUNK_BYTES = 1 << 18
 """Content per message of a read; Gazette sends 32 KiB, which costs Python eight times the messages."""
 
 THREADS = 512
-"""Most threads that serve calls; made as they are needed."""
+"""Maximum number of threads that serve calls. Threads are made as they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """How a broker keeps bytes, and names their files.
+    """How a broker stores bytes, and names their files.
 
     Raises:
         OptionError: ``fragment_urls`` is invalid.
     """
 
     fsync: bool = True
-    """Force every append to the disk before it is answered. Without, a power cut may take the last ones; the
-    end of the process takes none either way."""
+    """Force every append to the disk before it is answered. Otherwise a power cut may lose the last appends.
+    The end of the process loses none in either case."""
     pulse_interval_s: float = PULSE_INTERVAL_S
-    """Time between two looks at an idle journal, at the latest."""
+    """Maximum interval between checks of an idle journal."""
     fragment_urls: Literal["file", "http"] = "file"
-    """``file`` names stored fragments by their path below the root; ``http`` by signed URLs that the broker
-    serves itself, at any free port, so that clients read past its gRPC service as with an object store."""
+    """With ``file``, the URL of a stored fragment is its path below the root. With ``http``, it is a signed
+    URL that the broker serves itself, at any free port: clients bypass its gRPC service, as with an object
+    store."""
 
     def __post_init__(self) -> None:
         if self.fragment_urls not in ("file", "http"):
@@ -53,21 +54,21 @@ class ServingSettings:
     """How a broker serves calls."""
 
     min_append_rate: int = MIN_APPEND_RATE
-    """Bytes a second that an append has to deliver; 0 lets it stall without end."""
+    """Bytes per second that an append has to deliver; 0 lets it stall indefinitely."""
     max_append_rate: int = 0
-    """Maximum bytes a second of appends to a journal, where its spec allows more; 0 leaves it to the spec. As
+    """Maximum bytes per second of appends to a journal, where its spec allows more; 0 is the spec's rate. As
     in Gazette, it does not apply to a journal whose spec has no rate."""
     chunk_bytes: int = CHUNK_BYTES
-    """Most content in one message of a read."""
+    """Maximum bytes of content in one message of a read."""
     threads: int = THREADS
-    """Most threads serving calls; reads and watches use all but 64 of them, or half."""
+    """Maximum number of threads serving calls; reads and watches use all but 64 of them, or half."""
 
 
 DURABLE = StorageSettings()
-"""The storage of a broker by default."""
+"""The default storage settings."""
 
 AS_GAZETTE = ServingSettings()
-"""How a broker serves by default."""
+"""The default serving settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class GatewaySettings:
     """Where a broker's HTTP gateway is, and whom it serves."""
 
     port: int = 0
-    """0 takes any free one."""
+    """Port to listen on; 0 is any free port."""
     names: Sequence[str] = ()
-    """Host names by which clients may call it, beside the broker's ``host``, localhost and any address.
-    Others are refused, since a web page's name can be made to lead here."""
+    """Host names by which clients may call it, besides the broker's ``host``, localhost and any address.
+    Others are refused, because the owner of a web page can make its host name resolve to this machine."""
     serves_without_token: bool = False
-    """Serve GET, HEAD and PUT without a token although the broker has keys, as Gazette's gateway does: then
-    everybody who reaches the port may read and append to every journal."""
+    """Serve GET, HEAD and PUT without a token although the broker has keys, as Gazette's gateway does. Then
+    everybody who reaches the port can read and append to every journal."""
 
 
 @dataclass(frozen=True, slots=True)

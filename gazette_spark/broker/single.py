@@ -1,4 +1,4 @@
-"""One broker of this process: its parts, and how they start and end. Users make an ``EmbeddedBroker``."""
+"""One broker of this process: its parts, their start and their end. Users make an ``EmbeddedBroker``."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ class SingleBroker:
         Args:
             root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
                 it does not exist.
-            port: 0 takes any free one.
+            port: port to listen on; 0 is any free port.
             host: address to listen on.
-            storage: how bytes are kept.
+            storage: how bytes are stored.
             serving: how calls are served.
             gateway: where the HTTP gateway is; None: no gateway.
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
             tls: certificate to serve by, gRPC and HTTP; None is plain text.
-            faults: faults that a test orders.
+            faults: faults that a test requests.
             membership: settings of a cluster; None is a cluster of one.
 
         Raises:
@@ -128,14 +128,14 @@ class SingleBroker:
         return None if gateway is None else gateway.endpoint
 
     def stop(self) -> None:
-        """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
+        """End every call and finish uploads in progress; other spools stay on disk. Again does nothing."""
         with self._lock:
             running, self._runtime = self._runtime, None
         if running is not None:
             running.stop()
 
     def kill(self) -> None:
-        """End every call and commit nothing more, as SIGKILL does; what was acknowledged stays on disk."""
+        """End every call and commit nothing more, as SIGKILL does; acknowledged bytes stay on disk."""
         with self._lock:
             running, self._runtime = self._runtime, None
         if running is not None:
@@ -153,16 +153,16 @@ class SingleBroker:
         return self._runtime
 
     def flush(self, timeout_s: float = 60.0) -> None:
-        """Close every spool and wait until the stores hold them.
+        """Close every spool and wait until all are stored.
 
         Raises:
             TimeoutError: uploads did not end in time.
-            OSError: a store refused. The bytes are kept, and uploads tried again.
+            OSError: a store refused. The bytes stay on disk, and uploads are retried.
         """
         self.parts.flush(timeout_s)
 
     def run(self) -> None:
-        """Run it, if it does not run yet."""
+        """Start it, if it is not running."""
         with self._lock:
             if self._runtime is None:
                 self._runtime = BrokerRuntime(self, self._options)

@@ -45,7 +45,7 @@ def append(
         ProtocolError: the request or its stream breaks a rule; nothing was appended.
         JournalClosedError: the broker stops; nothing was appended.
         ReplicationError: a replica was lost; the content may or may not be appended.
-        PeerError: the append was passed on to the primary, which failed.
+        PeerError: the append was proxied to the primary, which failed.
         OSError: the disk failed; nothing was appended.
     """
     try:

@@ -1,6 +1,6 @@
 """The rules of an append: its preconditions, the shape of its stream, its rolls, its registers.
 
-Everything here is a plain decision. ``broker.api.append`` asks and acts.
+This module only decides; ``broker.api.append`` acts on the decisions.
 
 An append goes through these steps, and stops at the first that refuses it::
 

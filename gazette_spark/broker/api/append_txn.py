@@ -12,7 +12,7 @@ from gazette_spark.broker.storage.commit_log import Registers, label_set_of, reg
 from gazette_spark.protocol import protocol_pb2 as pb
 
 GATHER_BYTES = 1 << 18
-"""Content gathered before it is staged: clients send pieces of 32 KiB, and a write for each would be slow."""
+"""Bytes gathered before they are staged: clients send pieces of 32 KiB, and a write for each is slow."""
 
 
 class StagingJournal(Protocol):
@@ -109,5 +109,5 @@ class AppendTxn:
         return CommittedAppend(self.begin, end, self._sum.digest(), self._codec, label_set_of(after))
 
     def roll_back(self) -> None:
-        """Forget the content, at every replica."""
+        """Discard the content at every replica."""
         (self._pipeline.roll_back if self._pipeline is not None else self._journal.roll_back)()

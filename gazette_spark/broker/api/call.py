@@ -1,4 +1,4 @@
-"""What the handlers of all RPCs share: the parts of the broker, one call, and the broker that serves it."""
+"""Shared by the handlers of all RPCs: the broker's parts, a call, and the broker that serves the call."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Flow control of appends: the least rate a client has to sustain, and the most a journal takes.
+"""Flow control of appends: the minimum rate of a client, and the maximum rate of a journal.
 
-A client starts with the credit of one second at the minimum rate while it owns the journal. Time takes
-from it, delivered bytes give back, never beyond that one second; at zero the append is aborted so that
-others get their turn.
+While a client owns the journal, it has a credit, which begins at one second's worth of the minimum rate. The
+credit falls as time passes and rises with delivered bytes, but never above that one second's worth. At zero
+the append is aborted so that others get their turn.
 
-A journal with a maximum rate earns credit as time goes by, for ten seconds at most. A chunk that costs
-more than there is waits until it is paid for, and that wait does not count as the client's.
+A journal with a maximum rate earns credit as time passes, up to ten seconds' worth. A chunk that costs more
+than the credit waits until the credit suffices, and this wait does not reduce the client's credit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 TICK_S = 0.05
-"""Seconds between two looks at a silent client."""
+"""Seconds between checks of a silent client."""
 
 MAX_BANK_S = 10.0
 """Seconds' worth of unused maximum rate that a journal keeps for its next appends."""
@@ -26,7 +26,7 @@ class MinRate:
     rate: int
     credit: float
     at: float
-    """Clock of the last look, in seconds."""
+    """Clock at the last update, in seconds."""
 
     @classmethod
     def start(cls, rate: int, now: float) -> MinRate:
@@ -34,15 +34,15 @@ class MinRate:
         return cls(rate, float(rate), now)
 
     def delivered(self, size: int) -> MinRate:
-        """Give back for ``size`` bytes received."""
+        """Add credit for ``size`` received bytes."""
         return replace(self, credit=min(self.credit + size, float(self.rate)))
 
     def at_time(self, now: float) -> MinRate:
-        """Take for the time gone by."""
+        """Subtract credit for the time since the last update."""
         return replace(self, credit=self.credit - (now - self.at) * self.rate, at=now)
 
     def resumed(self, now: float) -> MinRate:
-        """Let the time gone by pass for nothing: it was not the client that waited."""
+        """Ignore the time since the last update, in which the client did not cause the wait."""
         return replace(self, at=now)
 
     @property
@@ -52,9 +52,9 @@ class MinRate:
 
 
 def effective_max_rate(of_journal: int, of_broker: int) -> int:
-    """Return the bytes a second a journal may take; 0 is any number.
+    """Return a journal's maximum rate in bytes per second; 0 is unlimited.
 
-    The broker's own limit lowers a journal's, but does not give one to a journal without.
+    The broker's limit lowers a journal's limit, but does not apply to a journal without one.
     """
     if of_journal and of_broker:
         return min(of_journal, of_broker)
@@ -63,21 +63,21 @@ def effective_max_rate(of_journal: int, of_broker: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """Balance of a journal's maximum rate, ``rate`` bytes a second. Outlives its appends."""
+    """Credit of a journal with the maximum rate ``rate``, in bytes per second. It outlives appends."""
 
     rate: int
-    """Bytes a second; 0 is any number."""
+    """Bytes per second; 0 is unlimited."""
     balance: float
     at: float
-    """Clock of the last look, in seconds."""
+    """Clock at the last update, in seconds."""
 
     @classmethod
     def start(cls, rate: int, now: float) -> MaxRate:
-        """Begin with a second's worth."""
+        """Begin with a second's worth of credit."""
         return cls(rate, float(rate), now)
 
     def at_time(self, now: float, rate: int) -> MaxRate:
-        """Give for the time gone by, up to the bank; adopt the current rate."""
+        """Add credit for the time since the last update, up to the maximum; adopt the current rate."""
         if rate != self.rate:
             return MaxRate.start(rate, now)
         earned = self.balance + (now - self.at) * rate

@@ -1,4 +1,4 @@
-"""Take a stream's messages with a time limit, which gRPC's own iterator does not have."""
+"""Takes a stream's messages with a time limit, which gRPC's own iterator does not have."""
 
 from __future__ import annotations
 

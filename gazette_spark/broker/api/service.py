@@ -1,4 +1,4 @@
-"""The gRPC face of the embedded broker: handlers, and how errors leave it.
+"""The gRPC service of the embedded broker: handlers, and the status of each error.
 
 Gazette answers broken rules and failures with gRPC UNKNOWN and a bare text, and so does this broker:
 Go tools then print the familiar messages.
@@ -31,7 +31,7 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors that go away when space is made."""
+"""Errors that end when disk space is freed."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     A call occupies a thread, a read or a watch for as long as the client tails. At most ``max_streams`` of
     these run at a time. The next one gets an error that says to retry later, so that appends have threads
-    left. Of all threads and of all streams a client gets a part, so that others are served, too.
+    left. Each client gets only a part of all threads and streams, so that others are served, too.
     """
 
     def __init__(self, context: ServiceContext, threads: int, max_streams: int) -> None:

@@ -1,7 +1,7 @@
 """Serves stored fragments at signed URLs, as an object store does.
 
 A file is sent as it is stored. Those of GZIP_OFFLOAD_DECOMPRESSION carry ``Content-Encoding: gzip``; for a
-client that does not take gzip they are decompressed on the way, as some stores do.
+client that does not accept gzip they are decompressed, as some stores do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_file(root: Path, path: str) -> Path | None:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Return whether a client that says so takes gzip."""
+    """Return whether a client with this ``Accept-Encoding`` accepts gzip."""
     for part in accept_encoding.lower().split(","):
         coding, _, parameters = part.strip().partition(";")
         if coding.strip() in ("gzip", "*"):

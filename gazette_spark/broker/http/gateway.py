@@ -8,10 +8,10 @@
 ======================================  ==================================================
 
 Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. If the broker has keys, every request needs
-a bearer token in its ``Authorization`` header. In Gazette GET, HEAD and PUT need none, so who must not read
-may not reach the port; ``GatewaySettings(serves_without_token=True)`` restores that. Unlike Gazette's, this
-gateway is on developers' machines: it refuses what foreign web pages make their browsers send
-(``browser_guard``). An append is committed only if its body came complete.
+a bearer token in its ``Authorization`` header. In Gazette GET, HEAD and PUT need none, so everybody who
+reaches the port can read; ``GatewaySettings(serves_without_token=True)`` restores that. Unlike Gazette's,
+this gateway is on developers' machines: it refuses requests that foreign web pages make their browsers send
+(``browser_guard``). An append is committed only if its body arrived complete.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.tokens import Capability, Claims
 
 MAX_OFFSET = (1 << 63) - 1
-"""Placeholder for the end that a journal does not have."""
+"""Value of the header for the end of a journal, which has none."""
 
 MAX_JSON_BYTES = 1 << 20
-"""Longest request of the JSON gateway."""
+"""Maximum size of a request of the JSON gateway."""
 
 BROKER_ENDED = "broker terminated RPC"
 OFFSET_JUMP = "offset jump"
 UNKNOWN_HOST = "this is no host name of the gateway; its GatewaySettings.names (--gateway-name) may list it"
-CROSS_SITE = "a web page of another origin may not append or ask here"
+CROSS_SITE = "requests from a web page of another origin are refused"
 
 _HTTP_STATUS = {
     pb.OK: HTTPStatus.PARTIAL_CONTENT,
@@ -71,10 +71,10 @@ class BadRequestError(GazetteError):
 
 
 def read_request(path: str, query: str) -> pb.ReadRequest:
-    """Return the read that a URL asks for.
+    """Return the read that a URL requests.
 
     Raises:
-        BadRequestError: an unknown argument, or one that does not parse.
+        BadRequestError: an argument is unknown or cannot be parsed.
     """
     request = pb.ReadRequest(journal=unquote(path).removeprefix("/"))
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -83,12 +83,14 @@ def read_request(path: str, query: str) -> pb.ReadRequest:
         elif name == "block" and value in _TRUE | _FALSE:
             request.block = value in _TRUE
         else:
-            raise BadRequestError(f"cannot take {name}={value}; known are offset=N and block=true or false")
+            raise BadRequestError(
+                f"{name}={value} is not valid; expected offset=N, block=true or block=false"
+            )
     return request
 
 
 def read_headers(first: pb.ReadResponse, location: str) -> dict[str, str]:
-    """Return the headers that tell a read's first message."""
+    """Return the headers that describe a read's first message."""
     headers = {
         "Content-Range": f"bytes {first.offset}-{MAX_OFFSET}/{MAX_OFFSET}",
         **_route_headers(first.header, location),
@@ -274,13 +276,13 @@ class Gateway:
 class _BodyMessages:
     """A request's body as the messages of an append, whose marker follows a complete body only.
 
-    The body is taken off the wire as the append takes its messages: the broker's flow control is the
-    client's, and what waits for its turn is not in memory.
+    The body is read from the connection only as the append takes its messages, so the broker's flow control
+    reaches the client, and the memory does not hold what waits for its turn.
     """
 
     def __init__(self, journal: str, exchange: Exchange) -> None:
         self.problem: Exception | None = None
-        """Why the body did not come complete."""
+        """Reason why the body did not arrive complete."""
         self._first: pb.AppendRequest | None = pb.AppendRequest(journal=journal)
         self._exchange = exchange
         self._lock = threading.Lock()
@@ -311,7 +313,7 @@ class _BodyMessages:
             return pb.AppendRequest(content=content)
 
     def close(self) -> None:
-        """Take no more: the connection is the answer's now."""
+        """Take no more messages: from now on the connection carries the answer."""
         with self._lock:  # A proxied append takes its messages on a thread that ends later.
             self._end = NoMessage.BROKEN
 

@@ -1,8 +1,9 @@
 """The URLs under which clients read fragments past the broker.
 
 ``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is
-served by the broker itself (``fragment_server``) as an object store would: its query has the Unix second it
-ends at and an HMAC of path and end. So it gives access to one fragment for a short time.
+served by the broker itself (``fragment_server``) as an object store would serve it: its query has the Unix
+second at which it expires and an HMAC of path and expiry. So it gives access to one fragment, and not for
+long.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ UrlOf = Callable[[FragmentStore, Fragment, float], str]
 
 
 class SignatureError(GazetteError):
-    """A URL's signature is missing, wrong, or has ended. Stays inside the broker."""
+    """A URL's signature is missing, wrong, or expired. Stays inside the broker."""
 
     problem: str
 
 
 def file_url(store: FragmentStore, fragment: Fragment, _ttl_s: float) -> str:
-    """Return the fragment's ``file://`` URL, which needs no signature and has no end."""
+    """Return the fragment's ``file://`` URL, which needs no signature and does not expire."""
     return store.fragment_url(fragment)
 
 
@@ -72,6 +73,6 @@ class SignedUrls:
     signer: UrlSigner
 
     def __call__(self, store: FragmentStore, fragment: Fragment, ttl_s: float) -> str:
-        """Return the fragment's URL, good for so long."""
+        """Return the fragment's URL, which is valid for ``ttl_s`` seconds."""
         path = store.object_path(fragment)
         return f"{self.base_url}/{quote(path)}?{self.signer.query(path, ttl_s)}"

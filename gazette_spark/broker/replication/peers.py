@@ -1,6 +1,6 @@
 """Calls from one broker to another: proxied requests, and Replicate streams.
 
-A broker signs these calls itself: it has checked its own caller, and vouches for it.
+A broker signs these calls itself, because it has checked its own caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPTIONS = [
 
 @dataclass(eq=False)
 class PeerError(GazetteError):
-    """A call to another broker failed, and so does the call made on its behalf. Stays inside the broker."""
+    """A call to another broker failed, and so the proxied call fails. Stays inside the broker."""
 
     code: grpc.StatusCode
     details: str
@@ -46,7 +46,7 @@ class PeerError(GazetteError):
 
     @classmethod
     def of(cls, error: grpc.RpcError) -> PeerError:
-        """Return the error of a failed call. A call cut off is the peer's being out of reach."""
+        """Return the error of a failed call. A cancelled call means that the peer cannot be reached."""
         code: grpc.StatusCode = error.code()
         if code is grpc.StatusCode.CANCELLED:
             code = grpc.StatusCode.UNAVAILABLE
@@ -110,7 +110,7 @@ class Peers:
             channel.close()
 
     def close(self) -> None:
-        """End every call; nothing can be called any more."""
+        """End every call and allow no more."""
         with self._lock:
             self._closed = True
         self.cut()
@@ -170,7 +170,7 @@ class ReplicateStream:
         return answer
 
     def close(self) -> None:
-        """Say that nothing follows."""
+        """Half-close the stream: no message follows."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -1,14 +1,14 @@
 """The primary's side of replication: one journal's spool, and a stream to each other replica.
 
-Whoever has the journal's turn uses its pipeline::
+The thread with the journal's turn uses its pipeline::
 
     sync -> (roll) -> write ... write -> commit_append   or   roll_back
 
-Content goes to all replicas as it comes. A commit is proposed to the other replicas first and made in
-the primary's own spool when all have acknowledged it. So a primary shows its readers nothing that could
-be lost with it, and a replica that becomes primary has everything that was acknowledged. A replica may
-hold a commit the primary gave up on; the next sync rolls everyone to its end, and the client, whose
-append failed, appends again: appends are at-least-once.
+Content goes to all replicas as it arrives. A commit is proposed to the other replicas first and made in the
+primary's own spool when all have acknowledged it. So a primary shows its readers nothing that could be lost
+with it, and a replica that becomes primary has everything that was acknowledged. A replica may hold a commit
+that the primary gave up on. Then the next sync rolls all replicas to its end, and the client, whose append
+failed, appends again: appends are at-least-once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 SYNC_ROUNDS = 4
-"""Proposals that a sync makes before it gives up. One or two are usual, three if a replica lags."""
+"""Maximum number of proposals of a sync. One or two are usual, and three if a replica lags."""
 
 
 @dataclass(eq=False)
@@ -75,10 +75,10 @@ class PeerStream(Protocol):
         """Whether it has ended."""
 
     def close(self) -> None:
-        """Say that nothing follows."""
+        """Half-close the stream: no message follows."""
 
     def cancel(self) -> None:
-        """End the stream now; whoever waits for it fails. Any thread."""
+        """End the stream now; threads that wait for it fail. Any thread may call it."""
 
 
 class Pipeline:

@@ -1,4 +1,4 @@
-"""Serve a call by asking the broker that can: Read, Append and ListFragments of journals held elsewhere."""
+"""Proxies Read, Append and ListFragments to the broker that has the journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Request = TypeVar("_Request", pb.ReadRequest, pb.AppendRequest, pb.FragmentsReq
 def proxy_read(
     context: ServiceContext, request: pb.ReadRequest, resolved: Resolved, call: ServedCall
 ) -> Iterator[pb.ReadResponse]:
-    """Pass on a read and its answers. It ends cleanly when this broker stops.
+    """Proxy a read and its answers. The read ends cleanly when this broker stops.
 
     Raises:
         PeerError: the other broker failed, or cannot be reached.
@@ -47,7 +47,7 @@ def proxy_append(
     messages: MessageSource[pb.AppendRequest],
     call: ServedCall,
 ) -> pb.AppendResponse:
-    """Pass on an append and its answer.
+    """Proxy an append and its answer.
 
     Raises:
         PeerError: the primary failed, or cannot be reached.
@@ -69,7 +69,7 @@ def proxy_append(
 def proxy_fragments(
     context: ServiceContext, request: pb.FragmentsRequest, resolved: Resolved, call: ServedCall
 ) -> pb.FragmentsResponse:
-    """Pass on a listing of fragments.
+    """Proxy a listing of fragments.
 
     Raises:
         PeerError: the other broker failed, or cannot be reached.

@@ -38,7 +38,7 @@ class Replicator:
         return self._registry.keyspace.state.slots.get(journal.name, ())
 
     def prepare(self, journal: LiveJournal, slots: Slots) -> bool:
-        """Have all replicas of a journal agree, so that an append can go on.
+        """Make all replicas of a journal agree, so that an append can proceed.
 
         The caller has the turn. A journal without other replicas has no pipeline.
 
@@ -100,7 +100,7 @@ class Replicator:
         return self.slots(journal) == slots and self._registry.get(journal.name) is journal
 
     def _sync(self, journal: LiveJournal, slots: Slots, replicas: list[Member]) -> bool:
-        """Open a pipeline to the other members and have all agree; False if ``slots`` are out of date."""
+        """Open a pipeline to the other members and make all agree; False if ``slots`` are out of date."""
         header = self._identity.header(self._registry.catalog.revision, make_route(slots))
         streams: list[ReplicateStream] = []
         try:

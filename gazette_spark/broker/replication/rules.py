@@ -1,8 +1,8 @@
 """A replica's answer to a proposal, and a primary's next step after its replicas' answers. Decisions only.
 
-Replication goes by *proposals*. A proposal names an extent of the journal - begin, end, codec, SHA-1 of
-all its bytes - and the registers that go with it. A replica compares it with its extent and with the extent
-it would have if the content staged since were committed::
+Replication uses *proposals*. A proposal names an extent of the journal (begin, end, codec, and SHA-1 of all
+its bytes) and the registers at its end. A replica compares the proposal with its extent and with the extent
+that it would have after a commit of the staged content::
 
     beyond its extents      it begins at the proposal's end; it agrees if the proposal is empty
     empty, at its own end   it begins an extent there: the primary rolls
@@ -11,9 +11,9 @@ it would have if the content staged since were committed::
     anything else           it disagrees, and returns its extent
 
 That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide the same way. The primary answers
-disagreement by :func:`decide_sync`: it rolls to the largest end of any replica, and adopts that one's
-registers. Or it rolls at its own end, so that a replica without the extent's beginning can follow. Replicas
-that disagree with what they agreed on a moment ago end the append.
+disagreement by :func:`decide_sync`: it rolls to the largest end of any replica, and adopts that replica's
+registers. Or it rolls at its own end, so that a replica without the extent's beginning can follow. If
+replicas disagree with an extent on which they have just agreed, the append fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Make files and directories that a power cut does not take back.
+"""Makes files and directories that survive a power cut.
 
-A file's own sync keeps its bytes; that its name is found again is up to the directory, which has to be
-synced as well - and so up to one that was there before.
+A file's own sync keeps its bytes, but its name is kept by its directory, which has to be synced as well, and
+so do all new directories above it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class FragmentStore:
     """... is replaced by this."""
 
     def problem(self) -> str:
-        """Say why the store cannot take fragments, or nothing."""
+        """Return the reason why the store cannot take fragments, or an empty text."""
         base = self.root / self.prefix
         if not base.is_dir():
             return f"store {self.url}: directory {base} does not exist"
@@ -58,11 +58,11 @@ class FragmentStore:
         return ""
 
     def probe(self, delete_prefix: str | None = None) -> str:
-        """Write, read and list for a trial; say what fails, or nothing.
+        """Write, read and list an object, and return the text of the failure, or an empty text.
 
         Args:
-            delete_prefix: where below the store an object is made and deleted, for a trial as well; None
-                deletes nothing.
+            delete_prefix: prefix below the store at which an object is also made and deleted; None deletes
+                nothing.
         """
         if problem := self.problem():
             return problem
@@ -71,7 +71,7 @@ class FragmentStore:
             path = self._locate(self.prefix + HEALTH_CHECK)
             _try_out(path)
             if path.name not in os.listdir(path.parent):  # noqa: PTH208 - names are all we want
-                return f"store {self.url}: {path} was written and is not listed"
+                return f"store {self.url}: {path} was written, but a listing does not have it"
             if delete_prefix is not None:
                 trial = f"{self.prefix}{delete_prefix}/{HEALTH_CHECK}-{secrets.token_hex(8)}"
                 located = self._locate(trial.lstrip("/"))
@@ -84,7 +84,7 @@ class FragmentStore:
         return ""
 
     def check(self, fragment: Fragment) -> None:
-        """Try a fragment out: refuse a store that could not keep it, or could not list it again.
+        """Refuse a store that could not hold a fragment, or not list it again.
 
         Raises:
             ProtocolError: the store rewrites the fragment's path to one outside the root, to one of the
@@ -121,7 +121,7 @@ class FragmentStore:
         return self._object(fragment.content_path)
 
     def fragment_url(self, fragment: Fragment) -> str:
-        """Return the fragment's URL: raw, and relative to the root. Any signature is the client's reach."""
+        """Return the fragment's URL, unescaped and relative to the root."""
         return f"file:///{self.object_path(fragment)}"
 
     def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:

@@ -43,7 +43,7 @@ class IndexView:
         """Find the fragment that covers the offset and reaches furthest.
 
         Returns:
-            (it, None), or (None, the next fragment behind the offset) - which may be None, too.
+            The fragment and None; or None and the next fragment behind the offset, which may be None, too.
         """
         current = self.current
         if current is not None and current.begin <= offset < current.end:

@@ -21,13 +21,13 @@ from gazette_spark.errors import ProtocolError
 _log = logging.getLogger(__name__)
 
 UPLOAD_THREADS = 2
-"""Compression takes a core each; appends and reads want the rest."""
+"""Each upload compresses on a core; appends and reads need the others."""
 
 MAX_TICK_S = 1.0
-"""Longest time between two looks at the journals."""
+"""Maximum interval between checks of the journals."""
 
 MAX_RETRY_S = 60.0
-"""Longest time until a failed upload is tried again; the first is a second, each next one twice as long."""
+"""Maximum time until a failed upload is retried; the first is a second, and each next one twice as long."""
 
 
 MAX_FAILURES = 5

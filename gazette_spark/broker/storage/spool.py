@@ -5,10 +5,10 @@ A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN
 commit writes one record to the log; only then is the append acknowledged. Bytes past the last whole record -
 a staged append, a torn record - are cut off when the spool is next opened.
 
-Both files live in the page cache once written, so a killed process loses nothing. With ``fsync`` a commit
-is on the disk before it is answered, and a power cut loses nothing either: first the data, then the names
-of the files if they are new, then the record. Without, a power cut may lose the last seconds; the rest still
-ends at a commit, for each record carries the SHA-1 of all bytes before it.
+Written bytes are in the page cache, so a killed process loses nothing. With ``fsync`` a commit is on the disk
+before it is answered, and a power cut loses nothing either: first the data are synced, then the names of new
+files, then the record. Otherwise a power cut may lose the last seconds; the rest still ends at a commit,
+because each record has the SHA-1 of all bytes before it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
     """Read a stored catalog.
 
     Raises:
-        BrokerRootError: it is not one, or of a version this code does not know.
+        BrokerRootError: the text is no catalog, or has an unknown version.
     """
     try:
         value = parse_json(text)
@@ -74,7 +74,9 @@ class StateDirectory:
         except BlockingIOError as error:
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
-            problem = f"another broker (process {owner}) is using it; stop it, or give another directory"
+            problem = (
+                f"another broker (process {owner}) is using it; stop that broker or choose another directory"
+            )
             raise BrokerRootError(str(self.root), problem) from error
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -106,7 +108,7 @@ class StateDirectory:
             sync_directory(self.path)
 
     def close(self) -> None:
-        """Let other brokers have the root. Closing twice does nothing."""
+        """Release the root for other brokers. Closing twice does nothing."""
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
             os.close(fd)
