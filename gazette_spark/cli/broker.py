@@ -29,7 +29,7 @@ def broker() -> None:
     default="gazette-data",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the journals; made if it is missing.",
+    help="Directory of the journals, created if it is missing.",
 )
 @click.option(
     "--port", default=8080, show_default=True, type=PORT, help="Port to listen on; 0: any free port."
@@ -47,7 +47,7 @@ def broker() -> None:
     "gateway_names",
     multiple=True,
     metavar="HOST",
-    help="Host name of the gateway, beside localhost and IP addresses. Repeatable.",
+    help="Host name of the gateway, besides localhost and IP addresses. Repeatable.",
 )
 @click.option(
     "--gateway-without-token",
@@ -55,7 +55,7 @@ def broker() -> None:
     help="Serve the gateway's GET, HEAD and PUT without a token although there are keys, as Gazette does.",
 )
 @click.option(
-    "--pulse-interval", default=60.0, show_default=True, help="Seconds between two checks of idle journals."
+    "--pulse-interval", default=60.0, show_default=True, help="Seconds between checks of idle journals."
 )
 @click.option(
     "--fsync/--no-fsync",

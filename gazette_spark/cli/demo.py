@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gazette_spark.demo.run import DemoOptions, DemoReport, Wait
 
 PLAIN_INTERVAL_S = 5.0
-"""Time between two lines of progress when the output is not a terminal."""
+"""Interval between progress lines when the output is not a terminal."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -51,7 +51,7 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
             default=kills,
             show_default=True,
             metavar="TIMES",
-            help="Number of times to kill the query with SIGKILL in mid-flight and start it again.",
+            help="Number of times to kill the running query with SIGKILL and start it again.",
         )
         keep_option = click.option(
             "--keep",
@@ -85,15 +85,15 @@ def demo(seconds: float, broker: str | None, rate: float, kills: int, keep: Path
     """Stream journals into a Delta table, with crashes, and prove it exact.
 
     Four writers append shop events to four journals while a Spark query streams them into a Delta
-    table. The query is killed with SIGKILL in mid-flight twice and started again. Then every appended
-    event is looked up in the table. Exit code 1 if one is lost or doubled.
+    table. The running query is killed with SIGKILL twice and started again. Then every appended event is
+    looked up in the table. The exit code is 1 if one is lost or duplicated.
     """
     _check_requirements()
     from rich.console import Console
 
     from gazette_spark.demo.run import DemoOptions
 
-    # The signal's default action would not close and remove anything. An exception does.
+    # An exception closes and removes everything, which the signal's default action would not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def wait(timeout_s: float) -> bool:
@@ -142,7 +142,7 @@ def quickstart(seconds: float, rate: float, kills: int, keep: Path | None) -> No
 
     from gazette_spark.demo.run import DemoOptions
 
-    # Until the table exists, the lag page logs that it cannot read it. That is no news for the terminal.
+    # Until the table exists, the lag page logs that it cannot read it, which the terminal need not show.
     logging.getLogger("gazette_spark").addHandler(logging.NullHandler())
     ends = EndSignals()
     options = DemoOptions(seconds, rate, kills, has_lag_page=True)
@@ -178,7 +178,7 @@ def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) 
 
 @contextmanager
 def _work_directory(keep: Path | None) -> Iterator[Path]:
-    """Give an empty directory: the user's, or one that is removed unless it holds a failure's evidence."""
+    """Yield an empty directory: the user's, or one that is removed unless the demo fails."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         if any(keep.iterdir()):
@@ -197,7 +197,7 @@ def _work_directory(keep: Path | None) -> Iterator[Path]:
         raise
     finally:
         if is_evidence:
-            click.echo(f"kept for a closer look: {directory}", err=True)
+            click.echo(f"kept for inspection: {directory}", err=True)
         else:
             shutil.rmtree(directory, ignore_errors=True)
 

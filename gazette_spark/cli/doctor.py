@@ -53,7 +53,7 @@ class Finding:
     """``ok``, ``problem`` or ``skipped``."""
     text: str
     mend: str = ""
-    """What to do about a problem."""
+    """How to solve the problem."""
 
 
 Check = Callable[[], Iterator[Finding]]
@@ -66,7 +66,7 @@ Check = Callable[[], Iterator[Finding]]
 def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
     """Check Python, Java, Spark, Delta, the native decoder, the broker, clock, TLS, token and stores.
 
-    Each line is OK or a problem with its mend. Exit code 1 reports a problem.
+    Each line is OK, or a problem and its solution. The exit code is 1 if there is a problem.
     """
     connect = make_connect(endpoint, min(timeout, PATIENCE_S))
     findings: list[Finding] = []
@@ -175,14 +175,14 @@ def check_spark() -> Iterator[Finding]:
 
 
 def check_native() -> Iterator[Finding]:
-    """Check whether the native JSON decoder is there. All works without it, so its absence is no problem."""
+    """Check whether the native JSON decoder is there. It is optional, so its absence is no problem."""
     from gazette_spark._formats.library import library
 
     loaded = library()
     if loaded.functions is not None:
         yield Finding("native", "ok", f"JSON decoder {loaded.version} is loaded")
     else:
-        text = f"JSON decoder: {loaded.absence}. JSON is read all the same, at a fourth of the speed"
+        text = f"JSON decoder: {loaded.absence}. JSON is read without it, at a fourth of the speed"
         yield Finding("native", "skipped", text)
 
 
@@ -240,23 +240,23 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
             yield Finding("token", "problem", f"{path} cannot be read: {error.strerror}", mend)
             return
     if not token:
-        yield Finding("token", "skipped", "none is set: for a cluster that asks for one, BROKER_AUTH_TOKEN")
+        yield Finding("token", "skipped", "none is set; set BROKER_AUTH_TOKEN if the cluster requires one")
         return
     import jwt
 
     try:
         expires_s = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:
-        mend = "copy all of it: three parts with dots between"
-        yield Finding("token", "problem", f"{source} holds no token", mend)
+        mend = "copy the whole token: three parts separated by dots"
+        yield Finding("token", "problem", f"{source} is not a token", mend)
         return
     if not isinstance(expires_s, int | float):
         yield Finding("token", "ok", f"{source}, which does not expire")
     elif expires_s <= now_s:
-        mend = "ask for a new one; the option auth.tokenFile is read again when the file changes"
+        mend = "request a new one; the file of the option auth.tokenFile is read again when it changes"
         yield Finding("token", "problem", f"{source} expired {now_s - expires_s:,.0f} s ago", mend)
     else:
-        yield Finding("token", "ok", f"{source}, good for {expires_s - now_s:,.0f} s more")
+        yield Finding("token", "ok", f"{source}, valid for {expires_s - now_s:,.0f} s more")
 
 
 def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
@@ -273,7 +273,7 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             secure = connect.endpoint.startswith("https://")
             plain = "the connection is not encrypted: http://"
             yield Finding(
-                "tls", "ok" if secure else "skipped", "both sides trust each other" if secure else plain
+                "tls", "ok" if secure else "skipped", "the connection is encrypted" if secure else plain
             )
             yield from check_clock(
                 client, [journal.spec.name for journal in journals[:STORES_TRIED]], time.time()
@@ -290,7 +290,7 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
 
 
 def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterator[Finding]:
-    """Check that no stored fragment is from the future: tokens, retention and age of lag go by the clock."""
+    """Check that no stored fragment is from the future: tokens, retention and lag depend on the clock."""
     newest = max(
         (listed.fragment.mod_time for name in journals for listed in client.list_fragments(name)), default=0
     )
@@ -300,11 +300,11 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
     elif newest:
         yield Finding("clock", "ok", "not behind the newest stored fragment")
     else:
-        yield Finding("clock", "skipped", "no fragment is stored that tells the brokers' time")
+        yield Finding("clock", "skipped", "no stored fragment has a time of the brokers")
 
 
 def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> Iterator[Finding]:
-    """Have the broker try fragment stores; have two writers commit to those that the user names.
+    """Make the broker try fragment stores, and two writers commit to those that the user names.
 
     Args:
         client: Of the broker.
@@ -328,7 +328,7 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
 
 
 def check_commits(store: str) -> Finding:
-    """Have two writers commit to a store at once: not every server that speaks S3 lets one through."""
+    """Let two writers commit to a store at once: not every S3 server accepts exactly one of them."""
     from gazette_spark._data_files.commit_race import COMMITS, lost_commits
 
     shown = masked_url(store)
@@ -341,12 +341,12 @@ def check_commits(store: str) -> Finding:
     race = f"{shown}: of {COMMITS} commits by two writers at once"
     if lost:
         mend = "use a store that honours If-None-Match, or let only one program write each table"
-        return Finding("commits", "problem", f"{race} {lost} were overwritten", mend)
-    return Finding("commits", "ok", f"{race} none was lost")
+        return Finding("commits", "problem", f"{race}, {lost} were overwritten", mend)
+    return Finding("commits", "ok", f"{race}, none was lost")
 
 
 def try_store(client: Client, store: str) -> tuple[str, str]:
-    """Have a broker try a fragment store, and list a bucket from here that the broker cannot try.
+    """Make a broker try a fragment store, and list from here a bucket that the broker cannot try.
 
     Returns:
         The problem, empty for a healthy store; and what was tried.

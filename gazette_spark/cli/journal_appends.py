@@ -82,7 +82,7 @@ def append(
     """Append to JOURNAL, or to those that --selector matches.
 
     Each record is appended whole. Records of one journal keep their order. After a broken connection, records
-    may be in their journal twice. After Ctrl-C, the command says which record is the next one.
+    may be in their journal twice. After Ctrl-C, the command prints the number of the next record.
     """
     if framing == "none" and mapping != "random":
         raise click.UsageError("--mapping needs a --framing of lines or fixed")
@@ -147,7 +147,7 @@ def interrupted_text(client: Client, journal: str, *, all_sent: bool) -> str:
 def append_records(
     client: Client, target: Mapping, source: BinaryIO, framing: str, *, keyed: bool, is_base64: bool
 ) -> Counter[str]:
-    """Append record by record; return how many each journal got.
+    """Append record by record; return the number of records of each journal.
 
     Raises:
         Interrupted: after Ctrl-C, when the records read so far are appended. It names the next record.
@@ -223,7 +223,7 @@ def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
 
 
 def show_counts(counts: Counter[str], output_format: str) -> None:
-    """Show how many records each journal got."""
+    """Show the number of records of each journal."""
     if output_format == "json":
         click.echo(json.dumps(dict(sorted(counts.items())), indent=2))
     else:

@@ -54,7 +54,7 @@ def fragments(
 ) -> None:
     """List the fragments of JOURNAL, or of a selection.
 
-    Brokers' own fragments are left out if --to is given. As json: a line for each, as gazctl prints it.
+    With --to, fragments that are not stored yet are omitted. As json: a line for each, as gazctl prints it.
     """
     ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
     with connect() as client:
@@ -103,7 +103,7 @@ def go_json(listed: ListedFragment) -> dict[str, object]:
 
 
 def for_people(row: Row) -> dict[str, object]:
-    """Return a line of fragments with its size and time as texts."""
+    """Return a row of a fragment with size and time as texts."""
     size, moment = row["bytes"], row["mod_time"]
     assert isinstance(size, int)
     assert isinstance(moment, int)
@@ -133,7 +133,7 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
     type=int,
     default=None,
     metavar="OFFSET",
-    help="Begin of the range. Default: the first byte that is left.",
+    help="Begin of the range. Default: the first byte that exists.",
 )
 @click.option(
     "--end", type=int, default=None, metavar="OFFSET", help="End of the range. Default: the write head."
@@ -149,10 +149,9 @@ def gaps(
     end: int | None,
     printer: Printer,
 ) -> None:
-    """List the bytes that no fragment of JOURNAL holds any more.
+    """List the bytes of JOURNAL, or of a selection, that no fragment holds any more.
 
-    Or those of all journals that --selector matches. A query that reads them loses data. Brokers notice
-    missing files when they list their stores again.
+    A query that reads them loses data. Brokers notice missing files when they list their stores again.
     """
     columns = ["journal", "begin", "end", "bytes"]
     with connect() as client:

@@ -47,7 +47,7 @@ Secrets come only from the environment or from files, because other users can se
 """
 
 FLAG_HELP = {
-    "--auth-token-file": "File of the token, read again when it changes. Wins over other secrets.",
+    "--auth-token-file": "File of the token, read again when it changes. Precedes other secrets.",
     "--tls-ca-file": "PEM file of the authorities to trust. Default: the public ones.",
     "--tls-cert-file": "PEM certificate of this client.",
     "--tls-key-file": "PEM private key of the certificate, without a password.",
@@ -123,13 +123,13 @@ def make_connect(endpoint: str, timeout_s: float) -> Connect:
 
 
 def broker_of_command(command: click.Command) -> click.Command:
-    """Let a command take ``--broker``, too, in place of its group's."""
+    """Let a command take ``--broker``, too, which replaces its group's."""
 
     def renew(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         if value is not None and ctx.obj is not None:
             ctx.obj = ctx.obj.at(value)
 
-    text = "Broker's address, in place of the group's."
+    text = "Broker's address, instead of the group's."
     option = click.Option(["--broker"], metavar="URL", expose_value=False, callback=renew, help=text)
     command.params.append(option)
     return command
@@ -226,12 +226,12 @@ def chosen_selector(journal: str | None, selector: str) -> str:
         ProtocolError: the name is not a valid journal name, and might select other journals.
     """
     if bool(journal) == bool(selector):
-        raise click.UsageError("say which journals: JOURNAL, or --selector")
+        raise click.UsageError("no journals are selected; give JOURNAL or --selector")
     if not journal:
         return selector
     name = journal.partition(";")[0]
     if name.endswith("/"):
-        raise click.UsageError(f"{name!r} is a prefix: select its journals by --selector prefix={name}")
+        raise click.UsageError(f"{name!r} is a prefix: select its journals with --selector prefix={name}")
     validate_journal_name(name)
     return f"name={name}"
 

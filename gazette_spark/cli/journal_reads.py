@@ -242,7 +242,7 @@ def read(
 
     The command reads journals one after the other, up to their write heads. With --block it reads all at
     once, and bytes that were appended together stay together. As json: a line for each chunk, with journal,
-    offset and the bytes in base64. After Ctrl-C, the command says at which offset to go on.
+    offset and the bytes in base64. After Ctrl-C, the command prints the offset at which to continue.
 
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
     ones, each once and in its frame. It writes the rest of transactions that began before the first offset.
@@ -252,7 +252,7 @@ def read(
     if uuid_path and not committed:
         raise click.UsageError("--uuid-path is for --isolation-level=read_committed")
     if committed and offsets_out is not None:
-        problem = "an offset tells nothing of open transactions"
+        problem = "an offset does not describe open transactions"
         raise click.UsageError(f"--offsets-out cannot be used with read_committed: {problem}")
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
@@ -290,9 +290,9 @@ def read(
 
 
 def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, committed: bool) -> str:
-    """Return how far an interrupted read came, and how to continue it."""
+    """Return the text of an interrupted read, with the offset at which to continue."""
     if committed:
-        return "interrupted: start again; an offset tells nothing of open transactions"
+        return "interrupted: start again; an offset does not describe open transactions"
     if offsets_out is not None:
         return f"interrupted: all bytes before the offsets in {offsets_out} are written; go on with --offsets"
     match list(offsets.items()):
@@ -367,7 +367,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 def follow(client: Client, selector: str, pumps: Pumps) -> None:
-    """Read the journals that match, as they come and go, until interrupted."""
+    """Read the journals that match, which may change, until interrupted."""
     from gazette_spark.client import WatchedList
 
     with interrupted_by_signals(), suppress(KeyboardInterrupt), WatchedList(client, selector) as watched:
@@ -396,7 +396,7 @@ def load_offsets(path: Path) -> dict[str, int]:
     match offsets:
         case dict() if all(type(value) is int and value >= -1 for value in offsets.values()):
             return offsets
-    raise click.ClickException(f'{path} holds no offsets; an example is {{"a/journal": 1024}}')
+    raise click.ClickException(f'{path} is not a file of offsets, such as {{"a/journal": 1024}}')
 
 
 def save_offsets(offsets: dict[str, int], path: Path) -> None:

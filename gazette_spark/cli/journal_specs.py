@@ -163,10 +163,10 @@ def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str
 @output_option("table", "json", "proto")
 @click.pass_obj
 def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: int, printer: Printer) -> None:
-    """Create, change or delete journals as a YAML file says.
+    """Create, change or delete journals according to a YAML file.
 
     A spec without a revision creates its journal, and fails if it exists. Revision -1 overwrites. The command
-    applies the whole file or nothing, unless --max-txn-size cuts it. --dry-run tells for each journal:
+    applies the whole file or nothing, unless --max-txn-size splits it. --dry-run shows for each journal:
     create, change, no change, delete, or refused, which is exit code 1. As proto: the ApplyRequest.
     """
     changes = parse_journal_yaml(read_specs(specs))
@@ -182,7 +182,7 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
 
 
 def read_specs(specs: TextIO) -> str:
-    """Return the YAML. At a terminal, say that the command waits for it."""
+    """Return the YAML. At a terminal, print that the command waits for it."""
     say_reading(specs)
     return specs.read()
 

@@ -1,7 +1,7 @@
 """``gazette-spark journals``: the specs and bytes of journals, through a broker.
 
-The words and the YAML are those of Gazette's own ``gazctl``. What only operators of a cluster need (``edit``,
-``prune``, ``suspend``, ``reset-head``) they do with ``gazctl``.
+The terms and the YAML are those of Gazette's own ``gazctl``. The commands that only operators of a cluster
+need (``edit``, ``prune``, ``suspend``, ``reset-head``) are in ``gazctl`` alone.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def rule_options(command: Decorated) -> Decorated:
             default=0,
             show_default=True,
             metavar="SECONDS",
-            help="Minimum time between two commits; one that comes earlier replaces the one before.",
+            help="Minimum time between commits; a commit that comes earlier replaces the previous one.",
         ),
         click.option(
             "--expire-group",
@@ -65,7 +65,7 @@ def rule_options(command: Decorated) -> Decorated:
 
 
 def rules(options: Mapping[str, Any]) -> tuple[HistoryOptions, Thresholds]:
-    """Return the settings a command was given.
+    """Return the settings of a command's options.
 
     Raises:
         click.UsageError: one is out of its range.
@@ -83,7 +83,9 @@ def feed_options(command: Decorated) -> Decorated:
         command,
         broker_option("broker"),
         security_options,
-        click.option("--selector", "-l", default="", help="Journals to ask write heads of. Default: all."),
+        click.option(
+            "--selector", "-l", default="", help="Journals whose write heads to poll. Default: all."
+        ),
         click.option(
             "--table",
             "tables",
@@ -126,7 +128,7 @@ def feed_options(command: Decorated) -> Decorated:
             type=Integer(min=0),
             default=0,
             metavar="BYTES",
-            help="Count unread lines; read at most this many bytes at each look.",
+            help="Count unread lines; read at most this many bytes at each poll.",
         ),
         click.option(
             "--max-lag",
@@ -162,7 +164,7 @@ def feed_options(command: Decorated) -> Decorated:
 
 
 def alarms(options: Mapping[str, Any]) -> Alarms:
-    """Return the thresholds a command was given."""
+    """Return the thresholds of a command's options."""
     age_s, loss_s = options["max_age_s"], options["min_loss_s"]
     return Alarms(
         options["max_lag_bytes"],
@@ -172,7 +174,7 @@ def alarms(options: Mapping[str, Any]) -> Alarms:
 
 
 def named(text: str) -> tuple[str | None, str]:
-    """Split ``NAME=LOCATION``; after a slash the sign is part of the location.
+    """Split ``NAME=LOCATION``. An equals sign after a slash is part of the location.
 
     >>> named("orders=/lake/orders"), named("/lake/day=1")
     (('orders', '/lake/orders'), (None, '/lake/day=1'))

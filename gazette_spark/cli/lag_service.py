@@ -32,7 +32,7 @@ UNWRAPPED = 10_000
 """Columns of an output that is no terminal."""
 
 STALE_AFTER_S, STALE_ROUNDS = 60, 3
-"""What is known is stale if the last look is longer ago than both: seconds, and intervals between looks."""
+"""A verdict is stale if the last poll is longer ago than both: seconds, and intervals between polls."""
 
 UNREADABLE = 3
 """Exit code of ``lag show`` where something could not be read, so that a verdict is missing or stale."""
@@ -51,7 +51,7 @@ UNREADABLE = 3
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Interval between polls.",
 )
 @click.option(
     "--expire-cache",
@@ -88,7 +88,7 @@ UNREADABLE = 3
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two notices of one incident.",
+    help="Interval between notices of one incident.",
 )
 @click.option("--send-once", is_flag=True, help="Send one notice for each incident.")
 @click.option("--send-close", is_flag=True, help="Send a notice when an incident ends.")
@@ -157,9 +157,10 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 def show(group: str | None, for_s: float, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Show each journal's lag and verdict.
 
-    One look reads the tables' history and the query checkpoints, with the write heads that queries recorded
-    there. The verdict is UNKNOWN where that is not enough: a query was level at its last commit, and nobody
-    saw when the unread bytes came; or it is a shard, which keeps no history. --for watches until it is known.
+    The command reads the tables' history and query checkpoints, with the write heads that queries recorded
+    there. The verdict is UNKNOWN where that is not enough: a query had read everything at its last commit, so
+    the age of the unread bytes is unknown; or it is a shard, which keeps no history. --for watches until the
+    verdict is known.
 
     The exit code is that of the worst group: 0 OK or UNKNOWN, 1 WARN or an alarm, 2 ERR; 3 if there is no
     group, or something could not be read. Alarms and read failures are on stderr.
@@ -176,7 +177,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         monitor = _monitor(options, 0)
         feeds = _feeds(options, client, consumers)
-        # Once the ring of write heads is full of those that were seen, the rules need no assumption.
+        # Once the ring of write heads is full of polled ones, the rules need no assumption.
         now_ms, failures = _watch(feeds, monitor, for_s, options["intervals"] if for_s else 0)
     details = []
     for name in monitor.groups():
@@ -195,7 +196,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
     ]:
         click.echo(line, err=True)
     if any(detail["status"] == UNKNOWN for detail in details):
-        click.echo("one look cannot tell every verdict; --for SECONDS watches", err=True)
+        click.echo("one poll is not enough for every verdict; use --for SECONDS to watch", err=True)
     if not details:
         click.echo(
             f"there is no group {group!r}"
@@ -208,7 +209,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
 
 
 def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) -> tuple[int, list[str]]:
-    """Look once, and ``times`` more in the time; return the time and the failures of the last look."""
+    """Poll once, and ``times`` more in the time; return the time and the failures of the last poll."""
     from gazette_spark._ledger.positions import now_ms as clock
     from gazette_spark.lag.feeds import poll_all
 
@@ -232,7 +233,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     from gazette_spark.lag.detail import UNKNOWN
     from gazette_spark.lag.metrics import Kind, Level, columns
 
-    # Speeds are left to the page: a terminal has no room for them.
+    # Speeds are shown on the page only, because a terminal has no room for them.
     metrics = [metric for metric in columns(Level.JOURNAL) if metric.kind is not Kind.SPEED]
     rows = []
     for detail in details:
@@ -242,7 +243,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
             verdict = UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"]
             cells = [metric.cell(journal) for metric in metrics]
             rows.append([detail["group"], journal["journal"], verdict, *cells])
-    # A column in which nothing is known is left out, except the lag.
+    # A column without values is omitted, except the lag.
     headings = ["GROUP", "JOURNAL", "VERDICT", *[metric.column.upper() for metric in metrics]]
     shown = [at for at in range(len(headings)) if at < 4 or any(row[at] != "-" for row in rows)]
     table = Table(box=None, pad_edge=False)
@@ -362,7 +363,7 @@ def _words(command: str) -> tuple[str, ...]:
 
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return Burrow's configuration views, without secrets: URLs are masked, webhook and command left out."""
+    """Return Burrow's configuration views. URLs are masked, and webhook and command are omitted."""
     from gazette_spark.locations import masked_url
 
     return {

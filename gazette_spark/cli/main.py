@@ -1,7 +1,7 @@
 """The command's entry point: loads a group of commands only when it is called.
 
-``gazette-spark --help`` must answer at once, so neither Spark nor gRPC is imported here, and the
-groups import theirs inside their functions.
+``gazette-spark --help`` must answer at once, so this module imports neither Spark nor gRPC, and the groups
+import them inside their functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMANDS = {
         "gazette_spark.cli.demo:quickstart",
         "Stream journals into a Delta table and watch its lag.",
     ),
-    "demo": ("gazette_spark.cli.demo:demo", "Kill a stream in mid-flight, and prove its table exact."),
+    "demo": ("gazette_spark.cli.demo:demo", "Kill a running stream, and prove its table exact."),
     "doctor": ("gazette_spark.cli.doctor:doctor", "Check this machine and the broker; say what to fix."),
     "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
     "journals": (
@@ -36,7 +36,7 @@ COMMANDS = {
         "List, change and restart an application's shards.",
     ),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
-    "lag": ("gazette_spark.cli.lag:lag", "Show whether queries keep up: once, or as a service."),
+    "lag": ("gazette_spark.cli.lag:lag", "Show whether queries keep up, once or as a service."),
     "verify": ("gazette_spark.cli.verify:verify", "Prove that a Delta table holds each record once."),
 }
 """Name → where the command is, and its line in ``--help``."""
@@ -53,7 +53,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class Integer(click.IntRange):
-    """An integer within bounds; ``abc`` is not a valid one, where click says "integer range"."""
+    """An integer within bounds. Its errors say "integer", where click's say "integer range"."""
 
     name = "integer"
 
@@ -62,15 +62,15 @@ DEFAULT_BROKER = "http://localhost:8080"
 DEFAULT_CONSUMER_PORT = 8090
 
 NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}
-"""Levels for the libraries of gRPC and deltalake, which else log beside the error that a command prints."""
+"""Log levels of gRPC and deltalake, which would otherwise log in addition to the command's error."""
 
 _ADDRESS = f"{__name__}.broker"
 
 
 def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
-    """Return the option ``--broker``, which a user may give before or after any word of a command.
+    """Return the option ``--broker``, which may be anywhere on a command line.
 
-    The innermost one that was typed wins, then ``BROKER_ADDRESS``, then the default.
+    The innermost one on the command line takes precedence, then ``BROKER_ADDRESS``, then the default.
     """
 
     def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -96,12 +96,12 @@ def broker_here(command: Decorated) -> Decorated:
         if value is not None:
             ctx.meta[_ADDRESS] = value
 
-    text = "Broker's address, for commands that ask a broker."
+    text = "Broker's address, for commands that call a broker."
     return click.option("--broker", metavar="URL", expose_value=False, callback=keep, help=text)(command)
 
 
 def typed_broker(ctx: click.Context) -> str | None:
-    """Return the address that was typed, None if it is from the environment or the default."""
+    """Return the address on the command line; None if it is from the environment or the default."""
     typed: str | None = ctx.meta.get(_ADDRESS)
     return typed
 
@@ -124,7 +124,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the first word; suggest one for a slip."""
+        """Find the command of the first word; suggest one for a misspelled word."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -150,12 +150,12 @@ class LazyGroup(click.Group):
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C, with what is done and how to go on."""
+    """Ctrl-C. The text says what was done and how to continue."""
 
     exit_code = 130  # As shells have it.
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the text; it is no error."""
+        """Print the text without "Error:"."""
         click.echo(self.format_message(), file=file, err=True)
 
 

@@ -54,9 +54,9 @@ def show_offsets(
     With --from-data, it ignores the ledger and finds where the rows end, by the columns _journal, _offset and
     _end_offset. Without _end_offset, and for rows of the format raw, it reads the last record of each journal
     from the broker. DeltaSink.adopt and the option startingOffsets take the JSON. Rows of several writers are
-    not told apart. Journals without a row in the table are missing.
+    not distinguished. Journals without a row in the table are missing.
 
-    For a table that only a catalog knows, use `DeltaSink(app_id, table=…).ledger()`.
+    For a table of a catalog, use `DeltaSink(app_id, table=…).ledger()`.
     """
     location = checked_location(table)
     if from_data:
@@ -79,7 +79,7 @@ def checked_location(table: str) -> str:
 
 
 def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
-    """Show where a table's rows end; ask the broker only if they do not say it themselves."""
+    """Show where a table's rows end; call the broker only if the rows do not have their end offset."""
     from gazette_spark._verify.data_ends import DeltaRows, RecordOptions, data_ends
 
     rows = DeltaRows(table)
@@ -117,7 +117,7 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     rows = [row for state in states.values() for row in entry_rows(state)]
     show(rows, ["app_id", "batch_id", "table_version", "journal", "read_through"], output_format)
     if skipped := [row for name in states for row in skipped_rows(history, name, table)]:
-        click.echo("\nBytes that were gone or left out and are not in the table:")
+        click.echo("\nBytes that were missing or skipped and are not in the table:")
         columns = ["app_id", "batch_id", "table_version", "journal", "begin", "end", "bytes"]
         show(skipped, columns, output_format)
 

@@ -54,7 +54,7 @@ def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
 
 
 def say_reading(source: IO[Any]) -> None:
-    """At a terminal, say that the command waits for input."""
+    """Print, at a terminal, that the command waits for input."""
     if source.isatty():
         click.echo("reading stdin: end it with Ctrl-D", err=True)
 

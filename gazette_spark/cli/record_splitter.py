@@ -1,7 +1,7 @@
-"""Cut a stream into records, as ``gazctl journals append`` does: by lines, or by the fixed frame's header.
+"""Splits a stream into records, as ``gazctl journals append`` does: by lines, or by the fixed frame's header.
 
-A record keeps what delimits it. Reading stops at a clean end only: a last line without its newline, or a
-frame that is cut, is an error, and so is a frame that does not begin with the magic word.
+A record keeps its newline or header. A last line without a newline, a truncated frame, and a frame that does
+not begin with the magic word are errors.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 class EndSignals:
-    """Waits for SIGINT or SIGTERM, from now on, instead of being ended by them.
+    """Catches SIGINT and SIGTERM for the rest of the process, and waits for one of them.
 
-    Python runs its handlers in the main thread, and the kernel may give a signal to any thread. A main thread
-    that waits for a lock sleeps on then. It does not if it waits for the byte that Python's own handler
-    writes to a pipe, in whichever thread that runs.
+    Python runs its handlers in the main thread, but the kernel may deliver a signal to any thread, which does
+    not wake a main thread that waits for a lock. It does wake one that waits for the byte that Python's own
+    handler writes to a pipe, whichever thread that runs in.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class EndSignals:
             signal.signal(signum, _do_nothing)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until one has come, now or before; False: none has within the time."""
+        """Wait until a signal has arrived, now or earlier. Return False at the timeout."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._has_come:
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())

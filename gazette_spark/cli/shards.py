@@ -1,6 +1,6 @@
 """``gazette-spark shards``: the specs and the status of a consumer's shards.
 
-The words and the YAML are those of Gazette's own ``gazctl``.
+The terms and the YAML are those of Gazette's own ``gazctl``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> 
     """Work with the shards of a consumer.
 
     Tokens and keys come from the environment, as for gazctl: CONSUMER_AUTH_TOKEN or CONSUMER_AUTH_KEYS, and
-    for brokers BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS. A token file counts for both.
+    for brokers BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS. A token file applies to both.
     """
     ctx.obj = ShardConnect(consumer, make_connect(endpoint, timeout))
 
@@ -189,11 +189,11 @@ def shard_row(shard: pc.ListResponse.Shard, lag: Mapping[str, int] | None = None
 def apply_specs(
     connect: ShardConnect, specs: TextIO, dry_run: bool, max_txn_size: int, printer: Printer
 ) -> None:
-    """Create, change or delete shards as a YAML file says.
+    """Create, change or delete shards according to a YAML file.
 
     A spec without a revision creates its shard, and fails if it exists. Revision -1 overwrites. The journals
-    of sources and recovery logs must exist, with fitting content types. The command applies the whole file or
-    nothing, unless --max-txn-size cuts it. As proto: the ApplyRequest.
+    of sources and recovery logs must exist, with suitable content types. The command applies the whole file
+    or nothing, unless --max-txn-size splits it. As proto: the ApplyRequest.
     """
     from gazette_spark.consumer.client import verify_referenced_journals
     from gazette_spark.consumer.shard_yaml import parse_shard_yaml
@@ -225,7 +225,7 @@ def apply_specs(
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def stat(connect: ShardConnect, shard: str, read_through: Sequence[str], printer: Printer) -> None:
-    """Show how far SHARD has read; wait for given offsets first.
+    """Show how far SHARD has read; first wait for offsets, if any are given.
 
     Each line has a journal, the offset up to which the shard's committed state has read it, and the end of
     the last acknowledgement that the shard wrote there. To wait for an append, give its end as OFFSET.

@@ -33,14 +33,14 @@ DIFFERENT, NOT_VERIFIED = 1, 3
 """Exit codes; 2 is the command line's."""
 
 NEEDS = "Java 17 or 21, and Delta's jars from Maven Central or SPARK_DIST_CLASSPATH; try gazette-spark doctor"
-"""What a local session takes to start."""
+"""Requirements of a local session."""
 
 IDENTITIES = {
     "BROKER_AUTH_KEYS": "auth.keysSecret",
     "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
     "BROKER_AUTH_TOKEN": "auth.token",
 }
-"""Variables that say who the command is, of which the first one counts; and the source's options."""
+"""Variables with the command's credentials, of which the first one applies; and the source's options."""
 
 PEM_FILES = {
     "BROKER_TRUSTED_CA_FILE": "tls.ca",
@@ -144,7 +144,7 @@ def verify(
     locations = dict(_pair(pair, "--dead-letters", "NAME=LOCATION") for pair in dead_letters)
     settings = dict(_pair(pair, "--conf", "KEY=VALUE") for pair in conf)
     if remote and settings:
-        raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
+        raise click.UsageError("--conf is for a local session: a server of --remote has its own settings")
     connect = make_connect(endpoint, timeout)
     location = table if remote else checked_location(table)
     try:
@@ -202,7 +202,7 @@ def source_options(
     uuid_path: str | None,
     include_acks: bool,
 ) -> dict[str, str]:
-    """Return the options by which executors read the journals, and enter the cluster as the command does."""
+    """Return the options with which executors read the journals, with the command's credentials."""
     env = connect.variables()
     options = {
         "brokerAddress": connect.endpoint,
@@ -216,7 +216,7 @@ def source_options(
         options[IDENTITIES[identity]] = env[identity]
     if remote and "auth.tokenFile" in options:
         options["auth.token"] = _content(options.pop("auth.tokenFile")).strip()
-    # The contents: a Connect server has other files.
+    # Pass the contents of files, because a Connect server has other files.
     return options | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
 
 
@@ -231,7 +231,7 @@ def check_spark(remote: str | None) -> None:
     """Check that Spark is installed.
 
     Raises:
-        OptionError: it is not, or lacks what a client of Spark Connect needs.
+        OptionError: it is not, or the packages of a Spark Connect client are missing.
     """
     try:
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")

@@ -127,7 +127,7 @@ def test_a_prefix_without_its_slash_is_suggested(run: Command, orders: str, fres
         assert f"did you mean the prefix '{name}/' (1 journal)? Check the name" in answer.stderr
     answer = run("read", fresh_prefix)
     assert (
-        f"'{fresh_prefix}' is a prefix: select its journals by --selector prefix={fresh_prefix}"
+        f"'{fresh_prefix}' is a prefix: select its journals with --selector prefix={fresh_prefix}"
         in answer.stderr
     )
 

@@ -177,7 +177,10 @@ def test_a_place_of_ones_own(client: Client, wire: Wire, journal_name: str, run:
     ("options", "says"),
     [
         (["--uuid-path", "/id"], "--uuid-path is for --isolation-level=read_committed"),
-        (["--isolation-level", "read_committed", "--offsets-out", "x"], "tells nothing of open transactions"),
+        (
+            ["--isolation-level", "read_committed", "--offsets-out", "x"],
+            "does not describe open transactions",
+        ),
         (["--isolation-level", "read_committed", "--uuid-path", "id"], "option '--uuid-path': got 'id'"),
         (["--isolation-level", "serializable"], "read_uncommitted"),
     ],

@@ -128,7 +128,7 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
         client.append(orders.journal, b"y\ny\n")
     doubtful = show(orders)
     assert (doubtful.returncode, columns(doubtful)) == (0, ["orders", orders.journal, "UNKNOWN", "54"])
-    assert doubtful.stderr == "one look cannot tell every verdict; --for SECONDS watches\n"
+    assert doubtful.stderr == "one poll is not enough for every verdict; use --for SECONDS to watch\n"
     behind = show(orders, "--max-lag", "53", "--count-records", "54", "--for", "2")
     assert behind.returncode == 2, behind.stderr
     assert behind.stderr == "orders: lag_bytes=54 above 53\n"

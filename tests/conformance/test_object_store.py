@@ -266,7 +266,7 @@ def test_two_writers_commit_to_a_store_at_once(object_store: ObjectStore, carele
         assert "If-None-Match" in finding.mend
     else:
         assert (finding.state, finding.mend) == ("ok", "")
-        assert finding.text.endswith(": of 10 commits by two writers at once none was lost")
+        assert finding.text.endswith(": of 10 commits by two writers at once, none was lost")
     assert object_store.keys("") == []
 
 

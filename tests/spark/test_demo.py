@@ -105,7 +105,7 @@ def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path)
     assert "this machine has no memory left" in done.stderr
     assert done.stderr.splitlines()[-1] == "Error: the query's process ended by itself with exit code 1"
     (kept,) = (tmp_path / "tmp").glob("gazette-spark-demo-*")
-    assert f"kept for a closer look: {kept}" in done.stderr
+    assert f"kept for inspection: {kept}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -138,15 +138,15 @@ def token(**claims: object) -> str:
     [
         pytest.param({}, "skipped", "none is set", id="none"),
         pytest.param({"BROKER_AUTH_KEYS": "c2VjcmV0"}, "ok", "signed for each call", id="keys"),
-        pytest.param({"BROKER_AUTH_TOKEN": token(exp=NOW_S + 90)}, "ok", "good for 90 s", id="good"),
+        pytest.param({"BROKER_AUTH_TOKEN": token(exp=NOW_S + 90)}, "ok", "valid for 90 s", id="good"),
         pytest.param({"BROKER_AUTH_TOKEN": token(sub="me")}, "ok", "does not expire", id="lasting"),
         pytest.param({"BROKER_AUTH_TOKEN": token(exp=NOW_S - 5)}, "problem", "expired 5 s ago", id="expired"),
-        pytest.param({"BROKER_AUTH_TOKEN": "garbage"}, "problem", "holds no token", id="garbage"),
+        pytest.param({"BROKER_AUTH_TOKEN": "garbage"}, "problem", "is not a token", id="garbage"),
         pytest.param({"BROKER_AUTH_TOKEN_FILE": "/none"}, "problem", "/none cannot be read", id="no file"),
     ],
 )
 def test_tokens(env: dict[str, str], state: str, text: str) -> None:
-    """The time a token is good for is told, and nothing of the token."""
+    """The remaining lifetime of a token is shown, and nothing of the token."""
     found = only(check_token(env, NOW_S))
     assert (found.state, text in found.text) == (state, True)
     assert not any(secret in str(found) for name, secret in env.items() if not name.endswith("_FILE"))

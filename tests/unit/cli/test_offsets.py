@@ -81,7 +81,7 @@ def test_what_was_skipped_is_shown(table: Path) -> None:
     )
     assert run(str(table), "--app-id", "orders").stdout.splitlines()[2:] == [
         "",
-        "Bytes that were gone or left out and are not in the table:",
+        "Bytes that were missing or skipped and are not in the table:",
         "APP_ID  BATCH_ID  TABLE_VERSION  JOURNAL      BEGIN   END  BYTES",
         "orders         4             16  shop/orders   2048  4096   2048",
         "orders         2             13  shop/orders      0     9      9",

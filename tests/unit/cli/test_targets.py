@@ -30,7 +30,7 @@ def test_an_unset_variable_is_wrong_usage(command: list[str], selector: str) -> 
     """The command ends with exit code 2 before it asks a broker, and says how to mean every journal."""
     done = run(*command, "--selector", selector)
     assert done.exit_code == 2
-    assert "write 'name'" in done.stderr or "say which journals" in done.stderr
+    assert "write 'name'" in done.stderr or "no journals are selected" in done.stderr
 
 
 @pytest.mark.parametrize("command", CHANGING.values(), ids=CHANGING)

@@ -380,7 +380,9 @@ def test_referenced_journals_are_verified(tmp_path: Path) -> None:
         verify("shop/orders", "shop/orders;word-count", logs="logs")
         with pytest.raises(JournalNotFoundError, match="shop/clicks"):
             verify("shop/clicks")
-        with pytest.raises(ProtocolError, match=r"Shard\[shard-1\].Sources\[shop/bytes\]: .* no label"):
+        with pytest.raises(
+            ProtocolError, match=r"Shard\[shard-1\].Sources\[shop/bytes\]: .* lacks the label"
+        ):
             verify("shop/bytes")
         with pytest.raises(ProtocolError, match="is a recovery log, which has no messages"):
             verify("logs/shard-1")

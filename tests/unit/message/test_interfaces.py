@@ -68,7 +68,7 @@ def test_what_is_not_one_record_is_refused(content_type: str, record: bytes) -> 
         ("application/x-gazette-recoverylog", "is a recovery log"),
         ("application/x-ndjson; charset=utf-8", "has no framing of messages"),
         ("Text/CSV", "has no framing of messages"),
-        ("", "there is no label content-type"),
+        ("", "it lacks the label content-type"),
     ],
 )
 def test_other_content_types_are_errors(content_type: str, says: str) -> None:
@@ -84,7 +84,7 @@ def test_a_journals_framing_is_its_labels() -> None:
     """The label content-type of a journal's spec names its framing."""
     spec = pb.JournalSpec(name="a/journal", labels=label_set({"content-type": TABLE}))
     assert framing_of_journal(spec) is FRAMINGS[TABLE]
-    with pytest.raises(MessageError, match="'b/journal': there is no label"):
+    with pytest.raises(MessageError, match="'b/journal': it lacks the label"):
         framing_of_journal(pb.JournalSpec(name="b/journal"))
 
 
