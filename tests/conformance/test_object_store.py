@@ -374,5 +374,5 @@ def test_a_fragment_that_the_listing_still_has_is_data_loss(fragments: FragmentQ
     """It was deleted after the query was planned, as by the journal's retention."""
     planned = fragments.plan()
     fragments.store.empty()
-    with pytest.raises(DataLossError, match="cannot read offset 0, the next byte left is at 14"):
+    with pytest.raises(DataLossError, match="cannot read offset 0: the next available byte is at 14"):
         read(*planned)
