@@ -203,5 +203,5 @@ def test_other_journals_have_no_messages(client: Client, journal_name: str, run:
     client.create_journals(spec(journal_name))
     refused = run("read", journal_name, "--isolation-level", "read_committed")
     assert refused.exit_code == 1
-    assert f"journal '{journal_name}': there is no label content-type" in refused.stderr
+    assert f"journal '{journal_name}': it lacks the label content-type" in refused.stderr
     assert CONTENT_TYPE_CSV in refused.stderr

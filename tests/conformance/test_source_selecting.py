@@ -125,7 +125,7 @@ def test_a_deleted_journal_that_was_not_read_is_a_loss(query: Query, restarted: 
         query.until("a is read", lambda: query.offsets["a"] == 14)
         assert query.offsets == {"a": 14, "b": 6}
     else:
-        assert "gone, with 4 bytes not read; set failOnDataLoss=false" in query.fails(JournalNotFoundError)
+        assert "gone, with 4 unread bytes; set failOnDataLoss=false" in query.fails(JournalNotFoundError)
 
 
 @pytest.mark.brokers("embedded", "deployed")
