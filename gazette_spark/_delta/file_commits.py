@@ -20,6 +20,7 @@ from gazette_spark._data_files.target import checked_storage_options
 from gazette_spark._delta.delta_table import APP_ID_PREFIX
 from gazette_spark._delta.features import refused_by_direct_lane, writer_features
 from gazette_spark._frames import deltalake_text
+from gazette_spark._ledger.delta_reader import is_catalog_managed
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.locations import deltalake_location, is_same, misread_by_deltalake
@@ -92,10 +93,13 @@ class FileCommits:
         Raises:
             OptionError: one of the ``storage_options`` lets deltalake commit without checking for a
                 concurrent commit.
-            TableRefusedError: ``deltalake`` would read another table's log.
+            TableRefusedError: ``deltalake`` would read another table's log, or commit past the catalog.
         """
         self.table = table
         self.spark_location, self.table_id = location, table_id
+        if is_catalog_managed(location):
+            problem = "its catalog decides which commits count (table feature catalogManaged)"
+            raise TableRefusedError(table, f"{problem}, and deltalake does not ask it. {OTHER_WAY}")
         if other := misread_by_deltalake(location):
             problem = f"it is at {location}, but deltalake would read {other}. {OTHER_WAY}"
             raise TableRefusedError(table, problem)

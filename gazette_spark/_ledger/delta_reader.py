@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+STAGED_COMMITS = "_staged_commits"
+"""Folder of the log in which writers of a catalog-managed table stage their commits."""
+
+log = logging.getLogger(__name__)
+
+
+def is_catalog_managed(location: str) -> bool:
+    """Return whether a catalog decides which commits of a table in a directory count.
+
+    The newest commits may then be staged in a folder of their own. Only the catalog knows which of them are
+    commits, so readers of the directory see an earlier version.
+    """
+    directory = local_path(location)
+    return directory is not None and Path(directory, "_delta_log", STAGED_COMMITS).is_dir()
+
+
 def open_table(location: str) -> DeltaTable:
     """Open the newest version of a table.
 
@@ -29,8 +46,11 @@ def open_table(location: str) -> DeltaTable:
         location: Its directory or URL, in Spark's spelling: nothing is quoted.
 
     Raises:
-        InputError: ``deltalake`` is not installed, would open another table, or finds none that it can open.
+        InputError: ``deltalake`` is not installed, would open another table or an earlier version, or finds
+            no table that it can open.
     """
+    if is_catalog_managed(location):
+        raise InputError(f"table {location} is catalog-managed: only Spark can read it, by its name")
     if other := misread_by_deltalake(location):
         raise InputError(
             f"table {location} cannot be read: deltalake would read {other!r} instead. If that is the table, "
@@ -67,6 +87,7 @@ class DeltaLog:
     def __init__(self, location: str) -> None:
         self._location = location
         self._table: DeltaTable | None = None
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"DeltaLog({masked_url(self._location)!r})"
@@ -86,6 +107,9 @@ class DeltaLog:
 
     def _rows(self, limit: int | None) -> list[HistoryRow]:
         if (directory := local_path(self._location)) is not None:
+            if not self._warned and is_catalog_managed(self._location):
+                self._warned = True
+                log.warning("newest commits may be missing, the table is catalog-managed path=%s", directory)
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
             except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import click
 
-from gazette_spark._ledger.delta_reader import DeltaLog
+from gazette_spark._ledger.delta_reader import DeltaLog, is_catalog_managed
 from gazette_spark._ledger.entry import LedgerState
 from gazette_spark._ledger.history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
@@ -98,6 +98,12 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
 def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     """Show the ledger in a table's history."""
     history = DeltaLog(table).rows(None)
+    if is_catalog_managed(table):
+        click.echo(
+            f"{table} is catalog-managed: commits that its catalog has not published yet are missing here. "
+            "DeltaSink(app_id, table=…).ledger() has them.",
+            err=True,
+        )
     table = masked_url(table)
     states: dict[str, LedgerState] = {}
     for name in [app_id] if app_id else app_ids(history):
