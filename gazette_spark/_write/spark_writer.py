@@ -214,6 +214,10 @@ class StreamWriter(_Writer, ArrowStreamWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
         """Commit exactly-once rows, and log the written bytes."""
+        if None in messages:
+            # Spark 4.2 takes a continuous trigger, runs no writer in its tasks, and drops their rows.
+            got = "continuous, under which Spark passes a Python writer no rows"
+            raise OptionError("trigger", got, "processingTime or availableNow")
         if self._options.exactly_once:
             jobs = {message.job for message in messages if isinstance(message, Written)}
             job = jobs.pop() if len(jobs) == 1 else TaskJob()

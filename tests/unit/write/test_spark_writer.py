@@ -96,6 +96,12 @@ def test_columns_are_checked_on_the_driver() -> None:
         data_source().writer(StructType([StructField("value", LongType())]), overwrite=False)
 
 
+def test_a_batch_whose_tasks_had_no_writer_is_refused() -> None:
+    """Under a continuous trigger Spark 4.2 passes no rows, and would go on as if they were written."""
+    with pytest.raises(OptionError, match="'trigger': got continuous"):
+        data_source().streamWriter(ROWS, overwrite=False).commit([None, None], 0)
+
+
 def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """One line; tasks that failed have no message."""
     messages: list[WriterCommitMessage | None] = [
@@ -104,9 +110,9 @@ def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         None,
     ]
     with caplog.at_level(logging.INFO, logger=writer.__name__):
-        data_source().streamWriter(ROWS, overwrite=False).commit(messages, 7)
+        data_source().streamWriter(ROWS, overwrite=False).commit(messages[:2], 7)
         data_source().writer(ROWS, overwrite=False).abort(messages)
     assert caplog.messages == [
-        "wrote batch_id=7 rows=6 bytes=55 journals=2 tasks=3",
+        "wrote batch_id=7 rows=6 bytes=55 journals=2 tasks=2",
         "failed, and rows it wrote stay in their journals rows=6 bytes=55 journals=2 tasks=3",
     ]
