@@ -23,6 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, GROUP_VARIABLE
 from tests.rig.brokers import BrokerHandle
+from tests.rig.class_archive import spark_home
+from tests.rig.gazctl import cache_folders
+from tests.rig.worker_python import link_pyspark
 from tests.spark.source_queries import QUERY_TIMEOUT_S
 from tests.spark.test_ingest import EVENT, Lanes, append, event, journals, lanes
 
@@ -198,9 +201,16 @@ def test_a_declarative_pipeline_writes_each_row_once(lanes: Lanes, tmp_path: Pat
     (tmp_path / "flows" / "orders.py").write_text(FLOW.format(schema=EVENT, **places))
     (tmp_path / "spark-pipeline.yml").write_text(PIPELINE.format(root=tmp_path))
 
+    # Spark Connect asks for packages that the Python of the tests may lack; `make wheel-env` makes one.
+    python = str(cache_folders()[0] / "wheel-env" / "connect" / "bin" / "python")
+    path = os.pathsep.join([str(PAGE.parents[2]), str(link_pyspark(tmp_path / "pyspark"))])
+    environ = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": path, "SPARK_HOME": str(spark_home())}
+
     def update() -> None:
-        command = [str(Path(sys.executable).with_name("spark-pipelines")), "run"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        command = [str(spark_home() / "bin" / "spark-pipelines"), "run"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=300
+        )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
     update()
