@@ -22,7 +22,10 @@ from tests.rig.gazctl import find_binary
 from tests.rig.stream_sum import END_S, KEYS
 
 LEASE_S = 5
-"""Leases of all members, in seconds."""
+"""Leases of members that are to be lost, in seconds."""
+
+SERVED_S = LEASE_S + 10
+"""Longest until each shard has a primary again. Half of it is usual; the machine may be busy."""
 
 
 class MemberProcess:
