@@ -212,6 +212,8 @@ class ClusterHost(Closing):
         while not self._leaving.is_set():
             try:
                 self._be_member()
+            except GazetteError as error:
+                log.warning("cluster.membership_failed member=%s cause=%s", self._id, error)
             except Exception:
                 # A process that is no member does nothing, so it tries to become one again, whatever it is.
                 log.exception("cluster.membership_failed member=%s", self._id)
