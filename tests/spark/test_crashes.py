@@ -27,13 +27,14 @@ from tests.rig.crashes.sinks import SINKS
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
 
-IN_SOAK = ("raw", "stateful", "complete")
-"""Kinds that ``make soak`` runs. ``test_sink``, ``test_sink_stateful`` and ``test_sink_modes`` hold them in
-every run."""
+IN_SOAK = ("raw", "format", "stateful", "complete")
+"""Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_sink_stateful`` and
+``test_sink_modes`` hold them in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
     "direct": "day 1 +#?%",
+    "format": "no#1 what?",
     "upsert": "back`tick",
     "dead letters": 'it\'s "so"',
     "stateful": "größe",
@@ -45,6 +46,7 @@ DIRECTORY: Mapping[str, str] = {
 POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
     "direct": ("files half written", "before the write", "before the read-back", "before the commit log"),
+    "format": ("in a task", "before the write", "before the read-back", "before the commit log"),
     "upsert": ("after the WAL", "files half written", "before the read-back", "during MERGE"),
     "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
@@ -67,6 +69,12 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("zombie", "sink.before_write", records=6, fraction=0.2),
         Step("restore", records=6, fraction=0.7),
         Step("optimize"),
+        Step("lose checkpoint", records=6),
+    ),
+    "format": (
+        Step("restore", records=6, fraction=0.7),
+        Step("optimize"),
+        Step("stale checkpoint", records=6),
         Step("lose checkpoint", records=6),
     ),
     "upsert": (

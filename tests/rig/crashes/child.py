@@ -40,11 +40,13 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark import DeltaSink, local_spark, register
 from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.files import clear_unfinished
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED
 from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal
 from tests.rig.crashes.sinks import SINKS, location
+from tests.rig.crashing_delta import CrashingDelta
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -147,6 +149,14 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
         reader = journals(spark, settings)
         rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
+    if kind.is_format:
+        clear_unfinished(spark, command["checkpoint"])
+        crash_file = str(Path(settings["scratch"]) / "crash")
+        query = kind.start_format(
+            rows, settings["app_id"], command["table"], command["checkpoint"], crash_file, **trigger
+        )
+        query.awaitTermination()
+        return
     mode, checkpoint = kind.output_mode, command["checkpoint"]
     query = sink.start(kind.shape(rows), checkpoint=checkpoint, output_mode=mode, lane="spark", **trigger)
     query.awaitTermination()
@@ -175,12 +185,14 @@ def main(settings: Settings) -> None:
     register(spark)
     spark.dataSource.register(FileJournals)
     spark.dataSource.register(CrashingGazette)
+    spark.dataSource.register(CrashingDelta)
     rows = load(journals(spark, settings), settings)
     warm_up(spark, Path(settings["scratch"]) / "warmed-up")
     command = await_command(Path(settings["command"]))
     apply(spark, command)
     settings = changed(settings, command)
-    if ordered := command.get("task_failpoint"):
+    is_format = SINKS[command.get("sink", "raw")].is_format
+    if ordered := command.get("task_failpoint") or (is_format and command.get("failpoint")):
         crash_file = Path(settings["scratch"]) / "crash"
         crash_file.write_text(ordered)
         settings["options"]["crashFile"] = str(crash_file)

@@ -35,7 +35,7 @@ def check(
         checkpoints: Directories of the queries that wrote it.
     """
     match kind:
-        case "raw" | "direct":
+        case "raw" | "direct" | "format":
             return check_table(table, truth, app_id=app_id, complete=complete, checkpoints=checkpoints)
         case "upsert":
             return check_upserts(table, truth, read_keyed, COLUMNS, app_id=app_id, complete=complete)

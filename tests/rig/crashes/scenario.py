@@ -47,6 +47,7 @@ from tests.rig.crashes.outcomes import CRASHED, ENDED, RECREATED, UnexpectedEndE
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
 from tests.rig.crashes.sinks import SINKS, location
+from tests.rig.crashing_delta import CrashingDelta
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -136,6 +137,7 @@ class Scenario:
         """
         spark.dataSource.register(FileJournals)
         spark.dataSource.register(CrashingGazette)
+        spark.dataSource.register(CrashingDelta)
         self.spark = spark
         self.table = root / "table"
         self.sink = sink
@@ -506,6 +508,11 @@ class Scenario:
         return ended
 
     def _start(self, rows: DataFrame, checkpoint: Path, write: WriteBatch | None) -> StreamingQuery:
+        if self._kind.is_format:
+            clear_unfinished(self.spark, str(checkpoint))
+            return self._kind.start_format(
+                rows, APP_ID, str(self.table), str(checkpoint), str(self._crash_file), availableNow=True
+            )
         if write is None:
             sink = self._make_sink(self, checkpoint)
             mode, root = self._kind.output_mode, str(checkpoint)
@@ -571,7 +578,7 @@ class Scenario:
             nth: Which time.
             action: Of the source's processes, in place of an exception: a colon and its name.
         """
-        if failpoint.startswith(("source.", "scan.")):
+        if self._kind.is_format or failpoint.startswith(("source.", "scan.")):
             return self._source_crash(f"{failpoint}:{nth}{action}")
 
         def crash() -> None:

@@ -66,6 +66,9 @@ FEATURE_OF: Mapping[Kind, str] = dict.fromkeys(
 )
 """Steps that are of one kind of sink alone."""
 
+NOT_OF_FORMAT: frozenset[Kind] = frozenset({"sink crashes", "zombie"})
+"""Steps that a sink which is a format cannot take: this process does not run its commits."""
+
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
 
@@ -136,13 +139,20 @@ class Schedule:
     directory: str = DIRECTORIES[0]
 
 
+def fitting(sink: str) -> list[Kind]:
+    """Return the steps that need no child process, as far as a kind of sink takes them."""
+    left_out = NOT_OF_FORMAT if SINKS[sink].is_format else frozenset()
+    return [kind for kind in WEIGHTS if FEATURE_OF.get(kind, sink) == sink and kind not in left_out]
+
+
 def draw(seed: int, settings: Settings) -> Schedule:
     """Draw a schedule."""
     rng = random.Random(seed)
     sink = settings.sinks[seed % len(settings.sinks)]
     steps = tuple(_step(rng, settings, sink) for _ in range(settings.steps))
-    # The direct lane refuses a directory that deltalake takes for another one.
-    names = [name for name in DIRECTORIES if not (SINKS[sink].direct and misread_by_deltalake(f"/{name}"))]
+    # deltalake, which commits for the direct lane and the format, takes some directories for others.
+    by_deltalake = SINKS[sink].direct or SINKS[sink].is_format
+    names = [name for name in DIRECTORIES if not (by_deltalake and misread_by_deltalake(f"/{name}"))]
     return Schedule(sink, steps, seed, rng.choice(names))
 
 
@@ -152,8 +162,7 @@ def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
         more: tuple[Kind, ...] = ("kill backfill",) if sink == FEATURE_OF["kill backfill"] else ()
         kind = rng.choice(("kill", "kill", "random kill", *more))
     else:
-        fitting = [each for each in WEIGHTS if FEATURE_OF.get(each, sink) == sink]
-        kinds = [each for each in fitting if each in settings.only] or fitting
+        kinds = [kind for kind in fitting(sink) if kind in settings.only] or fitting(sink)
         (kind,) = rng.choices(kinds, [WEIGHTS[each] for each in kinds])
     point, nth = _POINT_OF.get(kind, _nowhere)(rng, frozenset({sink}))
     return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))

@@ -1,4 +1,4 @@
-"""The queries that a driver can have: both lanes, upserts, complete results, dead letters, state, messages.
+"""The queries that a driver can have: both lanes, the format, and the sink's other features.
 
 Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from deltalake import DeltaTable as Snapshot
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark import DeadLetters, DeltaSink, Upsert
@@ -57,6 +58,8 @@ class SinkKind:
     """The query reads the committed messages of a broker's journals."""
     direct: bool = False
     """Tasks write the data files."""
+    is_format: bool = False
+    """The sink is the format ``gazette_delta``, whose commits are made in processes of their own."""
     output_mode: str = "append"
     """Spark's output mode of the query."""
 
@@ -75,6 +78,14 @@ class SinkKind:
         if direct and self.direct:
             return load_files(reader, sink)[0]
         return self.shape(reader.load())
+
+    def start_format(
+        self, rows: DataFrame, app_id: str, table: str, checkpoint: str, crash_file: str, **trigger: Any
+    ) -> StreamingQuery:
+        """Start the query whose sink is a format."""
+        writer = rows.writeStream.format("crashing_delta").trigger(**trigger)
+        writer = writer.options(appId=app_id, checkpointLocation=checkpoint, crashFile=crash_file)
+        return writer.start(location(table))
 
     def with_lane(self, sink: DeltaSink, table: str, *, direct: bool) -> DeltaSink:
         """Return a sink for the rows of :meth:`load`."""
@@ -173,6 +184,7 @@ SINKS: Mapping[str, SinkKind] = {
         counted, lambda _: {"upsert": Upsert(("journal", "key"))}, bound=True, output_mode="complete"
     ),
     "direct": SinkKind(lambda rows: rows, lambda _: {}, direct=True),
+    "format": SinkKind(lambda rows: rows, lambda _: {}, is_format=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""
