@@ -147,6 +147,7 @@ write(lanes.reader().load(), root / "format", root / "format-checkpoint")
 
 
 @pytest.mark.soak  # The process of the commit alone is killed in every run, without Spark.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
 def test_a_driver_that_is_killed_in_the_commit_writes_each_row_once(
     lanes: Lanes, broker: BrokerHandle, point: str
@@ -194,6 +195,7 @@ def orders():
 
 
 @pytest.mark.soak  # It starts Spark, with Connect, for each update.
+@pytest.mark.timeout(2000)
 def test_a_declarative_pipeline_writes_each_row_once(lanes: Lanes, tmp_path: Path) -> None:
     """Each update goes on where the last one ended, also after Spark has lost the record of a batch."""
     places = {"root": tmp_path, "address": lanes.journals.broker.endpoint, "prefix": lanes.journals.prefix}
@@ -209,7 +211,7 @@ def test_a_declarative_pipeline_writes_each_row_once(lanes: Lanes, tmp_path: Pat
     def update() -> None:
         command = [str(spark_home() / "bin" / "spark-pipelines"), "run"]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=300
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600
         )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
