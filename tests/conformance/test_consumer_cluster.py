@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import signal
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +43,7 @@ from tests.rig.consumer_cluster import (
 )
 from tests.rig.consumers import NDJSON, Database, RemoteStore, Totals, create_journals, number
 from tests.rig.etcd import EtcdProcess
+from tests.rig.gazctl import clean_environment, find_binary
 from tests.rig.stream_sum import sums_since, verifying
 from tests.rig.tcp_proxy import TcpProxy, Toxics
 from tests.waiting import wait_until
@@ -158,6 +161,38 @@ def test_shards_are_spread_and_found_from_anywhere(rig: Rig) -> None:
     third = rig.add()
     rig.peers = [third]
     wait_until("it runs all", lambda: len(third.primaries()) == 3)
+
+
+def test_gazettes_command_works_at_any_member(rig: Rig) -> None:
+    """It lists all shards and their lag, applies specs, deletes what no hints need, and unassigns."""
+    first, second = rig.add(), rig.add()
+    first.shards.apply([Change(upsert=spec) for spec in rig.specs(2)])
+    wait_until("both run", lambda: len(first.primaries()) == len(second.primaries()) == 1)
+    rig.publish("a")
+
+    def gazctl(*args: str, given: str = "") -> str:
+        addresses = {"BROKER_ADDRESS": rig.broker.endpoint, "CONSUMER_ADDRESS": second.server.endpoint}
+        return subprocess.run(
+            [str(find_binary("gazctl")), "shards", *args],
+            input=given,
+            env=clean_environment() | addresses,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    listed = json.loads(gazctl("list", "-o", "json"))["shards"]
+    assert [shard["spec"]["id"] for shard in listed] == ["shard-0", "shard-1"]
+    assert gazctl("list", "--lag").count(f"{rig.journal}:0") == 2
+    specs = gazctl("list", "-l", "id=shard-0", "-o", "yaml")
+    gazctl("apply", "--specs", "-", given=specs.replace("100ms", "200ms"))
+    (changed,) = first.shards.list_shards("id=shard-0")
+    assert changed.spec.max_txn_duration.ToMilliseconds() == 200
+    gazctl("prune", "-l", "id:prefix=shard", "--dry-run")
+    before = [peer.app.opened_s[:] for peer in rig.peers]
+    gazctl("unassign", "-l", "id=shard-1")
+    wait_until("it starts again", lambda: [peer.app.opened_s for peer in rig.peers] != before)
 
 
 def test_a_member_that_leaves_hands_its_shards_over(rig: Rig) -> None:
