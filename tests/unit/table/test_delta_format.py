@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from gazette_spark import _delta_format
 from gazette_spark._delta.delta_table import APP_ID_PREFIX
 from gazette_spark._delta_format import DeltaFormat, WrittenFiles
-from gazette_spark._ledger.delta_reader import DeltaLog, log_files
+from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark._ledger.history import read_state
 from gazette_spark._options.delta_format import REFUSED
@@ -61,7 +61,6 @@ from gazette_spark.errors import (
 )
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError, calling
 from gazette_spark.offsets import JournalOffsets
-from tests.rig.object_store import BUCKET, ObjectStore, running_store
 
 ROWS = StructType().add("journal", StringType()).add("n", LongType())
 
@@ -700,36 +699,3 @@ def test_spark_adds_names_of_its_own(tmp_path: Path) -> None:
     assert Stream(tmp_path, queryName="orders").write() == [
         WrittenFiles([], Stream(tmp_path).write()[0].shape)
     ]
-
-
-# Object stores
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    """An imitation of S3."""
-    with running_store(tmp_path / "bucket", tmp_path / "scratch") as running:
-        yield running
-
-
-def test_table_and_checkpoint_may_be_in_an_object_store(tmp_path: Path, store: ObjectStore) -> None:
-    """Commits are put on the condition that there is none; an answer that is lost decides nothing."""
-    options = {f"storage.{name.lower()}": value for name, value in store.options().items()}
-    options |= {"path": f"s3a://{BUCKET}/orders", "checkpointLocation": f"s3a://{BUCKET}/checkpoint/"}
-    stream = Stream(tmp_path, checkpoint=store.root / "checkpoint", **options)
-    stream.run(0, {}, {"a": 0})
-    (store.root / "checkpoint" / "state" / "0" / "0").mkdir(parents=True)
-    (store.root / "checkpoint" / "state" / "0" / "0" / "1.delta").touch()
-    store.lose_answer(f"{2:020}.json")
-    stream.run(1, {"a": 0}, {"a": 2})
-    assert not store.loses_answers()
-    stream.repeat(1, {"a": 0}, {"a": 2})
-    table = DeltaTable(f"s3://{BUCKET}/orders", storage_options=store.options())
-    assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1]
-    assert table.version() == 2
-    assert {key for key in store.noted("absent") if key.endswith(".json")} >= {
-        f"orders/_delta_log/{version:020}.json" for version in range(3)
-    }
-    entry = read_state(lambda limit: [*log_files(table, limit)], "orders", table="t").entry
-    assert entry is not None
-    assert (entry.read_through, entry.stateful) == ({"a": 2}, True)
