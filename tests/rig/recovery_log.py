@@ -6,20 +6,37 @@ They do what a broker and an append service do for a recorder and a player, at t
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
+from unittest.mock import patch
 
 from gazette_spark import Client
 from gazette_spark.client import AppendOptions, AppendResult, AsyncAppend, Chunk
 from gazette_spark.client._append.futures import OpFutures
 from gazette_spark.client._append.service import AsyncJournalClient
+from gazette_spark.consumer.stores import sqlite
 from gazette_spark.errors import RegisterMismatchError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
+
+
+@contextmanager
+def closed_databases() -> Iterator[None]:
+    """Close the databases that stores open inside the block. Python 3.13 warns of one that is left open."""
+    connect = sqlite._connect
+    with ExitStack() as databases:
+
+        def connect_until_the_end(path: Path) -> sqlite3.Connection:
+            return databases.enter_context(closing(connect(path)))
+
+        databases.enter_context(patch.object(sqlite, "_connect", connect_until_the_end))
+        yield
 
 
 @dataclass

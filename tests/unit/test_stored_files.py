@@ -6,7 +6,7 @@ the reader treats the file as missing; other readers raise an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.seal import seal, unseal
+from tests.rig.recovery_log import closed_databases
 
 DAMAGED = object()
 """A reader's answer that says: as if there were no file."""
@@ -52,6 +53,12 @@ class Stored(NamedTuple):
     """Reads the file after it was given other bytes."""
     error: type[GazetteError] | None
     """What damage raises; None: the file is a cache, and counts as missing."""
+
+
+@pytest.fixture(autouse=True)
+def _databases_are_closed() -> Iterator[None]:
+    with closed_databases():
+        yield
 
 
 def _states(root: Path) -> Stored:

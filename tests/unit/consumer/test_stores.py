@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +21,7 @@ from gazette_spark.errors import DependencyError, RecorderFencedError, StoreFenc
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.seal import seal_line, seal_message
-from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
+from tests.rig.recovery_log import MemoryJournals, MemoryService, closed_databases, files_below
 
 LOG = "recovery/log"
 SOON = 30.0
@@ -57,6 +57,12 @@ class Hosts:
         player = self._player(None)
         player.finish_at_write_head()
         return player.play().directory
+
+
+@pytest.fixture(autouse=True)
+def _databases_are_closed() -> Iterator[None]:
+    with closed_databases():
+        yield
 
 
 @pytest.fixture
