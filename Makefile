@@ -177,6 +177,10 @@ notebooks: install jvm ## Run the notebooks, or those named in ONLY, and store t
 test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7
 	sh tests/protobuf_matrix.sh
 
+.PHONY: test-pythons
+test-pythons: install ## Run the unit tests on Python 3.12 to 3.14, or on those in PYTHONS
+	@PYTHONS="$(PYTHONS)" sh tests/python_matrix.sh
+
 .PHONY: crash
 crash: install jvm class-archive ## Run N random schedules of crashes from SEED on, each kind of sink in turn; print the seeds that fail
 	@$(WITH_JAVA) $(PYTHON) -m tests.rig.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)

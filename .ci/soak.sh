@@ -4,7 +4,7 @@
 # parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
 # became of the one before; the last lines say which failed. Seeds are printed.
 #
-# SOAK_PARTS: the parts to run, all if unset: protobuf unit property conformance spark kills crashes.
+# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property conformance spark kills crashes.
 # SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
 # SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
 # arguments of pytest.
@@ -14,7 +14,7 @@ bin=.venv/bin
 reports=.cache/reports
 mkdir -p "$reports"
 seed=${SOAK_SEED:-$(date +%s)}
-parts=${SOAK_PARTS:-protobuf unit property conformance spark kills crashes}
+parts=${SOAK_PARTS:-protobuf pythons unit property conformance spark kills crashes}
 crashes=${SOAK_CRASHES:-1000}
 # Tests that kill processes, and have JVMs of their own.
 killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py
@@ -34,6 +34,7 @@ tests() {
 part() {
     case $1 in
         protobuf) sh tests/protobuf_matrix.sh ;;
+        pythons) sh tests/python_matrix.sh ;;
         unit) tests unit tests/unit --cov=gazette_spark --cov-report= ;;
         # The least coverage is that of the unit and property tests alone.
         property)

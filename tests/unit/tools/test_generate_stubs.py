@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from tools.generate_stubs import PROTOCOL, PROTOS, generate
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no grpcio-tools of this release for Python 3.14")
 def test_committed_stubs_are_current(tmp_path: Path) -> None:
     """A fresh run writes the committed files: the same names with the same text."""
     fresh = {path.name: path.read_text("utf-8") for path in generate(tmp_path)}
