@@ -220,8 +220,8 @@ class Bucket:
                 if info.is_file:
                     modified = 0 if info.mtime is None else max(1, int(info.mtime.timestamp()))
                     yield StoreFile(info.path.lstrip("/")[skip:], info.size or 0, modified)
-        # Of a bucket that does not exist, pyarrow lists nothing, as of one without such objects. Whoever may
-        # list objects need not be allowed to look at the bucket: then nothing is known about it.
+        # For a missing bucket, pyarrow returns an empty listing, as for one without such objects. Credentials
+        # that may list objects need not permit a request for the bucket; then its existence stays unknown.
         with suppress(OSError):
             if is_empty and not self._bucket_exists():
                 raise FragmentStoreError(self.url, f"bucket {self._bucket!r} does not exist")
