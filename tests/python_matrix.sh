@@ -45,7 +45,7 @@ for version in ${PYTHONS:-3.12 3.13 3.14}; do
         rm -rf "$env"
         "$python" -m venv --without-pip "$env"
         "$tool/bin/uv" pip install --quiet --python "$env/bin/python" \
-            --config-setting editable_mode=compat -e '.[spark,dev]'
+            --config-setting editable_mode=compat pip -e '.[spark,dev]'
         echo "$stamp" >"$env/stamp"
     fi
     "$env/bin/python" --version

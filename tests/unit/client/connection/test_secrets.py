@@ -116,7 +116,8 @@ def test_what_holds_a_secret_shows_none(holder: str) -> None:
                 for text in (repr(each), str(each)):
                     assert CANARY not in text
                     assert KEY not in text
-                with pytest.raises((TypeError, AttributeError)):
+                # For a function within another, Python 3.14 has the error of its own.
+                with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
                     pickle.dumps(each)
 
 
