@@ -85,10 +85,10 @@ COMMIT = (*FIRST, "offsets", 1)
             changed("now_ms", to=10**30), "now_ms: expected an integer from 0", id="beyond all time"
         ),
         pytest.param(
-            changed("alowed_lag", to=1), "alowed_lag: no such field; did you mean 'allowed_lag'", id="typo"
+            changed("alowed_lag", to=1), "alowed_lag: unknown field; did you mean 'allowed_lag'", id="typo"
         ),
         pytest.param(
-            changed("x\n", to=1), r"x\\n: no such field; expected one of now_ms", id="unknown field"
+            changed("x\n", to=1), r"x\\n: unknown field; expected one of now_ms", id="unknown field"
         ),
         pytest.param(
             changed("minimum_complete", to="1"), "minimum_complete: expected a number", id="text share"

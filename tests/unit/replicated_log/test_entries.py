@@ -101,7 +101,7 @@ def test_a_buffer_forgets_what_was_taken() -> None:
 
 NO_RECORDS = {
     "another framing": (b'{"id": 1}\n', "no frame begins there"),
-    "not a message": (frame(b"\xff\xff\xff"), "no replicated_log.LogEntry"),
+    "not a message": (frame(b"\xff\xff\xff"), "not a replicated_log.LogEntry"),
     "without a UUID": (frame(LogEntry(entry=b"x").SerializeToString()), "uuid has 0 bytes"),
     "too long": (frame(b"")[:4] + (1 << 30).to_bytes(4, "little"), "longer than any entry's"),
 }
