@@ -32,11 +32,12 @@ log = logging.getLogger(__name__)
 def is_catalog_managed(location: str) -> bool:
     """Return whether a catalog decides which commits of a table in a directory count.
 
-    The newest commits may then be staged in a folder of their own. Only the catalog knows which of them are
-    commits, so readers of the directory see an earlier version.
+    The newest commits are then staged in a folder of their own. Only the catalog knows which of them are
+    commits, so readers of the directory may see an earlier version.
     """
     directory = local_path(location)
-    return directory is not None and Path(directory, "_delta_log", STAGED_COMMITS).is_dir()
+    # Delta makes the folder for every table, and writes into it for these only.
+    return directory is not None and any(Path(directory, "_delta_log", STAGED_COMMITS).glob("*.json"))
 
 
 def open_table(location: str) -> DeltaTable:

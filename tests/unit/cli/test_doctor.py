@@ -21,6 +21,7 @@ from gazette_spark.cli.doctor import (
     lines,
 )
 from gazette_spark.client._list.listing import ListedFragment
+from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.rig.native import require_library, without_library
@@ -169,6 +170,18 @@ def test_a_clock_that_is_behind(mod_time: int, state: str) -> None:
     """A fragment cannot have been stored in the future."""
     found = only(check_clock(Stored(mod_time), ["a/journal"], NOW_S))  # type: ignore[arg-type]  # Its one method.
     assert found.state == state
+
+
+def test_a_journal_whose_fragments_cannot_be_listed() -> None:
+    """The clock is not checked then, and the broker is not blamed."""
+
+    class Unlisted:
+        def list_fragments(self, journal: str) -> None:
+            raise JournalNotFoundError(journal)
+
+    found = only(check_clock(Unlisted(), ["a/journal"], NOW_S))  # type: ignore[arg-type]  # Its one method.
+    assert found.state == "skipped"
+    assert "'a/journal'" in found.text
 
 
 def test_lines_show_the_mend_below() -> None:
