@@ -40,12 +40,25 @@ class BrokerIdentity:
         )
 
     def check_proxied(self, header: pb.Header) -> None:
-        """Refuse a request that another broker, or a caller of another cluster, routed here by mistake."""
-        if header.etcd.cluster_id != self.cluster_id:
-            named_cluster = header.etcd.cluster_id
-            problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {self.cluster_id})"
-            raise ProtocolError("Header.Etcd", problem)
-        named = header.process_id
-        if (named.zone or named.suffix) and named != self.process_id:
-            problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
-            raise ProtocolError("Header.ProcessId", problem)
+        """Refuse a request that was routed here by mistake; see :func:`check_proxied`."""
+        check_proxied(header, self.cluster_id, self.process_id)
+
+
+def check_proxied(header: pb.Header, cluster_id: int, process_id: pb.ProcessSpec.ID) -> None:
+    """Refuse a request that another process, or a caller of another cluster, routed here by mistake.
+
+    Args:
+        header: Of the request.
+        cluster_id: The Etcd cluster of this process.
+        process_id: This process.
+
+    Raises:
+        ProtocolError: in Gazette's words.
+    """
+    named_cluster, named = header.etcd.cluster_id, header.process_id
+    if named_cluster != cluster_id:
+        problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {cluster_id})"
+        raise ProtocolError("Header.Etcd", problem)
+    if (named.zone or named.suffix) and named != process_id:
+        problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
+        raise ProtocolError("Header.ProcessId", problem)

@@ -6,7 +6,7 @@ import functools
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,6 +96,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--prefix",
         envvar="ETCD_PREFIX",
+        default="",
         metavar="PATH",
         help="Prefix of the application's keys in Etcd. Default: /gazette/consumers/ and the application's "
         "name.",
@@ -161,38 +162,8 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         "--etcd-key-file", "key_file", envvar="ETCD_CERT_KEY_FILE", type=_FILE, help="PEM key of it."
     )
     @functools.wraps(command)
-    def with_cluster(
-        *,
-        endpoints: tuple[str, ...],
-        prefix: str | None,
-        zone: str,
-        suffix: str,
-        advertise: str,
-        limit: int,
-        lease_s: int,
-        hand_over_s: float,
-        user: str,
-        password: str,
-        ca_file: str | None,
-        cert_file: str | None,
-        key_file: str | None,
-        **others: Any,  # noqa: ANN401 - the command's own
-    ) -> None:
-        options = ClusterOptions(
-            endpoints,
-            user,
-            password,
-            ca_file,
-            cert_file,
-            key_file,
-            prefix or "",
-            zone,
-            suffix,
-            advertise,
-            limit,
-            lease_s,
-            hand_over_s,
-        )
-        command(cluster=options, **others)
+    def with_cluster(**values: Any) -> None:  # noqa: ANN401 - of these options, and the command's own
+        options = {declared.name: values.pop(declared.name) for declared in fields(ClusterOptions)}
+        command(cluster=ClusterOptions(**options), **values)
 
     return with_cluster

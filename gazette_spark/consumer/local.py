@@ -42,7 +42,7 @@ from gazette_spark.consumer.recoverylog.hints import Hints, keep_recovered_hints
 from gazette_spark.consumer.recoverylog.operations import new_author
 from gazette_spark.consumer.recoverylog.player import Player, Recovered
 from gazette_spark.consumer.recoverylog.recorder import Recorder, check_recovery_log
-from gazette_spark.consumer.resolver import RunningShard, ShardTable, hints_of
+from gazette_spark.consumer.resolver import RunningShard, ShardTable, drain_all, hints_of, join_all
 from gazette_spark.consumer.sources import Sources
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, validate_shard_spec
 from gazette_spark.consumer.stores.json_file import JsonFileStore
@@ -385,6 +385,36 @@ RESTART = RestartPolicy()
 """When hosts start failed shards again, by default."""
 
 
+class ShardFolders:
+    """The folder for the files of stores while they run, in which each assignment has one of its own."""
+
+    def __init__(self, work_dir: str | Path | None) -> None:
+        """Use a folder; None makes a temporary one, which :meth:`close` removes."""
+        self._path = Path(work_dir) if work_dir is not None else None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def open(self) -> None:
+        """Make the folder."""
+        if self._path is None:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="gazette-spark-shards-", ignore_cleanup_errors=True
+            )
+            self._path = Path(self._temporary.name)
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def new(self, shard_id: str) -> Path:
+        """Return an empty folder for an assignment of a shard."""
+        assert self._path is not None
+        # A new name each time, because a killed process may have left files behind.
+        return Path(tempfile.mkdtemp(prefix=shard_id.replace("/", "_") + "-", dir=self._path))
+
+    def close(self) -> None:
+        """Remove the folder if it is temporary."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+
 class LocalHost(Closing):
     """Runs shards, and implements :class:`~gazette_spark.consumer.application.ShardHost`. Thread-safe.
 
@@ -425,8 +455,7 @@ class LocalHost(Closing):
         self._client = client
         self.name = name or type(app).__name__
         self._hints: Hints = {} if hints is None else hints
-        self._work_dir = Path(work_dir) if work_dir is not None else None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folders = ShardFolders(work_dir)
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self._table = ShardTable(identity, self._start_shard, self._hints, restart=restart)
@@ -442,12 +471,7 @@ class LocalHost(Closing):
 
     def start(self) -> Self:
         """Start the shards."""
-        if self._work_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix="gazette-spark-shards-", ignore_cleanup_errors=True
-            )
-            self._work_dir = Path(self._temporary.name)
-        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._folders.open()
         for spec in self._specs:
             self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
         return self
@@ -460,19 +484,9 @@ class LocalHost(Closing):
                 is not committed is consumed again at the next start.
             timeout_s: Seconds to wait for the shards after that.
         """
-        if drain_s > 0:
-            until_s = time.monotonic() + drain_s
-            running = self._table.running()
-            for shard in running:
-                shard.drain()
-            for shard in running:
-                shard.join(max(0.0, until_s - time.monotonic()))
-        until_s = time.monotonic() + timeout_s
-        for ended in self._table.close():
-            ended.join(max(0.0, until_s - time.monotonic()))
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
+        drain_all(self._table.running(), drain_s)
+        join_all(self._table.close(), timeout_s)
+        self._folders.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -508,15 +522,13 @@ class LocalHost(Closing):
         return self._table.unassign(shard_ids, only_failed=only_failed, dry_run=dry_run)
 
     def _start_shard(self, spec: pc.ShardSpec, after: RunningShard | None) -> LocalShard:
-        assert self._work_dir is not None
         shard = LocalShard(
             self._app,
             self._client,
             spec,
             f"{NAME_ROOT}/{self.name}/items/{spec.id}",
             hints=self._hints,
-            # A new name each time, because a killed process may have left files behind.
-            directory=Path(tempfile.mkdtemp(prefix=spec.id.replace("/", "_") + "-", dir=self._work_dir)),
+            directory=self._folders.new(spec.id),
             after=after,
         )
         shard.start()

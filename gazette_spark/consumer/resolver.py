@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from typing import Any, Protocol
@@ -163,6 +163,21 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
         for journal, offset in args.read_through.items()
         if journal in sources and offset > read_through.get(journal, 0)
     }
+
+
+def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
+    """Have shards commit what they have consumed, and wait for that so long; 0: do not ask them to."""
+    if timeout_s > 0:
+        for shard in shards:
+            shard.drain()
+        join_all(shards, timeout_s)
+
+
+def join_all(shards: Iterable[RunningShard], timeout_s: float) -> None:
+    """Wait until shards have ended, or the time is over."""
+    until_s = time.monotonic() + timeout_s
+    for shard in shards:
+        shard.join(max(0.0, until_s - time.monotonic()))
 
 
 class RunningShards:

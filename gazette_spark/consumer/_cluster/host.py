@@ -7,13 +7,13 @@ mirror, of the lease, of the running shards, and of callers.
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gazette_spark._server.identity import check_proxied
 from gazette_spark._server.topology import NO_PRIMARY, Member
 from gazette_spark.client.client import Client
 from gazette_spark.closing import Closing
@@ -33,17 +33,19 @@ from gazette_spark.consumer._cluster.member import Membership
 from gazette_spark.consumer._cluster.mirror import ClusterMirror, ClusterState
 from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing
 from gazette_spark.consumer.assignments import RestartPolicy
-from gazette_spark.consumer.local import RESTART, LocalShard
+from gazette_spark.consumer.local import RESTART, LocalShard, ShardFolders
 from gazette_spark.consumer.recoverylog.hints import hints_from_bytes, hints_to_json
 from gazette_spark.consumer.resolver import (
     RunningShard,
     RunningShards,
+    drain_all,
     hints_of,
     hold_store,
+    join_all,
     resolve_status,
 )
 from gazette_spark.consumer.specs import hint_primary_key, validate_shard_spec
-from gazette_spark.errors import ClosedError, GazetteError, ProtocolError
+from gazette_spark.errors import ClosedError, GazetteError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import etcd_pb2 as pe
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -135,12 +137,7 @@ class ClusterHost(Closing):
         self._id = member.zone, member.suffix
         self._limit = limit
         self._lease_s = lease_s
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if work_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix="gazette-spark-shards-", ignore_cleanup_errors=True
-            )
-        self._work_dir = Path(self._temporary.name if self._temporary is not None else str(work_dir))
+        self._folders = ShardFolders(work_dir)
         self._mirror = ClusterMirror(etcd, prefix.rstrip("/"))
         self._lock = threading.RLock()
         self._shards = RunningShards(self._start_shard, self._lock, restart)
@@ -160,7 +157,7 @@ class ClusterHost(Closing):
 
     def start(self) -> None:
         """Begin to join."""
-        self._work_dir.mkdir(parents=True, exist_ok=True)
+        self._folders.open()
         self._mirror.start()
         self._thread.start()
 
@@ -203,8 +200,7 @@ class ClusterHost(Closing):
         if self._thread.is_alive():
             self._thread.join()
         self._mirror.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._folders.close()
 
     # The thread of the membership.
 
@@ -285,19 +281,11 @@ class ClusterHost(Closing):
 
     def _end_shards(self) -> None:
         """End all shards that run. Those of a lease that was lost have been stopped."""
-        if self._drain_s > 0:
-            until_s = time.monotonic() + self._drain_s
-            running = self._shards.by_id().values()
-            for shard in running:
-                shard.drain()
-            for shard in running:
-                shard.join(max(0.0, until_s - time.monotonic()))
-        until_s = time.monotonic() + STOP_S
+        drain_all(list(self._shards.by_id().values()), self._drain_s)
         with self._lock:
             self._assigned = {}
             stopped = self._shards.stop()
-        for shard in stopped:
-            shard.join(max(0.0, until_s - time.monotonic()))
+        join_all(stopped, STOP_S)
 
     def _stop_at_once(self) -> None:
         """Stop all shards: the lease is lost, and others may have them soon. Called by the lease's thread."""
@@ -356,9 +344,7 @@ class ClusterHost(Closing):
             spec,
             self._mirror.item_key(shard_id),
             hints=EtcdHints(self._etcd, guard),
-            directory=Path(
-                tempfile.mkdtemp(prefix=shard_id.replace("/", "_") + "-", dir=self._work_dir),
-            ),
+            directory=self._folders.new(shard_id),
             after=after,
             is_standby=self._assigned[shard_id].slot > 0,
             on_status=self._mirror.wake,
@@ -418,7 +404,7 @@ class ClusterHost(Closing):
         deadline_s = None if args.timeout_s is None else time.monotonic() + args.timeout_s
         state = self._mirror.wait_for(1, READ_S)
         if args.proxy_header is not None:
-            self._check_proxied(args.proxy_header, state)
+            check_proxied(args.proxy_header, state.etcd.cluster_id, self._member.process_id)
             patience_s = READ_S if args.timeout_s is None else args.timeout_s
             state = self._mirror.wait_for(args.proxy_header.etcd.revision, patience_s)
         item = state.items.get(args.shard_id)
@@ -502,16 +488,6 @@ class ClusterHost(Closing):
                 raft_term=state.etcd.raft_term,
             ),
         )
-
-    def _check_proxied(self, header: pb.Header, state: ClusterState) -> None:
-        """Refuse a request that another process routed here by mistake, in Gazette's words."""
-        if header.etcd.cluster_id != state.etcd.cluster_id:
-            ids = f"{header.etcd.cluster_id} vs {state.etcd.cluster_id}"
-            raise ProtocolError("Header.Etcd", f"request Etcd ClusterId doesn't match our own ({ids})")
-        named = header.process_id
-        if (named.zone or named.suffix) and named != self._member.process_id:
-            problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
-            raise ProtocolError("Header.ProcessId", problem)
 
 
 class _Leading:
