@@ -30,7 +30,7 @@ from pyspark.sql.types import Row, StructType
 
 from gazette_spark._frames import hide_internal_frames
 from gazette_spark.errors import OptionError
-from gazette_spark.spark_versions import ARROW_STREAM_WRITES, ArrowStreamWriter
+from gazette_spark.spark_versions import ARROW_STREAM_WRITES, QUERY_ID, ArrowStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from gazette_spark._options.table import Use
 
 FORMAT = "gazette_delta"
-
-QUERY_ID = "sql.streaming.queryId"
-"""Local property of a stream's jobs."""
 
 _WITH_SINK = (
     "append. DeltaSink(upsert=Upsert(keys)) takes update and complete, whose batches give the row of a group "

@@ -92,8 +92,8 @@ from gazette_spark._ledger.entry import (
     entry_without_rows,
     least_offsets,
     parse_gaps,
+    pinned_journals,
     ranges_text,
-    unknown_journals,
 )
 from gazette_spark._ledger.positions import GroupCommit, table_commits
 from gazette_spark._ledger.query_checkpoint import offsets_directory
@@ -108,7 +108,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import JournalOffsets, check_forward
-from gazette_spark.spark_versions import ADMISSION_CONTROL
+from gazette_spark.spark_versions import ADMISSION_CONTROL, QUERY_ID
 
 log = logging.getLogger(__name__)
 
@@ -661,9 +661,7 @@ class DeltaSink:
         if last_table is None or self._letters is not None:
             self._check_table(df, None)
         table = self._target.snapshot(spark, self.app_id, last_table)
-        if new := unknown_journals(table.ledger.entry, begin, self._target.name):
-            starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
-            first = replace(new, position="pinned", starts=starts)
+        if first := pinned_journals(table.ledger.entry, begin, end, self._target.name):
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
             table = self._commit(df.limit(0), pinned, seen=None, last_table=table)
             seen = table.attempt
@@ -749,7 +747,7 @@ def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
     """
     if not is_classic(spark):
         return None
-    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not query_id:
         return None
     assert spark._jvm is not None

@@ -22,6 +22,9 @@ from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+QUERY_ID = "sql.streaming.queryId"
+"""Local property of a stream's jobs, under all releases: the id of the query."""
+
 if TYPE_CHECKING:  # The types are those of a release that has them all.
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowStreamWriter

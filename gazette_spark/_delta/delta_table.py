@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
@@ -35,6 +35,9 @@ APP_ID_PREFIX = "gazette_spark/"
 """Prefix of the app id in Delta's transaction id, so that it cannot equal another program's."""
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+
+OCCUPIED = "the directory holds files but no Delta table; use an empty one"
+"""Why no table is made in a directory."""
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
 """Session setting: Delta passes few writer options on to Parquet, but all settings of the session."""
@@ -109,6 +112,20 @@ class TableSnapshot:
         if not earlier.ledger.table_version + 1 == made == self.ledger.table_version:
             return self
         return replace(self, schema=earlier.schema, detail=earlier.detail)
+
+
+def check_retention(table: str, properties: Mapping[str, str | None]) -> None:
+    """Refuse a table whose properties have Delta forget transaction numbers.
+
+    Raises:
+        TableRefusedError: naming the property and the statement that removes it.
+    """
+    if (retention := properties.get(RETENTION_PROPERTY)) is not None:
+        problem = (
+            f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written and "
+            f"write it twice. Run ALTER TABLE {table} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
+        )
+        raise TableRefusedError(table, problem)
 
 
 class DeltaTable:
@@ -319,23 +336,15 @@ class DeltaTable:
         if detail := self.detail(spark):
             location, self.partition_by = detail.location, detail.partition_by
             self._check_log_store(spark, location)
-            retention = detail.properties.get(RETENTION_PROPERTY)
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
-            if retention is not None:
-                problem = (
-                    f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written "
-                    "and write it twice. "
-                    f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
-                )
-                raise TableRefusedError(self.name, problem)
+            check_retention(self.name, detail.properties)
         elif self.path is not None and has_files(spark, self.path):
             # Delta creates the log's directory first: a table is being created here, or its creation was
             # killed.
             has_log = path_exists(spark, f"{self.path}/_delta_log")
             if not has_log:
-                problem = "the directory holds files but no Delta table; use an empty one"
-                raise TableRefusedError(self.name, problem)
+                raise TableRefusedError(self.name, OCCUPIED)
         if checkpoint is not None and location is not None and is_inside(checkpoint, location):
             problem = (
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"

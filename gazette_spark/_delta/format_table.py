@@ -15,7 +15,6 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -37,15 +36,16 @@ from pyspark.sql.types import (
 
 from gazette_spark._data_files.target import FileTarget
 from gazette_spark._data_files.writer import object_store
-from gazette_spark._delta.delta_table import RETENTION_PROPERTY, DeltaTable
+from gazette_spark._delta.delta_table import OCCUPIED, DeltaTable, check_retention
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_target, fitted_rows
 from gazette_spark._delta.files import checked_text
 from gazette_spark._delta.query_batches import QueryBatches
 from gazette_spark._delta.schema_fit import Unfit, bare, fit
+from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
 from gazette_spark._ledger.delta_reader import directory_history, log_files
-from gazette_spark._ledger.entry import Batch, LedgerState, check_app_id, parse_gaps, unknown_journals
+from gazette_spark._ledger.entry import Batch, LedgerState, check_app_id, parse_gaps, pinned_journals
 from gazette_spark._ledger.history import HistoryRow, read_state
 from gazette_spark._options.delta_format import DeltaFormatOptions
 from gazette_spark.errors import (
@@ -119,7 +119,7 @@ class CheckpointReader:
         except FileNotFoundError:
             return checked_text(None, path)
         except (OSError, UnicodeDecodeError) as error:
-            raise QueryCheckpointError(path, f"the file cannot be read: {error}") from error
+            raise QueryCheckpointError(path, f"the file cannot be read: {deltalake_text(error)}") from error
 
     def exists(self, path: str) -> bool:
         """Say whether there is a directory, or an object below a prefix."""
@@ -182,12 +182,7 @@ class FormatTable:
         self._make(schema)
         snapshot = self._files.open()
         metadata = snapshot.metadata()
-        if (retention := metadata.configuration.get(RETENTION_PROPERTY)) is not None:
-            problem = (
-                f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written and "
-                f"write it twice. Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
-            )
-            raise TableRefusedError(self.name, problem)
+        check_retention(self.name, metadata.configuration)
         partitions, expected = tuple(metadata.partition_columns), self._options.partition_by
         if expected is not None and [*map(str.lower, expected)] != [*map(str.lower, partitions)]:
             got = f"{','.join(expected)}, and the table has {','.join(partitions) or 'no partitions'}"
@@ -256,9 +251,7 @@ class FormatTable:
         check_forward(begin, end)
         name, app_id, query = self.name, self._options.app_id, f"batch-{uuid.uuid4().hex}"
         seen = None
-        if new := unknown_journals(self._ledger(self._files.open()).entry, begin, name):
-            starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
-            first = replace(new, position="pinned", starts=starts)
+        if first := pinned_journals(self._ledger(self._files.open()).entry, begin, end, name):
             seen = self._commit(Batch(name, app_id, query, 0, (), (first,)), (), shape)
         self._commit(Batch(name, app_id, query, 1, (begin,), (end,)), files, shape, seen)
 
@@ -342,7 +335,9 @@ class FormatTable:
             if deltalake.DeltaTable.is_deltatable(location, options):
                 return
         except (DeltaError, OSError) as error:
-            raise TableRefusedError(self.name, f"deltalake cannot enter {location}: {error}") from error
+            raise TableRefusedError(
+                self.name, f"deltalake cannot enter {location}: {deltalake_text(error)}"
+            ) from error
         fitted = fit(self.name, schema, None, add=True)
         if isinstance(fitted, Unfit):
             raise SchemaMismatchError(self.name, self._options.app_id, None, fitted.problems)
@@ -370,7 +365,7 @@ class FormatTable:
         except (DeltaError, OSError, ValueError) as error:
             # Another process may have made it at the same time; opening it tells.
             if not deltalake.DeltaTable.is_deltatable(location, options):
-                problem = f"deltalake makes no table there: {error}"
+                problem = f"deltalake makes no table there: {deltalake_text(error)}"
                 raise TableRefusedError(self.name, problem) from error
 
     def _check_empty(self) -> None:
@@ -382,8 +377,7 @@ class FormatTable:
         if (Path(directory) / "_delta_log").exists():
             return
         if any(not path.name.startswith((".", "_")) for path in Path(directory).iterdir()):
-            problem = "the directory holds files but no Delta table; use an empty one"
-            raise TableRefusedError(self.name, problem)
+            raise TableRefusedError(self.name, OCCUPIED)
 
 
 def _foreign_type(kind: DataType) -> str | None:

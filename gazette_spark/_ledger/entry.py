@@ -679,6 +679,27 @@ def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: st
     return JournalOffsets(new) if new else None
 
 
+def pinned_journals(
+    entry: LedgerEntry | None, begin: JournalOffsets, end: JournalOffsets, table: str
+) -> JournalOffsets | None:
+    """Return where a batch of journals alone pins those that are new to a table, None if none is.
+
+    Args:
+        entry: The table's newest entry.
+        begin: First byte of each journal of the batch.
+        end: Byte behind the last one, and of committed messages where the query of each journal starts.
+        table: The table's name, for errors.
+
+    Raises:
+        TableRefusedError: see :func:`unknown_journals`.
+    """
+    new = unknown_journals(entry, begin, table)
+    if new is None:
+        return None
+    starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
+    return replace(new, position="pinned", starts=starts)
+
+
 def _few_lines(lines: list[str], rest: str) -> list[str]:
     more = len(lines) - SHOWN_JOURNALS
     return [*lines[:SHOWN_JOURNALS], *([rest.format(more)] if more > 0 else [])]

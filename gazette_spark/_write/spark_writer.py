@@ -40,15 +40,14 @@ from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
-from gazette_spark.spark_versions import ArrowStreamWriter
+from gazette_spark.spark_versions import QUERY_ID, ArrowStreamWriter
 
 log = logging.getLogger(__name__)
 
 
-QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
-"""Local properties of a stream's jobs. The job group is the run's id."""
+"""Local properties of a stream's jobs, beside the query's id. The job group is the run's id."""
 
 ROWS_AT_ONCE = 10_000
 """Rows of each record batch that we build from rows: Spark's default."""

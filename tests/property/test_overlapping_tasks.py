@@ -31,7 +31,7 @@ from gazette_spark._planning import committed as scan_committed
 from gazette_spark._planning import states as states_module
 from gazette_spark._planning.cutter import PieceScan
 from gazette_spark._write import spark_writer
-from gazette_spark._write.spark_writer import BATCH_ID, QUERY_ID, RUN_ID, StreamWriter, Written
+from gazette_spark._write.spark_writer import BATCH_ID, RUN_ID, StreamWriter, Written
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
@@ -40,6 +40,7 @@ from gazette_spark.failpoints import calling
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource, PiecePartition
+from gazette_spark.spark_versions import QUERY_ID
 from tests.oracles.committed import Sent, committed
 from tests.rig.examples import examples
 
