@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 STAGED_COMMITS = "_staged_commits"
 """Folder of the log in which writers of a catalog-managed table stage their commits."""
-
-log = logging.getLogger(__name__)
 
 
 def is_catalog_managed(location: str) -> bool:
@@ -88,7 +85,6 @@ class DeltaLog:
     def __init__(self, location: str) -> None:
         self._location = location
         self._table: DeltaTable | None = None
-        self._warned = False
 
     def __repr__(self) -> str:
         return f"DeltaLog({masked_url(self._location)!r})"
@@ -108,9 +104,6 @@ class DeltaLog:
 
     def _rows(self, limit: int | None) -> list[HistoryRow]:
         if (directory := local_path(self._location)) is not None:
-            if not self._warned and is_catalog_managed(self._location):
-                self._warned = True
-                log.warning("newest commits may be missing, the table is catalog-managed path=%s", directory)
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
             except (OSError, ValueError) as error:

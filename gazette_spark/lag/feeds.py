@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark._ledger.delta_reader import DeltaLog
+from gazette_spark._ledger.delta_reader import DeltaLog, is_catalog_managed
 from gazette_spark._ledger.history import HistoryRow, app_ids
 from gazette_spark._ledger.positions import (
     GroupCommit,
@@ -144,6 +144,7 @@ class TableFeed:
         self._fetch = fetch or DeltaLog(location).rows
         self._app_ids: list[str] = []
         self._version = -1
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"table {masked_url(self._location)}"
@@ -151,6 +152,9 @@ class TableFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last poll, or the whole history at the first."""
         rows = self._new_rows()
+        if rows and not self._warned and is_catalog_managed(self._location):
+            self._warned = True
+            log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
         newest_version = self._version
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
