@@ -71,8 +71,12 @@ def process_cpu_s(pid: int) -> float:
 
 def driver_bytes() -> tuple[int, int]:
     """Return the most memory that Spark's JVM and this Python ever had."""
-    jvms = [pid for pid, role in _roles(_processes()).items() if role == "JVM"]
-    return max(map(peak_bytes, jvms), default=0), peak_bytes("self")
+    return max(map(peak_bytes, pids_of("JVM")), default=0), peak_bytes("self")
+
+
+def pids_of(role: str) -> list[int]:
+    """Return the processes below this one that have a role."""
+    return [pid for pid, has in _roles(_processes()).items() if has == role]
 
 
 def _cpu_s() -> dict[str, float]:

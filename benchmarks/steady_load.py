@@ -17,19 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from bench_data import LINE_BYTES, SCHEMA, make_line
+from bench_processes import pids_of
 from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, write_section
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark import Client, DeltaSink, local_spark, register
 from gazette_spark.client import journal_spec
+from tests.waiting import wait_until
 
 JOURNALS = [f"bench/steady/part-{part}" for part in range(4)]
 LANES: tuple[Literal["direct", "spark"], ...] = ("direct", "spark")
@@ -89,19 +91,6 @@ def append_records(endpoint: str, rate: int) -> None:
     print(number, flush=True)
 
 
-def children(pid: int) -> list[int]:
-    """Return a process and all processes below it."""
-    found, left = [], [pid]
-    while left:
-        found.append(left.pop())
-        for tasks in Path(f"/proc/{found[-1]}/task").glob("*/children"):
-            try:
-                left += map(int, tasks.read_text().split())
-            except OSError:  # The process has ended.
-                continue
-    return found
-
-
 def process_figures(pid: int) -> tuple[float, int, int]:
     """Return the resident megabytes, descriptors and threads of a process, zeros if it has ended."""
     try:
@@ -132,10 +121,6 @@ class Sampler:
         self._folder, self._queries = folder, queries
         assert spark._jvm is not None
         self._runtime = spark._jvm.java.lang.Runtime.getRuntime()
-        driver = children(os.getpid())
-        self._jvm = next(
-            pid for pid in driver if _command(pid).startswith(b"java") or b"/java" in _command(pid)
-        )
         self._begin = time.monotonic()
         self.curves: dict[str, Curve] = {}
 
@@ -151,11 +136,10 @@ class Sampler:
         # What is left of the heap after a collection shows a leak; its size shows the collector's habits.
         self._runtime.gc()
         add("heap of the JVM in use", "MB", (self._runtime.totalMemory() - self._runtime.freeMemory()) / 1e6)
-        pythons = [pid for pid in children(self._jvm) if pid != self._jvm]
         for name, pids in (
             ("driver's Python", [os.getpid()]),
-            ("JVM", [self._jvm]),
-            ("Spark's Pythons", pythons),
+            ("JVM", pids_of("JVM")),
+            ("Spark's Pythons", pids_of("Python")),
         ):
             figures = [process_figures(pid) for pid in pids]
             add(name, "MB", sum(figure[0] for figure in figures))
@@ -173,13 +157,6 @@ class Sampler:
             batches = [progress["durationMs"].get("triggerExecution", 0) for progress in query.recentProgress]
             if batches:
                 add(f"batch, {lane} lane", "ms", statistics.median(batches[-6:]))
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def run(folder: Path, endpoint: str, *, seconds: float, sample_s: float, rate: int, trigger: str) -> Sampler:
@@ -209,7 +186,11 @@ def run(folder: Path, endpoint: str, *, seconds: float, sample_s: float, rate: i
                     raise SystemExit(f"the query of the {name} lane has ended: {query.exception()}")
             sampler.take()
         records, _ = appender.communicate("\n", timeout=STOP_TIMEOUT_S)
-    _wait(lambda: all(_ids(spark, folder / lane)[0] == int(records) for lane in LANES))
+    wait_until(
+        "both tables have all records",
+        lambda: all(_ids(spark, folder / lane)[0] == int(records) for lane in LANES),
+        STOP_TIMEOUT_S,
+    )
     for name, query in queries.items():
         query.stop()
         total, distinct = _ids(spark, folder / name)
@@ -222,12 +203,6 @@ def _ids(spark: SparkSession, table: Path) -> Sequence[int]:
     return (
         spark.read.format("delta").load(str(table)).selectExpr("count(id)", "count(DISTINCT id)").collect()[0]
     )
-
-
-def _wait(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while not done() and time.monotonic() < deadline:
-        time.sleep(5)
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ import pytest
 
 from gazette_spark import Client
 from gazette_spark._server.topology import Member
-from gazette_spark.client import AppendService
 from gazette_spark.consumer import Shard, ShardServer, shard_spec
 from gazette_spark.consumer._cluster.etcd import EtcdClient
 from gazette_spark.consumer._cluster.host import ClusterHost
@@ -27,7 +26,6 @@ from gazette_spark.consumer._cluster.mirror import ClusterMirror
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
 from gazette_spark.errors import ShardNotFoundError, ShardTransactionFailedError
-from gazette_spark.message import Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.conformance.test_consumer_examples import specs_file
 from tests.rig.brokers import DeployedBroker
@@ -41,7 +39,7 @@ from tests.rig.consumer_cluster import (
     our_member,
     running,
 )
-from tests.rig.consumers import NDJSON, Database, RemoteStore, Totals, create_journals, number
+from tests.rig.consumers import Database, RemoteStore, Totals, create_journals, publish_number
 from tests.rig.etcd import EtcdProcess
 from tests.rig.gazctl import clean_environment, find_binary
 from tests.rig.stream_sum import sums_since, verifying
@@ -123,11 +121,7 @@ class Rig:
 
     def publish(self, key: str) -> int:
         """Publish a committed message, and return its end."""
-        with AppendService(self.client, timeout_s=60) as service:
-            publisher = Publisher(service)
-            publisher.publish_committed(lambda _: (self.journal, NDJSON["content-type"]), number(key))
-            service.flush()
-        return self.client.write_head(self.journal)
+        return publish_number(self.client, self.journal, key)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pytest
 
 from gazette_spark import Client
-from gazette_spark.client import AppendService
 from gazette_spark.consumer import LocalHost, Shard, ShardServer, shard_spec
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.specs import reduce_statuses
@@ -22,11 +21,10 @@ from gazette_spark.errors import (
     ShardTransactionFailedError,
     UnavailableError,
 )
-from gazette_spark.message import Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.conformance.goclient import running_go
 from tests.rig.brokers import DeployedBroker
-from tests.rig.consumers import NDJSON, Database, RemoteStore, Totals, create_journals, number
+from tests.rig.consumers import Database, RemoteStore, Totals, create_journals, publish_number
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.deployed_broker
@@ -53,11 +51,7 @@ class Peer:
 
     def publish(self, key: str) -> int:
         """Publish a committed message, and return its end."""
-        with AppendService(self.client, timeout_s=60) as service:
-            publisher = Publisher(service)
-            publisher.publish_committed(lambda _: (self.journal, NDJSON["content-type"]), number(key))
-            service.flush()
-        return self.client.write_head(self.journal)
+        return publish_number(self.client, self.journal, key)
 
     def status(self, shard_id: str) -> pc.ReplicaStatus:
         """Return the status of a shard."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from gazette_spark import Client
-from gazette_spark.client import journal_spec
+from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.client._append.futures import AsyncOperation, OpFuture, failure_of
 from gazette_spark.consumer import Application, DeferToNextTransaction, ResolveArgs, Shard, ShardHost
 from gazette_spark.errors import GazetteError
@@ -193,6 +193,15 @@ class Totals(Application[RemoteStore]):
 def number(key: str, n: int = 1) -> Document:
     """Return a message for :class:`Totals`."""
     return Document({"key": key, "n": n})
+
+
+def publish_number(client: Client, journal: str, key: str) -> int:
+    """Publish a committed message of a key, and return the journal's write head behind it."""
+    with AppendService(client, timeout_s=60) as service:
+        publisher = Publisher(service)
+        publisher.publish_committed(lambda _: (journal, NDJSON["content-type"]), number(key))
+        service.flush()
+    return client.write_head(journal)
 
 
 def create_journals(client: Client, *names: str) -> None:
