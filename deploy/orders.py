@@ -27,7 +27,7 @@ SECURITY = {
     "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
     "BROKER_TRUSTED_CA_FILE": "tls.caFile",
 }
-"""Option of the source by the environment variable that the command `gazette-spark` takes, too."""
+"""By environment variable, the option of the source that it sets; `gazette-spark` reads them, too."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
