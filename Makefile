@@ -30,8 +30,7 @@ $(PYTHON):
 	done; \
 	echo "Python 3.11 or later is needed: install it (Debian 12: apt-get install python3 python3-venv)." >&2; exit 1
 
-# PySpark finds pyspark_gazette by listing the directories of sys.path, so this one must be among them.
-INSTALL := $(PYTHON) -m pip install --quiet --config-settings editable_mode=compat -e
+INSTALL := sh tools/install.sh $(PYTHON) -e
 
 # What an installation is made from, beside Python's files: the library is built with it, where Rust is installed.
 BUILT_FROM := pyproject.toml setup.py native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
@@ -116,8 +115,7 @@ sbom: wheels ## Write dist/gazette_spark.cdx.json, the bill of materials of a re
 
 .PHONY: lock
 lock: install ## Write requirements-dev.txt: the newest allowed releases of all that `make install` brings, with hashes
-	@$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install --quiet uv==0.13.8
-	@.cache/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--custom-compile-command 'make lock' --extra spark --extra dev --output-file requirements-dev.txt pyproject.toml
 
 .PHONY: api-check

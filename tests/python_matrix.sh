@@ -9,7 +9,6 @@ set -eu
 cd "$(dirname "$0")/.."
 
 cache=$PWD/.cache/python-matrix
-tool=$cache/uv
 stamp=$(sed -n '/^dependencies/,/^\[project.scripts/p' pyproject.toml | cksum)
 
 # Print the interpreter of a version.
@@ -27,12 +26,6 @@ interpreter() {
     esac
 }
 
-# Debian's Python, unpacked, has no pip to give to an environment.
-if [ ! -x "$tool/bin/uv" ]; then
-    .venv/bin/python -m venv "$tool"
-    "$tool/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8
-fi
-
 failed=
 for version in ${PYTHONS:-3.12 3.13 3.14}; do
     if ! python=$(interpreter "$version"); then
@@ -44,8 +37,7 @@ for version in ${PYTHONS:-3.12 3.13 3.14}; do
     if [ "$(cat "$env/stamp" 2>/dev/null)" != "$stamp" ]; then
         rm -rf "$env"
         "$python" -m venv --without-pip "$env"
-        "$tool/bin/uv" pip install --quiet --python "$env/bin/python" \
-            --config-setting editable_mode=compat pip -e '.[spark,dev]'
+        sh tools/install.sh "$env/bin/python" pip -e '.[spark,dev]'
         echo "$stamp" >"$env/stamp"
     fi
     "$env/bin/python" --version

@@ -23,9 +23,8 @@ printf '%s\n' "$run" >"$out/run.txt"
 install() {
     env=$out/$1
     shift
-    # Without pip of its own, and without compiling: that is most of the time it takes.
     [ -d "$env" ] || "$python" -m venv --without-pip "$env"
-    "$python" -m pip --python "$env/bin/python" install --quiet --disable-pip-version-check --no-compile "$@"
+    sh tools/install.sh "$env/bin/python" "$@"
 }
 install run --requirement "$out/run.txt"
 # shellcheck disable=SC2086 # A list of packages.
