@@ -1,7 +1,8 @@
 #!/bin/sh
 # Build the real Gazette broker, gazctl, goclient (../go), the chunker of its example stream-sum and etcd for the
 # conformance tests. With --soak also the broker of v0.99, the last one whose List answers once; versitygw, an S3
-# server over a directory; and promtool, out of Debian's package of Prometheus.
+# server over a directory; fake-gcs-server and, by npm, Azurite, which stand for Google's and Azure's stores; and
+# promtool, out of Debian's package of Prometheus.
 #
 # They go into $GAZETTE_SPARK_CACHE, or .cache/gazette of this repository. A program is built again when its
 # versions (go.mod, go.sum, sources) change.
@@ -65,6 +66,13 @@ CGO_ENABLED=0 build etcd etcd -o "$out/etcd" .
 if [ "${1:-}" = --soak ]; then
     CGO_ENABLED=0 build gazette_v0_99 gazette-v0.99 -tags nozstd -o "$out/gazette-v0.99" $core/gazette
     CGO_ENABLED=0 build versitygw versitygw -o "$out/versitygw" github.com/versity/versitygw/cmd/versitygw
+    CGO_ENABLED=0 build fake_gcs fake-gcs-server -o "$out/fake-gcs-server" github.com/fsouza/fake-gcs-server
+    if [ ! -e "$out/azurite-blob" ] && command -v npm >/dev/null; then
+        mkdir -p "$out/azurite"
+        cp "$here/azurite/package.json" "$here/azurite/package-lock.json" "$out/azurite"
+        (cd "$out/azurite" && npm ci --silent --no-fund --no-audit)
+        ln -s azurite/node_modules/.bin/azurite-blob "$out/azurite-blob"
+    fi
     if [ ! -x "$out/promtool" ] && command -v apt-get >/dev/null; then
         unpacked=$(mktemp -d)
         (cd "$unpacked" && apt-get download --quiet prometheus && dpkg -x prometheus_*.deb . && cp usr/bin/promtool "$out")
