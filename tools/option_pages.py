@@ -29,16 +29,24 @@ BEGIN = "<!-- The tables are made from the code: make generated -->"
 
 
 def tables(options: Sequence[Option]) -> str:
-    """Return options as Markdown tables, one for each section."""
+    """Return options as Markdown tables, one for each section.
+
+    A table has two columns, so that it can be read on a phone: beside five, the meaning would get a tenth of
+    the line.
+    """
     lines = []
     # The options of a section follow each other; the reference begins a table where the section changes.
     for section, declared in groupby(options, lambda option: option.section):
         lines += [
             f"## {section}",
             "",
-            "| option | value | default | query type | meaning |",
-            "|---|---|---|---|---|",
+            '<div class="options" markdown>',
+            "",
+            "| option | meaning |",
+            "|---|---|",
             *map(row, declared),
+            "",
+            "</div>",
             "",
         ]
     return "\n".join(lines).rstrip()
@@ -49,10 +57,16 @@ def row(option: Option) -> str:
     default = option.shown_default or {None: "none", "": "empty text"}.get(
         option.default, f"`{option.default}`"
     )
-    use = {"stream": "streaming", "batch": "batch", None: "streaming and batch"}[option.use]
-    cells = (f"`{option.name}`", form(option), default, use, option.description)
-    escaped = (cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
+    use = {"stream": "Streaming only. ", "batch": "Batch only. ", None: ""}[option.use]
+    meaning = f"{option.description}<br>{use}*Value:* {form(option)}. *Default:* {default}."
+    cells = (f'<a id="{option.name}"></a>`{option.name}`', meaning)
+    return f"| {' | '.join(map(escape, cells))} |"
+
+
+def escape(cell: str) -> str:
+    """Return a text for a cell: bars are not its end, and signs are tags only in our own markup."""
+    signs = re.sub(r"<(?!br>|a id=|/a>)", "&lt;", cell)
+    return signs.replace("|", "\\|")
 
 
 def form(option: Option) -> str:
