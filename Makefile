@@ -190,7 +190,7 @@ docs: install ## Build the site of docs/ into build/site; fail on a dead link or
 .PHONY: generated
 generated: install ## Make the stubs of tools/proto, the tables of options, errors and metrics, and the list of public names
 	@$(PYTHON) -m tools.generate_stubs && $(PYTHON) -m tools.option_pages && $(PYTHON) -m tools.error_page && \
-		$(PYTHON) -m tools.lag_metrics_page && $(PYTHON) -m tools.public_names
+		$(PYTHON) -m tools.lag_metrics_page && $(PYTHON) -m tools.speed_chart && $(PYTHON) -m tools.public_names
 
 .PHONY: bench
 bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/evidence/performance.md

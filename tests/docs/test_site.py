@@ -6,9 +6,15 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.browser import Browser
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,9 +57,65 @@ def test_no_text_becomes_an_attribute(site: Path) -> None:
 
 
 def test_the_reference_comes_from_docstrings(site: Path) -> None:
-    """Arguments stand in a table, and roles of reStructuredText have become code."""
-    page = (site / "reference" / "api" / "spark" / "index.html").read_text()
+    """Arguments are described, roles of reStructuredText are code, and only public methods are there."""
+    page = (site / "reference" / "api" / "delta-sink" / "index.html").read_text()
     assert "accept_gaps" in page
     assert "Policy for a batch that is partly in the table" in page
     assert ":class:" not in page
     assert ":func:" not in page
+    assert "gazette_spark.DeltaSink" in page
+    assert 'id="gazette_spark.DeltaSink.resume"' in page
+    assert 'id="gazette_spark.DeltaSink.__' not in page
+
+
+LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"([^\"]+)\"|<link\b[^>]*\bhref=\"([^\"]+)\"")
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    """Scripts, styles, fonts and pictures are part of the site, and no diagram needs a script."""
+    foreign = {
+        (page.parent.relative_to(site).as_posix(), address)
+        for page in site.rglob("index.html")
+        for addresses in LOADED.findall(page.read_text())
+        for address in addresses
+        if address.startswith(("http:", "https:", "//"))
+    }
+    assert foreign == set()
+    assert [page for page in site.rglob("index.html") if 'class="mermaid"' in page.read_text()] == []
+
+
+def test_diagrams_are_in_the_text(site: Path) -> None:
+    """An inline diagram has the colours of the page's palette, and its description for screen readers."""
+    page = (site / "how-it-works" / "architecture" / "index.html").read_text()
+    assert re.search(r'<span class="diagram" role="img" aria-label="The processes of [^"]+"><svg ', page)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and logs nothing."""
+
+    def log_message(self, *_args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Serve the site on this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_browser_needs_no_other_server(address: str, tmp_path: Path) -> None:
+    """The front page asks nobody else, fits a phone, and its search finds an option."""
+    with Browser(tmp_path) as browser:
+        browser.resize(390, 800)
+        browser.call("Page.navigate", url=f"{address}?q=maxBytesPerTrigger")
+        browser.wait("document.querySelectorAll('.md-search-result__link').length > 0")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert [url for url in browser.requests if not url.startswith((address, "data:", "blob:"))] == []
+        browser.call("Page.navigate", url=f"{address}reference/options/")
+        browser.wait("document.getElementById('maxBytesPerTrigger') !== null")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")

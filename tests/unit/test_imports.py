@@ -174,17 +174,17 @@ def test_loading_the_front_door_is_cheap(module: str) -> None:
 
 
 def drawn_edges(page: str) -> set[tuple[str, str]]:
-    """Return the arrows of the page's Mermaid diagram: ``a --> b & c`` means a imports b and c."""
+    """Return the arrows of the page's list: ``a --> b & c`` means that a imports b and c."""
     arrows = re.findall(r"^ *(\w+) --> ([\w& ]+)$", page, re.MULTILINE)
     return {(a, b.strip()) for a, targets in arrows for b in targets.split("&")}
 
 
 EVERYBODY_IMPORTS = {"errors", "_frames", "version", "closing", "seal", "strict_json", "_exports"}
-"""Left out of the diagram: an arrow from every part would hide the others."""
+"""Left out of the list: every part imports them."""
 
 
-def test_the_diagram_shows_the_imports() -> None:
-    """docs/how-it-works/architecture.md draws exactly the arrows the code has."""
+def test_the_page_lists_the_imports() -> None:
+    """docs/how-it-works/architecture.md lists exactly the imports of the code."""
     real = {(a, b) for a, b in edges() if a != "__init__" and b not in EVERYBODY_IMPORTS}
     assert drawn_edges(ARCHITECTURE.read_text()) == real
 
