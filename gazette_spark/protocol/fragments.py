@@ -144,6 +144,8 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
     Raises:
         ProtocolError: the path is not that of a fragment. Brokers skip such objects.
     """
+    # Brokers of all releases have written these names, with upper-case digits and older extensions among them.
+    # A name that is not understood is skipped by whoever lists, so a rule that is too strict loses data.
     postfix, _, name = relpath.rpartition("/")
     match = _NAME.fullmatch(name)
     if not match or match[4].lower() not in _CODECS:
@@ -201,6 +203,7 @@ class CoverSet:
         # The members that begin at or after it, and end at or before it: a run, perhaps an empty one.
         first, last = bisect_left(self._begins, fragment.begin), bisect_right(self._ends, fragment.end)
         if first >= last:
+            # It replaces no member. Either one member holds it whole, or it goes between two neighbours.
             first = last = bisect_right(self._begins, fragment.begin)
             # Of the members that begin at or before it, the last reaches furthest.
             if first and self._ends[first - 1] >= fragment.end:

@@ -114,6 +114,7 @@ class KeySet:
             OptionError: a key is not base64, or there are no keys. Names its index and never its text.
         """
         keys = []
+        # Errors name a key by its index: its text must reach neither a log nor a terminal.
         for index, encoded in enumerate(re.split(r"[\s,]+", text.strip(" ,"))):
             try:
                 key = base64.b64decode(encoded, validate=True)
@@ -136,6 +137,8 @@ class KeySet:
                 for label in getattr(claims.selector, part).labels
             ]
             selector[part] = {"labels": labels or None}
+        # Go marshals these fields in this order, and writes null for a missing list of labels. Whoever compares a
+        # token of ours with one of gazctl's finds the same text.
         payload = {
             "cap": int(claims.capability),
             "sel": selector,
@@ -157,6 +160,7 @@ class KeySet:
         Raises:
             TokenError: the token is malformed, signed by an unknown key, expired, or not valid yet.
         """
+        # The texts of the errors are those of Go's JWT library, which users of Gazette search for.
         payload = self._payload(token)
         expires_at = _time(payload, "exp")
         if expires_at is None:
@@ -167,6 +171,7 @@ class KeySet:
             if (at := _time(payload, name)) is not None and now < at - LEEWAY_S:
                 raise TokenError(f"token has invalid claims: {problem}")
         capability = payload.get("cap", 0)
+        # A boolean is an int in Python: "cap": true would pass as the capability 1.
         if (
             isinstance(capability, bool)
             or not isinstance(capability, int)
@@ -176,10 +181,13 @@ class KeySet:
         return Claims(capability, _selector_of(payload.get("sel")), expires_at)
 
     def _payload(self, token: str) -> Mapping[str, Any]:
+        # Decoding costs time and memory by length, and nobody has proved yet who sent this.
         if len(token) > MAX_TOKEN_CHARS:
             raise TokenError(f"token is malformed: it has {len(token)} characters")
         from gazette_spark.protocol import signatures
 
+        # Try every key: in a rotation the signer may use another key than we do. Only a signature that does not fit
+        # leads to the next key; a token that is malformed is so under each of them.
         for key in self.keys:
             content = signatures.verified(token, key)
             if content is None:
