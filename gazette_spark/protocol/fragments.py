@@ -144,8 +144,8 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
     Raises:
         ProtocolError: the path is not that of a fragment. Brokers skip such objects.
     """
-    # Brokers of all releases have written these names, with upper-case digits and older extensions among them.
-    # A name that is not understood is skipped by whoever lists, so a rule that is too strict loses data.
+    # Brokers of all releases wrote these names, some with upper-case digits and older extensions. Whoever
+    # lists a store skips a name that does not parse, so a rule that is too strict would lose data.
     postfix, _, name = relpath.rpartition("/")
     match = _NAME.fullmatch(name)
     if not match or match[4].lower() not in _CODECS:

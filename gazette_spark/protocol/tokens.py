@@ -137,8 +137,8 @@ class KeySet:
                 for label in getattr(claims.selector, part).labels
             ]
             selector[part] = {"labels": labels or None}
-        # Go marshals these fields in this order, and writes null for a missing list of labels. Whoever compares a
-        # token of ours with one of gazctl's finds the same text.
+        # Go marshals these fields in this order, and writes null for a missing list of labels, so that a token
+        # of ours has the text of one of gazctl's.
         payload = {
             "cap": int(claims.capability),
             "sel": selector,
@@ -186,8 +186,8 @@ class KeySet:
             raise TokenError(f"token is malformed: it has {len(token)} characters")
         from gazette_spark.protocol import signatures
 
-        # Try every key: in a rotation the signer may use another key than we do. Only a signature that does not fit
-        # leads to the next key; a token that is malformed is so under each of them.
+        # Try every key: during a rotation the signer may use another one than we do. Only a signature that
+        # does not fit leads to the next key; a malformed token is malformed under all of them.
         for key in self.keys:
             content = signatures.verified(token, key)
             if content is None:
