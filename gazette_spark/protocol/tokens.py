@@ -137,8 +137,8 @@ class KeySet:
                 for label in getattr(claims.selector, part).labels
             ]
             selector[part] = {"labels": labels or None}
-        # Go marshals these fields in this order, and writes null for a missing list of labels, so that a token
-        # of ours has the text of one of gazctl's.
+        # Go marshals these fields in this order, and writes null for a missing list of labels. So a token of
+        # ours has the text of one of gazctl's.
         payload = {
             "cap": int(claims.capability),
             "sel": selector,
