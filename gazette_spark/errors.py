@@ -44,7 +44,7 @@ The tree, with abstract base classes in brackets::
             QueryCheckpointError, TableRefusedError, SchemaMismatchError, DataFileError
         InvalidVersionError, LogFencedError, CheckpointStateError
         NoMoreMessageError, FetchTimeoutError, FetchCancelledError
-        ShardFailedError, SourceLossError, TransactionOrderError
+        ShardFailedError, PermanentError, SourceLossError, TransactionOrderError
         RecoveryLogLossError, RecorderFencedError, StoreFencedError, StoreFormatError
 
 To add an error, write its class here, draw it in the tree, and write its remedy in ``tools/error_page.py``.
@@ -1262,12 +1262,26 @@ class ShardFailedError(GazetteError):
     step: str
     """What failed: a method of the application or store, or a step of the host."""
     cause: str
+    is_permanent: bool = False
+    """Whether the cause is a :class:`PermanentError`: hosts do not start the shard again by themselves."""
 
     def _text(self) -> str:
         return (
             f"{self.step}: {self.cause}. The shard is FAILED and keeps its offsets. After you have removed "
             "the cause, unassign the shard or apply its spec again to start it"
         )
+
+
+class PermanentError(GazetteError):
+    """Raised by an application whose shard would fail again: hosts do not start it again by themselves.
+
+    Derive classes from it, or raise it as it is, from the error that is its cause.
+    """
+
+    problem: str
+
+    def _text(self) -> str:
+        return self.problem
 
 
 class SourceLossError(GazetteError):

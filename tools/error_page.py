@@ -129,6 +129,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "Applications": {
         "ShardFailedError": "Remove the cause, then `gazette-spark shards unassign`.",
+        "PermanentError": "Raise it in an application. As the cause of a `ShardFailedError`: correct the "
+        "application or its input, then `gazette-spark shards unassign`.",
         "SourceLossError": "Wait until the brokers are healthy; else restore the journal, or apply the "
         "shard's spec under another id.",
         "TransactionOrderError": "Return from the step as the interface says.",

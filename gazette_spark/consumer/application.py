@@ -18,8 +18,9 @@ commit before that one and its acknowledgements are done. The order makes each m
 transaction published is durable before its commit, state and checkpoint commit together, and messages that
 were published uncommitted are acknowledged after the commit.
 
-An exception of the application or its store ends the shard: it is FAILED, with the text, until somebody
-unassigns or applies it. The other shards continue.
+An exception of the application or its store ends the shard: it is FAILED, with the text. The host starts it
+again after a delay, unless the exception is a :class:`~gazette_spark.errors.PermanentError`: then it stays
+FAILED until somebody unassigns it or applies its spec. The other shards continue.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ class Shard(Protocol):
 class Application(ABC, Generic[StoreT]):
     """What a shard does with its messages. One object serves all shards of a host, in their threads.
 
-    Raise only errors after which a shard cannot continue.
+    Raise only errors after which a shard cannot continue, and a
+    :class:`~gazette_spark.errors.PermanentError` if it would fail again.
     """
 
     @abstractmethod

@@ -12,8 +12,9 @@ FAILED    none                        ended by an error; a new assignment starts
 
 A shard fails by an error of its application, of a store, or because another process has taken its store over.
 Some of these causes pass, and the host cannot tell which. So it starts the shard again: soon at first, then
-after twice as long each time. If two processes keep taking a shard from each other, the delays grow as with
-any failure. No message counts twice meanwhile, because stores fence.
+after twice as long each time. An application may know better: the host does not start a shard again that
+failed with a :class:`~gazette_spark.errors.PermanentError`. If two processes keep taking a shard from each
+other, the delays grow as with any failure. No message counts twice meanwhile, because stores fence.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from gazette_spark.protocol import consumer_pb2 as pc
 
 MAX_ERROR_CHARS = 2048
 """Longest text of an error in a status."""
+
+PERMANENT = (
+    "the application calls this error permanent, so the host does not start the shard again. After you have "
+    "removed the cause, unassign the shard"
+)
+"""Text for the status of a shard that stays FAILED."""
 
 _CUT = " ...[truncated]"
 

@@ -31,10 +31,11 @@ from gazette_spark._server.catalog import Catalog, ItemKind, apply_changes, chec
 from gazette_spark._server.identity import BrokerIdentity
 from gazette_spark._server.topology import make_route
 from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
-from gazette_spark.consumer.assignments import RestartPolicy, Restarts
+from gazette_spark.consumer.assignments import PERMANENT, RestartPolicy, Restarts
 from gazette_spark.consumer.recoverylog.hints import Hints
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
 from gazette_spark.consumer.transaction import ACKNOWLEDGING, COMMITTING, TransactionCounts
+from gazette_spark.errors import ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -217,10 +218,14 @@ class RunningShards:
             return dict(sorted(self._running.items()))
 
     def status(self, shard_id: str) -> pc.ReplicaStatus:
-        """Return the status of a shard that runs, with the time of its restart if it has failed."""
-        status, restarts = self._running[shard_id].status, self._restarts.get(shard_id)
-        if status.code == pc.ReplicaStatus.FAILED and restarts is not None and restarts.is_due:
-            status.errors.append(restarts.note())
+        """Return the status of a shard that runs, and whether it is started again if it has failed."""
+        shard, restarts = self._running[shard_id], self._restarts.get(shard_id)
+        status = shard.status
+        if status.code == pc.ReplicaStatus.FAILED:
+            if restarts is not None and restarts.is_due:
+                status.errors.append(restarts.note())
+            elif shard.primary_loop.done() and _is_permanent(shard.primary_loop.exception()):
+                status.errors.append(PERMANENT)
         return status
 
     def follow(self, shard_id: str, spec: pc.ShardSpec | None) -> None:
@@ -307,10 +312,14 @@ class RunningShards:
         shard.stop()
 
     def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
-        """Have a shard that failed started again. Called by the shard's thread."""
+        """Have a shard that failed started again, unless that is of no use. Called by the shard's thread."""
+        error = loop.exception()
         with self._lock:
             # A shard that was stopped or replaced has not failed.
-            if loop.exception() is None or self._closed or self._running.get(shard_id) is not shard:
+            if error is None or self._closed or self._running.get(shard_id) is not shard:
+                return
+            if _is_permanent(error):
+                log.error("shard.failed_permanently shard=%s", shard_id)
                 return
             restarts = self._restarts[shard_id]
             delay_s = restarts.fail(time.monotonic())
@@ -331,6 +340,10 @@ class RunningShards:
             restarts.start(time.monotonic())
             self._ended[shard_id] = self._running.pop(shard_id)
             self._begin(shard.spec, self._ended.pop(shard_id))
+
+
+def _is_permanent(error: BaseException | None) -> bool:
+    return isinstance(error, ShardFailedError) and error.is_permanent
 
 
 class ShardTable:

@@ -64,7 +64,13 @@ from gazette_spark.consumer.application import Application, BeginFinisher, Defer
 from gazette_spark.consumer.checkpoints import build_checkpoint, read_through, sequencer_of
 from gazette_spark.consumer.sources import Sources
 from gazette_spark.consumer.specs import recovery_log
-from gazette_spark.errors import ClosedError, GazetteError, ShardFailedError, TransactionOrderError
+from gazette_spark.errors import (
+    ClosedError,
+    GazetteError,
+    PermanentError,
+    ShardFailedError,
+    TransactionOrderError,
+)
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.bulk_sequencer import REMEMBERED
 from gazette_spark.message.interfaces import Envelope
@@ -615,4 +621,4 @@ def failed(shard_id: str, step: str, error: BaseException) -> ShardFailedError:
     if isinstance(error, ShardFailedError):
         return error
     cause = str(error) if isinstance(error, GazetteError) else f"{type(error).__name__}: {error}"
-    return ShardFailedError(shard_id, step, cause)
+    return ShardFailedError(shard_id, step, cause, isinstance(error, PermanentError))

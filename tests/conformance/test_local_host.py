@@ -16,7 +16,7 @@ from gazette_spark.client import AppendService
 from gazette_spark.client._read.heads import SettledHead
 from gazette_spark.consumer import LocalHost, ResolveArgs, RestartPolicy, shard_spec, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
-from gazette_spark.errors import ShardFailedError
+from gazette_spark.errors import PermanentError, ShardFailedError
 from gazette_spark.message import (
     ACK_TXN,
     AckIntent,
@@ -313,6 +313,33 @@ def test_a_failed_shard_is_started_again(rig: Rig) -> None:
         assert f'gazette_shard_up{{shard="{SHARD}",status="PRIMARY"}} 1' in host.metrics()
     assert rig.database.state() == {SHARD: {"a": 1, "bad": 1, "b": 1}}
     assert max(published_totals(rig.client, rig.outputs).values()) == 1
+
+
+def test_a_permanent_error(rig: Rig) -> None:
+    """The shard stays FAILED, says why, and starts again when it is unassigned; the others go on."""
+    rig.app.refuses, rig.app.refuses_by = "bad", PermanentError
+    rig.publish("a", "bad")
+    other = rig.spec("other", rig.other)
+    with rig.host(rig.spec(), other, restart=RestartPolicy(0.01, 0.02)) as host:
+
+        def errors() -> list[str]:
+            return list(host.list_shards().shards[1].status[0].errors)
+
+        wait_until("it failed, and says so", lambda: len(errors()) == 2)
+        rig.publish("b", journal=rig.other)
+        wait_through(host, rig.client, "other", rig.other)
+        problem, note = errors()
+        assert "offset" in problem
+        assert "bad is refused" in problem
+        assert "calls this error permanent" in note
+        assert f'gazette_shard_up{{shard="{SHARD}",status="FAILED"}} 1' in host.metrics()
+        assert f'gazette_spark_shard_restarts_total{{shard="{SHARD}"}} 0' in host.metrics()
+        assert resolve(host) == pc.SHARD_STOPPED
+        rig.app.refuses = ""
+        host.unassign([SHARD], only_failed=True)
+        rig.wait(host)
+        assert (code_of(host), errors()) == (Code.PRIMARY, [])
+    assert rig.database.state() == {SHARD: {"a": 1, "bad": 1}, "other": {"b": 1}}
 
 
 def test_a_fenced_shard_is_started_again(rig: Rig) -> None:

@@ -141,6 +141,8 @@ class Totals(Application[RemoteStore]):
     stores: list[RemoteStore] = field(default_factory=list)
     refuses: str = ""
     """Key of messages that raise."""
+    refuses_by: Callable[[str], Exception] = ValueError
+    """Makes the error."""
     on_finish: Callable[[Future[None]], object] = lambda _: None
 
     def new_store(self, shard: Shard) -> RemoteStore:
@@ -170,7 +172,7 @@ class Totals(Application[RemoteStore]):
         if key == "defer first" or (key == "defer" and store.consumed > 0):
             raise DeferToNextTransaction
         if key == self.refuses:
-            raise ValueError(f"{key} is refused")
+            raise self.refuses_by(f"{key} is refused")
         self.steps.append(f"consume {key}")
         store.consumed += 1
         store.state[key] = store.state.get(key, 0) + number

@@ -143,6 +143,8 @@ class ClusterHost(Closing):
         self._shards = RunningShards(self._start_shard, self._lock, restart)
         self._assigned: dict[str, ShardAssignment] = {}
         """By shard, the assignments that the running shards follow."""
+        self._spec_revisions: dict[str, int] = {}
+        """By shard that is assigned, the revision of the spec that it follows."""
         self._membership: Membership | None = None
         self._followed = threading.Condition(self._lock)
         self._followed_revision = 0
@@ -308,8 +310,17 @@ class ClusterHost(Closing):
             if before is not None and again and assignment.slot >= before.slot:
                 self._shards.follow(shard_id, None)
         self._assigned = assigned
+        before_revisions, self._spec_revisions = self._spec_revisions, {}
         for shard_id, assignment in assigned.items():
-            self._shards.follow(shard_id, state.items[shard_id].spec)
+            item = state.items[shard_id]
+            self._spec_revisions[shard_id] = item.mod_revision
+            shard = self._shards.get(shard_id)
+            is_put = before_revisions.get(shard_id, item.mod_revision) != item.mod_revision
+            if is_put and shard is not None and shard.status.code == pc.ReplicaStatus.FAILED:
+                # Somebody applied the spec, the same one or another: that starts a failed shard.
+                self._shards.restart(shard_id, item.spec)
+            else:
+                self._shards.follow(shard_id, item.spec)
             shard = self._shards.get(shard_id)
             if assignment.slot == 0 and isinstance(shard, LocalShard):
                 shard.promote()
