@@ -6,11 +6,11 @@ import json
 import logging
 import random
 import signal
-import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,12 @@ from gazette_spark.consumer._cluster.host import ClusterHost
 from gazette_spark.consumer._cluster.mirror import ClusterMirror
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
-from gazette_spark.errors import ShardNotFoundError, ShardTransactionFailedError
+from gazette_spark.errors import (
+    PermanentError,
+    ShardNotFoundError,
+    ShardTransactionFailedError,
+    UnavailableError,
+)
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.conformance.test_consumer_examples import specs_file
 from tests.rig.brokers import DeployedBroker
@@ -36,11 +41,12 @@ from tests.rig.consumer_cluster import (
     Observer,
     fail,
     go_member,
+    log_times,
     our_member,
     running,
 )
 from tests.rig.consumers import Database, RemoteStore, Totals, create_journals, publish_number
-from tests.rig.etcd import EtcdProcess
+from tests.rig.etcd import EtcdCluster, EtcdProcess
 from tests.rig.gazctl import clean_environment, find_binary
 from tests.rig.stream_sum import sums_since, verifying
 from tests.rig.tcp_proxy import TcpProxy, Toxics
@@ -69,10 +75,17 @@ class Peer:
     """A member in this process, with its service."""
 
     def __init__(
-        self, etcd_url: str, client: Client, prefix: str, name: str, *, app: TimedTotals, lease_s: int
+        self,
+        etcd_urls: Sequence[str],
+        client: Client,
+        prefix: str,
+        name: str,
+        *,
+        app: TimedTotals,
+        lease_s: int,
     ) -> None:
         self.app = app
-        self.etcd = EtcdClient([etcd_url], call_s=lease_s / 4)
+        self.etcd = EtcdClient(etcd_urls, call_s=lease_s / 4)
         self.server = ShardServer()
         member = Member("local", name, self.server.endpoint)
         self.host = ClusterHost(app, client, self.etcd, prefix, member, lease_s=lease_s)
@@ -105,14 +118,16 @@ class Rig:
         self.prefix = f"/tests/{prefix.strip('/')}"
         self.journal = f"{prefix}numbers"
         self.database = Database()
+        self.refuses_by: Callable[[str], Exception] = ValueError
         create_journals(client, self.journal)
         self.peers: list[Peer] = []
 
-    def add(self, etcd_url: str = "", lease_s: int = 20) -> Peer:
-        """Have another member join, by Etcd at another URL if there is one."""
-        app, name = TimedTotals(self.database, refuses="boom"), f"member-{len(self.peers)}"
-        etcd_url = etcd_url or self.broker.etcd_url
-        self.peers.append(Peer(etcd_url, self.client, self.prefix, name, app=app, lease_s=lease_s))
+    def add(self, *etcd_urls: str, lease_s: int = 20) -> Peer:
+        """Have another member join, by Etcd at other URLs if there are some."""
+        app = TimedTotals(self.database, refuses="boom", refuses_by=self.refuses_by)
+        name = f"member-{len(self.peers)}"
+        urls = etcd_urls or (self.broker.etcd_url,)
+        self.peers.append(Peer(urls, self.client, self.prefix, name, app=app, lease_s=lease_s))
         return self.peers[-1]
 
     def specs(self, count: int) -> list[pc.ShardSpec]:
@@ -241,6 +256,34 @@ def test_a_shard_that_fails_says_so_everywhere(rig: Rig) -> None:
     assert second.shards.unassign(["shard-0"]) == ["shard-0"]
 
 
+def test_a_permanent_error_of_the_application(rig: Rig) -> None:
+    """Any member says so. The shard starts again only when its spec is applied, or it is unassigned."""
+    rig.refuses_by = PermanentError
+    first, second = rig.add(), rig.add()
+    (spec,) = rig.specs(1)
+    first.shards.apply([Change(upsert=spec)])
+    wait_until("it runs", lambda: first.primaries() + second.primaries() == ["shard-0"])
+    rig.publish("boom")
+
+    def starts() -> int:
+        return sum(len(peer.app.opened_s) for peer in rig.peers)
+
+    def has_failed(times: int) -> bool:
+        statuses = [
+            status for peer in rig.peers for shard in peer.shards.list_shards() for status in shard.status
+        ]
+        return starts() == times and all(
+            status.code == pc.ReplicaStatus.FAILED and "calls this error permanent" in status.errors[-1]
+            for status in statuses
+        )
+
+    wait_until("it failed", lambda: has_failed(1))
+    second.shards.apply([Change(upsert=spec, expect_mod_revision=-1)])
+    wait_until("it failed again", lambda: has_failed(2))
+    second.shards.unassign(["shard-0"], only_failed=True)
+    wait_until("it failed once more", lambda: has_failed(3))
+
+
 def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
     """A mirror that could not see changes, which are compacted meanwhile, reads all keys again."""
     peer = rig.add()
@@ -290,12 +333,48 @@ def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:
         etcd.kill()
 
 
+def test_an_etcd_of_three_members(rig: Rig, tmp_path: Path) -> None:
+    """Its leader moves, and is killed and started again: nothing stops, and changes are made."""
+    with EtcdCluster(tmp_path) as etcd:
+        first, second = rig.add(*etcd.urls, lease_s=10), rig.add(*etcd.urls, lease_s=10)
+        specs = rig.specs(4)
+        first.shards.apply([Change(upsert=spec) for spec in specs[:2]])
+        wait_until("both run", lambda: len(first.primaries()) == len(second.primaries()) == 1)
+        leases = {member.lease for member in first.host._mirror.state.members.values()}
+
+        def is_applied(spec: pc.ShardSpec) -> bool:
+            # Etcd loses changes without an answer when its leader changes. A user applies them again.
+            with suppress(UnavailableError):
+                return second.shards.apply([Change(upsert=spec, expect_mod_revision=-1)]) > 0
+            return False
+
+        def use(count: int) -> None:
+            """Add a shard, and see that those that there are read on."""
+            wait_until("the new one is applied", lambda: is_applied(specs[count - 1]))
+            wait_until("it runs", lambda: len(first.primaries() + second.primaries()) == count)
+            end = rig.publish("a")
+            for shard in range(count):
+                read = first.shards.stat(f"shard-{shard}", {rig.journal: end}).read_through
+                assert read == {rig.journal: end}
+
+        etcd.move_leader()
+        use(3)
+        leader = etcd.leader()
+        leader.kill()
+        use(4)
+        leader.start()
+        assert {member.lease for member in second.host._mirror.state.members.values()} == leases
+        for peer in (first, second):
+            peer.close()
+        rig.peers.clear()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [pytest.param("refused", marks=pytest.mark.soak), "silent"])
 def test_a_member_that_cannot_reach_etcd(rig: Rig, fault: str) -> None:
     """It stops being primary before its lease can be given to others, and is a member again afterwards."""
     with TcpProxy(rig.broker.etcd_url) as proxy:
-        first = rig.add(proxy.endpoint, LEASE_S)
+        first = rig.add(proxy.endpoint, lease_s=LEASE_S)
         first.shards.apply([Change(upsert=spec) for spec in rig.specs(1)])
         wait_until("it runs", lambda: first.primaries() == ["shard-0"])
         second = rig.add(lease_s=LEASE_S)
@@ -337,10 +416,10 @@ def test_three_replicas_of_one_command(
         path, specs = specs_file(client, fresh_prefix, tmp_path)
     prefix = f"/tests/{fresh_prefix.strip('/')}"
     etcd_url = deployed_broker.etcd_url
-    observer = Observer(etcd_url, prefix)
+    observer = Observer([etcd_url], prefix)
     members = [
         MemberProcess(
-            name, our_member(name, deployed_broker, etcd_url, prefix, path), tmp_path / f"{name}.log"
+            name, our_member(name, deployed_broker, [etcd_url], prefix, path), tmp_path / f"{name}.log"
         )
         for name in ("py-1", "py-2", "py-3")
     ]
@@ -360,6 +439,107 @@ def test_three_replicas_of_one_command(
     observer.close()
 
 
+KILLS = 50
+"""Of primaries."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("hot_standbys", [0, 1])
+def test_how_long_a_shard_has_no_primary(
+    deployed_broker: DeployedBroker, fresh_prefix: str, hot_standbys: int, tmp_path: Path
+) -> None:
+    """Primaries are killed one after the other, and each time another member soon is one. Sums are right."""
+    prefix, etcd_url = f"/tests/{fresh_prefix.strip('/')}", deployed_broker.etcd_url
+    with Client(deployed_broker.endpoint) as client:
+        path, specs = specs_file(client, fresh_prefix, tmp_path, hot_standbys=hot_standbys)
+        begin = client.write_head(SUMS_JOURNAL)
+        members = {
+            name: MemberProcess(
+                name, our_member(name, deployed_broker, [etcd_url], prefix, path), tmp_path / f"{name}.log"
+            )
+            for name in ("py-1", "py-2", "py-3")
+        }
+        observer, took_s = Observer([etcd_url], prefix), list[float]()
+        with (
+            running(list(members.values())),
+            verifying(deployed_broker.endpoint, tmp_path, chunks=30) as chunker,
+        ):
+            while len(took_s) < KILLS:
+                observer.wait_joined(list(members.values()))
+                wait_until("they run", lambda: observer.serves(len(specs)))
+                # Members renew their leases at the same time if they are started at the same time.
+                threading.Event().wait(random.uniform(0, LEASE_S / 4))
+                wait_until("standbys have caught up", lambda: observer.is_steady(hot_standbys))
+                primary = observer.primary(random.choice(specs).id)
+                if not primary:
+                    continue  # Its shard moves just now.
+                lost = observer.leases(primary)
+                members[primary].send(signal.SIGKILL)
+                took_s.append(observer.wait_served(list(members.values()), lost, SERVED_S))
+                log.info("%s is killed, and its shards have a primary after %.2f s", primary, took_s[-1])
+                chunker.check()
+        log_times(f"take-over with {hot_standbys} hot standbys", took_s)
+        assert sums_since(client, begin) > 0
+    observer.close()
+
+
+ETCD_FAULTS = ("move the leader", "kill the leader", "kill a follower", "stop the leader")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_members_of_etcd_fail_under_load(
+    deployed_broker: DeployedBroker, fresh_prefix: str, stream_minutes: float, tmp_path: Path
+) -> None:
+    """Etcd's leader moves, its members are killed or hang, and often a member of the consumer dies then."""
+    prefix = f"/tests/{fresh_prefix.strip('/')}"
+    with Client(deployed_broker.endpoint) as client, EtcdCluster(tmp_path) as etcd:
+        path, specs = specs_file(client, fresh_prefix, tmp_path, hot_standbys=1)
+        begin = client.write_head(SUMS_JOURNAL)
+        commands: dict[str, Sequence[str | Path]] = {
+            "py-1": our_member("py-1", deployed_broker, etcd.urls, prefix, path),
+            "go-2": go_member("go-2", deployed_broker, etcd.urls[0], prefix),
+            "py-3": our_member("py-3", deployed_broker, etcd.urls, prefix, path),
+        }
+        members = [
+            MemberProcess(name, command, tmp_path / f"{name}.log") for name, command in commands.items()
+        ]
+        observer, took = Observer(etcd.urls, prefix), dict[str, list[float]]()
+        with running(members), verifying(deployed_broker.endpoint, tmp_path, chunks=30) as chunker:
+            wait_until("they run", lambda: observer.serves(len(specs)))
+            until_s = time.monotonic() + max(20, 60 * stream_minutes)
+            while time.monotonic() < until_s:
+                observer.wait_joined(members)
+                wait_until("they run", lambda: observer.serves(len(specs)))
+                fault, lost = random.choice(ETCD_FAULTS), set[int]()
+                if random.random() < 0.5:
+                    victim = random.choice(members)
+                    lost = observer.leases(victim.name)
+                    victim.send(signal.SIGKILL)
+                leader = etcd.leader()
+                failed = etcd.members[etcd.members.index(leader) - (fault == "kill a follower")]
+                if fault == "move the leader":
+                    etcd.move_leader()
+                elif fault == "stop the leader":
+                    failed.send(signal.SIGSTOP)
+                else:
+                    failed.kill()
+                seconds = observer.wait_served(members, lost, SERVED_S, at_least_s=LEASE_S)
+                if fault == "stop the leader":
+                    failed.send(signal.SIGCONT)
+                elif fault != "move the leader":
+                    failed.start()
+                what = f"{fault}, with a member killed" if lost else fault
+                took.setdefault(what, []).append(seconds)
+                log.info("%s: a shard had no primary for %.2f s", what, seconds)
+                chunker.check()
+        for what, seconds_of in took.items():
+            log_times(what, seconds_of)
+        observer.close()
+        assert sums_since(client, begin) > 0
+
+
 FAULTS = ("SIGKILL", "SIGTERM", "SIGSTOP")
 
 
@@ -372,11 +552,11 @@ def test_gazettes_members_and_ours_share_shards(
     with Client(deployed_broker.endpoint) as client:
         path, specs = specs_file(client, fresh_prefix, tmp_path)
         begin = client.write_head(SUMS_JOURNAL)
-        observer = Observer(etcd_url, prefix)
+        observer = Observer([etcd_url], prefix)
         commands: dict[str, Sequence[str | Path]] = {
-            "py-1": our_member("py-1", deployed_broker, etcd_url, prefix, path),
+            "py-1": our_member("py-1", deployed_broker, [etcd_url], prefix, path),
             "go-2": go_member("go-2", deployed_broker, etcd_url, prefix),
-            "py-2": our_member("py-2", deployed_broker, etcd_url, prefix, path),
+            "py-2": our_member("py-2", deployed_broker, [etcd_url], prefix, path),
             "go-1": go_member("go-1", deployed_broker, etcd_url, prefix),
         }
         members = [
@@ -403,11 +583,5 @@ def test_gazettes_members_and_ours_share_shards(
         observer.close()
     log.info("leaders were %s, %d sums verified", leaders, summed)
     for fault, seconds in took.items():
-        log.info(
-            "%s: %d times, p50 %.1f s, most %.1f s",
-            fault,
-            len(seconds),
-            statistics.median(seconds),
-            max(seconds),
-        )
+        log_times(fault, seconds)
     assert summed > 0

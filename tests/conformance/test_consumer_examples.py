@@ -100,12 +100,15 @@ def test_a_document_needs_a_recovery_log(client: Client, fresh_prefix: str) -> N
         assert "recovery_log_prefix" in str(running.primary_loop.exception(30))
 
 
-def specs_file(client: Client, prefix: str, folder: Path) -> tuple[Path, list[pc.ShardSpec]]:
+def specs_file(
+    client: Client, prefix: str, folder: Path, *, hot_standbys: int = 0
+) -> tuple[Path, list[pc.ShardSpec]]:
     """Make the journals of stream-sum, and a file of its shards, which begin where the journals end."""
     specs = []
     for number, (journal, head) in enumerate(create_stream_journals(client).items()):
         specs.append(recorded_shard(client, prefix, f"stream-sum-{number}", journal))
         specs[-1].sources[0].min_offset = head
+        specs[-1].hot_standbys = hot_standbys
     path = folder / "shards.yaml"
     path.write_text(format_shard_yaml(pc.ApplyRequest.Change(upsert=spec) for spec in specs))
     return path, specs

@@ -15,6 +15,7 @@ from gazette_spark.errors import BrokerError, OptionError, TlsError, Unavailable
 from tests.rig.brokers import DeployedBroker, free_ports
 from tests.rig.certificates import Certificates
 from tests.rig.etcd import EtcdProcess
+from tests.rig.tcp_proxy import TcpProxy, Toxics
 
 pytestmark = pytest.mark.deployed_broker
 
@@ -77,6 +78,33 @@ def test_an_endpoint_that_does_not_answer(deployed_broker: DeployedBroker) -> No
     with EtcdClient([nobody], call_s=1) as etcd, pytest.raises(UnavailableError, match=nobody):
         etcd.range("/nothing/")
     assert time.monotonic() - began_s < 3
+
+
+def test_a_transaction_that_was_not_sent(deployed_broker: DeployedBroker) -> None:
+    """It is made at the next endpoint: one that nobody could be asked to make has not been made."""
+    (port,) = free_ports(1)
+    with EtcdClient([f"http://127.0.0.1:{port}", deployed_broker.etcd_url], call_s=4) as etcd:
+        assert etcd.txn([unchanged("/unsent", 0)], [put("/unsent", b"1")]).succeeded
+
+
+def test_a_watch_on_an_endpoint_that_hangs(deployed_broker: DeployedBroker) -> None:
+    """It ends soon, with an error or when another call gets no answer there, and goes on elsewhere."""
+    with (
+        TcpProxy(deployed_broker.etcd_url) as proxy,
+        EtcdClient([proxy.endpoint, deployed_broker.etcd_url], call_s=1) as etcd,
+    ):
+        cancelled = threading.Event()
+        watched = etcd.watch("/hangs/", 0, cancelled)
+        next(watched)  # It has begun.
+        proxy.to_client = proxy.to_server = Toxics(silent=True)
+        began_s = time.monotonic()
+        with pytest.raises(UnavailableError):
+            list(watched)
+        assert time.monotonic() - began_s < 4
+        revision = etcd.txn([unchanged("/hangs/a", 0)], [put("/hangs/a", b"1")]).header.revision
+        for response in etcd.watch("/hangs/", revision, cancelled):
+            if response.events:
+                cancelled.set()
 
 
 @pytest.mark.parametrize("endpoints", [[], ["localhost:2379"]])

@@ -1,11 +1,13 @@
-"""An Etcd of its own, which a test may secure, kill and start again."""
+"""An Etcd of its own, of one member or three, which a test may secure, kill and start again."""
 
 from __future__ import annotations
 
+import signal
 import ssl
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Self
 
 import httpx
 
@@ -18,43 +20,121 @@ from tests.waiting import wait_until
 class EtcdProcess:
     """One member, which keeps its data and its address when it is killed."""
 
-    def __init__(self, folder: Path, certificates: Certificates | None = None) -> None:
-        """Start it."""
+    def __init__(
+        self,
+        folder: Path,
+        certificates: Certificates | None = None,
+        *,
+        name: str = "own",
+        peers: dict[str, str] | None = None,
+    ) -> None:
+        """Start it, and wait until it serves, unless it has ``peers``.
+
+        Args:
+            folder: For its data.
+            certificates: Serve clients by TLS.
+            name: Of the member.
+            peers: URLs for the other members, by name, its own included.
+        """
         self._certificates = certificates
         client_port, peer_port = free_ports(2)
         scheme = "http" if certificates is None else "https"
-        self.url, peer_url = f"{scheme}://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
+        self.name, self.url = name, f"{scheme}://127.0.0.1:{client_port}"
+        urls = peers or {name: f"http://127.0.0.1:{peer_port}"}
         self._command = [
-            str(find_binary("etcd")), f"--data-dir={folder / 'etcd'}", "--name=own",
+            str(find_binary("etcd")), f"--data-dir={folder / name}", f"--name={name}",
             f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
-            f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster=own={peer_url}", "--log-level=error", "--unsafe-no-fsync",
+            f"--listen-peer-urls={urls[name]}", f"--initial-advertise-peer-urls={urls[name]}",
+            "--initial-cluster=" + ",".join(f"{peer}={url}" for peer, url in urls.items()),
+            "--log-level=error", "--unsafe-no-fsync",
         ]  # fmt: skip
         if certificates is not None:
             pair = certificates.server
             self._command += [f"--cert-file={pair.cert}", f"--key-file={pair.key}"]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
+        self._process = subprocess.Popen(self._command)
+        if peers is None:
+            self.wait_serves()
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
+        """Start it again, and wait until it serves."""
         self._process = subprocess.Popen(self._command)
-        wait_until("Etcd serves", self._serves)
+        self.wait_serves()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
+        self._process.kill()
+        self._process.wait(10)
 
-    def ask(self, call: str, **fields: object) -> None:
-        """Make a call as an administrator."""
-        trusted = self._certificates and ssl.create_default_context(cafile=str(self._certificates.ca))
-        with httpx.Client(verify=trusted or True) as client:
-            client.post(f"{self.url}/v3/{call}", json=fields).raise_for_status()
+    def wait_serves(self) -> None:
+        """Wait until it answers, which it does when it has joined the others."""
+        wait_until(f"{self.name} serves", self._serves)
+
+    def ask(self, call: str, **fields: object) -> dict[str, Any]:
+        """Make a call as an administrator, and return the answer."""
+        # To read all authorities of the machine would take longer than the call.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self._certificates is not None:
+            context.load_verify_locations(str(self._certificates.ca))
+        with httpx.Client(verify=context) as client:
+            response = client.post(f"{self.url}/v3/{call}", json=fields).raise_for_status()
+        answer: dict[str, Any] = response.json()
+        return answer
 
     def _serves(self) -> bool:
         with suppress(httpx.HTTPError):
             self.ask("maintenance/status")
             return True
         return False
+
+
+class EtcdCluster:
+    """Three members, of which any two are enough. A context manager; all are killed at its end."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start all, and wait until they serve."""
+        peers = {
+            f"etcd-{number}": f"http://127.0.0.1:{port}" for number, port in enumerate(free_ports(3), start=1)
+        }
+        self.members = [EtcdProcess(folder, name=name, peers=peers) for name in peers]
+        self.urls = [member.url for member in self.members]
+        try:
+            for member in self.members:
+                member.wait_serves()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for member in self.members:
+            member.kill()
+
+    def leader(self) -> EtcdProcess:
+        """Return the member that leads, once all know one. All have to run."""
+        leaders: list[EtcdProcess] = []
+
+        def agree() -> bool:
+            with suppress(httpx.HTTPError):
+                statuses = [member.ask("maintenance/status") for member in self.members]
+                ids = [status["header"]["member_id"] for status in statuses]
+                named = {status.get("leader", "0") for status in statuses}
+                leaders[:] = [self.members[ids.index(leader)] for leader in named if leader in ids]
+                return len(named) == len(leaders) == 1
+            return False
+
+        wait_until("the members of Etcd agree on a leader", agree)
+        return leaders[0]
+
+    def move_leader(self) -> None:
+        """Make the next member the leader."""
+        leader = self.leader()
+        other = self.members[self.members.index(leader) - 1]
+        target = other.ask("maintenance/status")["header"]["member_id"]
+        leader.ask("maintenance/transfer-leadership", targetID=target)
+        assert self.leader() is other

@@ -1,7 +1,8 @@
 """A client of Etcd, of the calls that members of a cluster make: ranges, transactions, watches and leases.
 
 Calls go to one endpoint of several, and to the next one after a failure. A call that may be repeated is, at
-all endpoints within its time. A transaction is not: if its answer is lost, nobody knows whether it was made.
+all endpoints within its time. A transaction is repeated only if it could not be sent: if its answer is lost,
+nobody knows whether it was made. Etcd loses proposals without an answer when its leader changes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from gazette_spark.errors import AuthError, BrokerError, GazetteError, OptionErr
 from gazette_spark.protocol import etcd_pb2 as pe
 
 CALL_S = 5.0
-"""Seconds that a call may take."""
+"""Seconds that a call may take.
 
-PING_S = 5.0
-"""Seconds after which a watch asks whether Etcd still serves it; it gives up after twice as long."""
+A watch that hears nothing asks after as many whether Etcd still serves it, and gives up after twice as many.
+"""
 
 RANGE_KEYS = 2000
 """Keys of one answer: the largest values together stay below the limit of a message."""
+
+_NOT_SENT = "failed to connect to all addresses"
+"""Begin of gRPC's text for a call that found no connection."""
 
 _STALE_TOKEN = "invalid auth token"  # noqa: S105 - Etcd's text
 
@@ -199,9 +203,12 @@ class EtcdClient(Closing):
         metadata = self._metadata(connection)
 
         def ping() -> None:
-            # A connection that is half-open brings no error. So ask, and end the watch without an answer.
-            while not (cancelled.wait(PING_S) or ended.is_set()):
-                if time.monotonic() - heard_s[0] > 2 * PING_S:
+            # A connection that is half-open brings no error. So ask, and end the watch without an answer, or
+            # when another call has found out before that this endpoint does not serve.
+            while not (cancelled.wait(self._call_s) or ended.is_set()):
+                if time.monotonic() - heard_s[0] > 2 * self._call_s:
+                    break
+                if self._connections[self._at] is not connection:
                     break
                 requests.put(pe.WatchRequest(progress_request=pe.WatchProgressRequest()))
             call.cancel()
@@ -233,7 +240,7 @@ class EtcdClient(Closing):
     def _call(
         self, method: Callable[[_EtcdStub], Callable[..., T]], request: object, *, repeats: bool = True
     ) -> Any:  # noqa: ANN401 - the response of the method
-        """Make a call, if it ``repeats`` at one endpoint after the other within its time."""
+        """Make a call, at one endpoint after the other within its time if it ``repeats`` or was not sent."""
         until_s = time.monotonic() + self._call_s
         for attempt in itertools.count(1):
             connection = self._connections[self._at]
@@ -245,9 +252,10 @@ class EtcdClient(Closing):
                     return method(connection.stub(_EtcdStub))(
                         request, timeout=max(0.1, share_s), metadata=metadata
                     )
-            except UnavailableError:
+            except UnavailableError as error:
                 self._failed(connection)
-                if not repeats or attempt >= len(self._connections) or time.monotonic() >= until_s:
+                may_repeat = repeats or error.problem.startswith(_NOT_SENT)
+                if not may_repeat or attempt >= len(self._connections) or time.monotonic() >= until_s:
                     raise
             except (AuthError, BrokerError) as error:
                 # Etcd refuses a call with a stale token before it does anything.

@@ -66,7 +66,10 @@ BACKFILL_S = 0.2
 """Seconds between two looks at shards that play their logs: nothing tells when they are through."""
 
 IDLE_S = 2.0
-"""Seconds between two looks without a reason. Calls of Etcd that failed are made again then."""
+"""Seconds between two looks without a reason."""
+
+RETRY_S = 0.5
+"""Seconds until calls of Etcd that failed are made again."""
 
 REJOIN_S = 1.0
 """Seconds until a process that lost its membership tries to become a member again."""
@@ -276,6 +279,7 @@ class ClusterHost(Closing):
                     except (GazetteError, TimeoutError) as error:
                         # Etcd is asked again after the pause. Shards run on until the lease ends.
                         log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
+                        pause_s = RETRY_S
             finally:
                 # Shards end before the lease does, and others take over after that.
                 log.info("cluster.leaves key=%s", key)
