@@ -159,14 +159,6 @@ def replicas_wanted(spec: pc.ShardSpec) -> int:
     return 0 if spec.disable else 1 + min(spec.hot_standbys, MAX_HOT_STANDBYS)
 
 
-def validate_replica_status(status: pc.ReplicaStatus, where: str = "ReplicaStatus") -> None:
-    """Raise ProtocolError unless the code is known, and there are errors if and only if it is FAILED."""
-    if status.code not in pc.ReplicaStatus.Code.values():
-        raise ProtocolError(f"{where}.Code", f"invalid code ({status.code})")
-    if bool(status.errors) != (status.code == pc.ReplicaStatus.FAILED):
-        raise ProtocolError(where, "expected Errors with Code FAILED, and with no other")
-
-
 def reduce_statuses(statuses: Iterable[pc.ReplicaStatus]) -> pc.ReplicaStatus:
     """Return the status of a shard from those of its replicas: the highest code, and all errors."""
     reduced = pc.ReplicaStatus()

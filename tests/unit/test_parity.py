@@ -6,6 +6,8 @@ import ast
 import importlib
 import inspect
 import re
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,15 +149,38 @@ XXX_Unmarshal XXX_DiscardUnknown ProtoMessage EnumDescriptor
 ]
 """The methods that each of its messages and enums has."""
 
+GO_BURROW = [
+    f"burrow.{name}"
+    for name in words(
+        """
+ApplicationContext ConsumerGroupStatus ConsumerOffset ConsumerPartition ConsumerPartitions ConsumerTopics
+Coordinator EvaluatorRequest Module PartitionStatus StatusConstant StatusConstant.MarshalJSON
+StatusConstant.MarshalText StatusConstant.String StatusError StatusNotFound StatusOK StatusRewind StatusStall
+StatusStop StatusWarning StorageClearConsumerOwners StorageFetchClusters StorageFetchConsumer
+StorageFetchConsumers StorageFetchConsumersForTopic StorageFetchTopic StorageFetchTopics StorageRequest
+StorageRequestConstant StorageRequestConstant.MarshalJSON StorageRequestConstant.MarshalText
+StorageRequestConstant.String StorageSetBrokerOffset StorageSetConsumerOffset StorageSetConsumerOwner
+StorageSetDeleteGroup StorageSetDeleteTopic ZookeeperClient ZookeeperLock
+"""
+    )
+]
+"""What package protocol of Burrow v1.0 exports."""
+
+WORKS, PARTLY, MISSING = "works", "partly", "missing"
+"""How far a counterpart goes."""
+
 LEAST_REASON = 20
 """Characters below which a line does not say why there is nothing, and what to use."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: a Go name, what stands for it, and the proof or the reason."""
+    """A line of a table: a Go name, what stands for it and how far, and the proof or the reason."""
 
     go: str
+    state: str
+    counterpart: str
+    """The cell with the names."""
     python: tuple[str, ...]
     tests: tuple[str, ...]
     text: str
@@ -166,10 +191,10 @@ def rows() -> list[Row]:
     found = []
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and (name := re.fullmatch(r"`([\w.]+)`", cells[0])):
-            python = tuple(re.findall(r"`([\w.]+)`", cells[1]))
-            tests = tuple(re.findall(r"`([\w/]+\.py::\w+)`", cells[2]))
-            found.append(Row(name[1], python, tests, cells[2]))
+        if len(cells) == 4 and (name := re.fullmatch(r"`([\w.]+)`", cells[0])):
+            python = tuple(re.findall(r"`([\w.]+)`", cells[2]))
+            tests = tuple(re.findall(r"`([\w/]+\.py::\w+)`", cells[3]))
+            found.append(Row(name[1], cells[1], cells[2], python, tests, cells[3]))
     return found
 
 
@@ -227,6 +252,7 @@ def names_in(path: str) -> frozenset[str]:
         GO_CONSUMER,
         GO_STORES,
         GO_CONSUMER_MESSAGES,
+        GO_BURROW,
     ],
     ids=[
         "client",
@@ -238,6 +264,7 @@ def names_in(path: str) -> frozenset[str]:
         "consumer",
         "stores",
         "consumer-messages",
+        "burrow",
     ],
 )
 def test_every_go_name_has_a_row(expected: list[str]) -> None:
@@ -254,15 +281,44 @@ def test_no_name_has_two_rows() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.go)
 def test_a_row_is_true(row: Row) -> None:
     """The counterpart of a Go name exists, and so do its tests; where there is none, a line says why."""
-    if not row.python:
+    if row.state == MISSING:
+        assert not row.python
         assert len(row.text) >= LEAST_REASON
         return
+    assert row.state in (WORKS, PARTLY)
+    assert row.python
+    # A limit is named in brackets, or after the names.
+    assert row.state == WORKS or re.search(r"[(,]", row.counterpart)
     for name in row.python:
         resolve(name)
     assert row.tests
     for test in row.tests:
         path, _, name = test.partition("::")
         assert name in names_in(path), f"{path} has no {name}"
+
+
+@cache
+def uses_in_package() -> Counter[str]:
+    """Return how often each word occurs in the package, its generated modules left out."""
+    paths = [path for path in (ROOT / "gazette_spark").rglob("*.py") if "_pb2" not in path.name]
+    return Counter(word for path in paths for word in re.findall(r"\w+", path.read_text()))
+
+
+def is_reached(name: str, public: Collection[str]) -> bool:
+    """Return whether users reach a name: it is public, or generated, or the package uses it or its class."""
+    *_, owner, last = name.split(".")
+    words_of = [last, owner] if owner[:1].isupper() else [last]
+    return name.startswith("protocol.") or any(
+        word in public or uses_in_package()[word] > 1 for word in words_of
+    )
+
+
+def test_no_row_is_for_what_only_tests_call() -> None:
+    """A function that nothing but a test calls is no counterpart."""
+    public = set(re.findall(r"\w+", (ROOT / "docs" / "reference" / "public_names.txt").read_text()))
+    names = {name for row in ROWS for name in row.python}
+    assert sorted(name for name in names if not is_reached(name, public)) == []
+    assert not is_reached("client.nobody_calls_this", public)
 
 
 def test_a_wrong_row_would_be_found() -> None:
