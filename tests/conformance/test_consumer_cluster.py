@@ -514,9 +514,10 @@ def test_members_of_etcd_fail_under_load(
                 wait_until("they run", lambda: observer.serves(len(specs)))
                 fault, lost = random.choice(ETCD_FAULTS), set[int]()
                 if random.random() < 0.5:
-                    victim = random.choice(members)
-                    lost = observer.leases(victim.name)
-                    victim.send(signal.SIGKILL)
+                    primary = observer.primary(random.choice(specs).id)
+                    for victim in (member for member in members if member.name == primary):
+                        lost = observer.leases(primary)
+                        victim.send(signal.SIGKILL)
                 leader = etcd.leader()
                 failed = etcd.members[etcd.members.index(leader) - (fault == "kill a follower")]
                 if fault == "move the leader":
