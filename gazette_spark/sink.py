@@ -67,7 +67,6 @@ from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._delta.java_errors import short_java_error
 from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.preflight import check_delta, check_workers, gazette_options
-from gazette_spark._delta.query_batches import QueryBatches, keep_state
 from gazette_spark._delta.row_steps import TableLayout, fit_columns
 from gazette_spark._delta.schema_fit import Unfit
 from gazette_spark._delta.session import session_or_active
@@ -96,6 +95,7 @@ from gazette_spark._ledger.entry import (
     ranges_text,
 )
 from gazette_spark._ledger.positions import GroupCommit, table_commits
+from gazette_spark._ledger.query_batches import QueryBatches
 from gazette_spark._ledger.query_checkpoint import offsets_directory
 from gazette_spark.errors import (
     GazetteError,
@@ -554,7 +554,11 @@ class DeltaSink:
             if isinstance(decision, Skip):
                 log.info("batch_skipped %s", about)
                 if batch.stateful:
-                    keep_state(df)  # The next batch begins with the state that this one leaves.
+                    # The next batch begins with the state that this one leaves, so it has to run although
+                    # its rows are not needed. Without that Spark ends the query
+                    # (STATE_STORE_COMMIT_VALIDATION_FAILED). A batch whose state exists already may run
+                    # again, with the same result.
+                    df.write.format("noop").mode("overwrite").save()
                 return before
 
             # Of a batch that is partly in the table, write the rest.

@@ -21,7 +21,7 @@ FILES_SCHEMA = StructType(
         StructField("path", StringType()),
         StructField("size", LongType()),
         StructField("rows", LongType()),
-        StructField("stats", StringType()),
+        StructField("stats", StringType()),  # Of Iceberg's files, the footer.
         StructField("partition_values", MapType(StringType(), StringType())),
         StructField("modification_ms", LongType()),
     ]
@@ -46,13 +46,27 @@ UNSAFE_STORAGE_OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergLayout:
+    """How files of an Iceberg table are written."""
+
+    columns: str
+    """The columns of the files with Iceberg's ids, as Arrow serializes a schema, in base64."""
+    schema: str
+    """The table's schema, as JSON of Iceberg."""
+    spec: str
+    """Its partitions, as JSON of Iceberg."""
+    io_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How ``pyiceberg`` enters the table's object store."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileTarget:
     """What tasks need to know about a table."""
 
     table: str
     """Its name in errors."""
     location: str
-    """Local path, or URL as ``deltalake`` takes it."""
+    """Local path, or URL as ``deltalake`` or ``pyiceberg`` takes it."""
     read_schema: str
     """Columns that the source reads, as JSON of Spark's."""
     write_schema: str
@@ -62,6 +76,8 @@ class FileTarget:
     file_bytes: int = DEFAULT_FILE_BYTES
     indexed_leaves: int = DEFAULT_INDEXED_LEAVES
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    iceberg: IcebergLayout | None = None
+    """How files of an Iceberg table are written; None for those of a Delta table."""
 
     def to_json(self) -> str:
         """Return the option's text."""
@@ -78,6 +94,8 @@ class FileTarget:
             value = parse_json(text)
             value["partition_by"] = tuple(value["partition_by"])
             value["not_null"] = tuple(value["not_null"])
+            if value.get("iceberg"):
+                value["iceberg"] = IcebergLayout(**value["iceberg"])
             return cls(**value)
         except (ValueError, TypeError, KeyError):
             raise OptionError(TARGET_OPTION, "another text", "unset: ingest() sets it") from None

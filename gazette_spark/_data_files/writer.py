@@ -1,7 +1,7 @@
-"""A task's rows as data files of a Delta table.
+"""A task's rows as data files of a Delta or an Iceberg table.
 
 Each attempt of a task writes files with unique names, and reports a file only when it is complete. No commit
-refers to files of attempts that Spark drops; VACUUM deletes them.
+refers to files of attempts that Spark drops; VACUUM, or Iceberg's remove_orphan_files, deletes them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from gazette_spark._data_files.iceberg_files import (
+    directories,
+    file_schema,
+    footer_text,
+    iceberg_partitioned,
+    open_store,
+)
 from gazette_spark._data_files.statistics import Leaf, file_statistics, leaves
-from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget
+from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget, IcebergLayout
 from gazette_spark._formats.arrays import int64_array, text_array, text_scalar
 from gazette_spark._frames import deltalake_text
 from gazette_spark.errors import DataFileError, MissingModuleError, TableRefusedError
@@ -61,8 +68,16 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 class _DataFile:
     """A data file of one partition. It is opened when its first row group is written."""
 
-    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        where: pa_fs.FileSystem,
+        root: str,
+        path: str,
+        schema: pa.Schema,
+        iceberg: IcebergLayout | None,
+    ) -> None:
         self.path = path
+        self._iceberg = iceberg
         self._where = where
         self._full = posixpath.join(root, path)
         self._schema = schema
@@ -117,6 +132,7 @@ class _DataFile:
             use_dictionary=repeated or False,
             metadata_collector=self._metadata,
             store_schema=False,
+            store_decimal_as_integer=self._iceberg is not None,  # As its specification asks.
         )
         return self._writer
 
@@ -129,13 +145,17 @@ class _DataFile:
         size = self.size
         self._out.close()
         metadata = self._metadata[0]
+        if self._iceberg is None:
+            stats = file_statistics(
+                metadata, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
+            )
+        else:
+            stats = footer_text(metadata)
         return {
             "path": self.path,
             "size": size,
             "rows": metadata.num_rows,
-            "stats": file_statistics(
-                metadata, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
-            ),
+            "stats": stats,
             "modification_ms": int(time.time() * 1000),
         }
 
@@ -155,8 +175,11 @@ class _TaskFiles:
     def __init__(self, target: FileTarget) -> None:
         self._target = target
         self._where, self._root = filesystem(target)
-        columns = arrow_schema(target.columns_written)
-        self._stored = pa.schema([column for column in columns if column.name not in target.partition_by])
+        if target.iceberg is None:
+            columns = arrow_schema(target.columns_written)
+            self._stored = pa.schema([column for column in columns if column.name not in target.partition_by])
+        else:
+            self._stored = file_schema(target.iceberg)
         self._files: dict[tuple[str | None, ...], _DataFile] = {}
         self.written_files: list[dict[str, Any]] = []
         """A row about each complete file, with the columns of ``FILES_SCHEMA``."""
@@ -165,19 +188,31 @@ class _TaskFiles:
         """Add rows to the files of their partitions, and write row groups that are large enough."""
         for key, part in partitioned(rows, self._target):
             if key not in self._files:
-                # Directories as Hive and Delta name them. Readers take the values from the log, so two
-                # partitions may share a directory, and a name may be cut.
-                directories = [
-                    f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"[:LONGEST_NAME]
-                    for name, value in zip(self._target.partition_by, key, strict=True)
-                ]
-                path = posixpath.join(*directories, f"part-{uuid.uuid4()}.zstd.parquet")
-                self._files[key] = _DataFile(self._where, self._root, path, self._stored)
+                path = posixpath.join(self._directories(key), f"part-{uuid.uuid4()}.zstd.parquet")
+                self._files[key] = _DataFile(
+                    self._where, self._root, path, self._stored, self._target.iceberg
+                )
             self._files[key].add(part.select(self._stored.names))
             if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
                 self._flush(key)
         while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
             self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
+
+    def _directories(self, key: tuple[str | None, ...]) -> str:
+        """Return the directories of a partition's files.
+
+        Readers take a partition's values from the log, so two partitions may share a directory.
+        """
+        if not key:
+            return ""
+        if self._target.iceberg is not None:
+            names = directories(self._target.iceberg, key).split("/")
+        else:
+            names = [
+                f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
+                for name, value in zip(self._target.partition_by, key, strict=True)
+            ]
+        return posixpath.join(*(name[:LONGEST_NAME] for name in names))
 
     def _flush(self, key: tuple[str | None, ...]) -> None:
         """Write a file's row group, and finish the file if it is large enough."""
@@ -324,10 +359,12 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     """Return the file system of a table, and the table's root in it.
 
     Raises:
-        MissingModuleError: a table in an object store takes ``deltalake`` where tasks run.
+        MissingModuleError: a table in an object store takes ``deltalake``, or ``pyiceberg``, where tasks run.
     """
     if target.is_local:
         return pa_fs.LocalFileSystem(), target.location
+    if target.iceberg is not None:
+        return open_store(target.location, target.iceberg.io_properties)
     return object_store(target.location, target.storage_options), ""
 
 
@@ -377,6 +414,9 @@ def partitioned(
     if not partition_by:
         if rows.num_rows:
             yield (), rows
+        return
+    if target.iceberg is not None:
+        yield from iceberg_partitioned(target.iceberg, rows)
         return
     texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])

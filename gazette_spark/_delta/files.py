@@ -19,8 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark._ledger.query_checkpoint import is_unfinished, offsets_directory
-from gazette_spark.errors import QueryCheckpointError
+from gazette_spark._ledger.query_checkpoint import checked_text, is_unfinished, offsets_directory
 from gazette_spark.locations import escape_glob
 
 Result = TypeVar("Result")
@@ -47,24 +46,6 @@ def read_text(spark: SparkSession, path: str) -> str:
         QueryCheckpointError: it is missing or empty.
     """
     return checked_text(_whole_text(spark, path), path)
-
-
-def checked_text(text: str | None, path: str) -> str:
-    """Return the text of a file of a query checkpoint.
-
-    Args:
-        text: The text; None if the file does not exist.
-        path: The file.
-
-    Raises:
-        QueryCheckpointError: it is missing or empty.
-    """
-    if text is None:
-        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
-        raise QueryCheckpointError(path, problem)
-    if not text:
-        raise QueryCheckpointError(path, "the file is empty")
-    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,24 @@ def state_path(root: str) -> str:
     return f"{root.rstrip('/')}/state"
 
 
+def checked_text(text: str | None, path: str) -> str:
+    """Return the text of a file of a query checkpoint.
+
+    Args:
+        text: The text; None if the file does not exist.
+        path: The file.
+
+    Raises:
+        QueryCheckpointError: it is missing or empty.
+    """
+    if text is None:
+        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
+        raise QueryCheckpointError(path, problem)
+    if not text:
+        raise QueryCheckpointError(path, "the file is empty")
+    return text
+
+
 def parse_offsets(text: str, path: str) -> Positions:
     """Read an ``offsets/<batch_id>`` file.
 

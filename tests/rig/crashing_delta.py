@@ -9,7 +9,8 @@ from collections.abc import MutableMapping
 
 from pyspark.sql.types import StructType
 
-from gazette_spark._delta_format import DeltaFormat, DeltaStreamWriter
+from gazette_spark._delta_format import DeltaFormat
+from gazette_spark._file_format import FileStreamWriter
 from tests.rig.crashing_source import arm
 
 
@@ -25,7 +26,7 @@ class CrashingDelta(DeltaFormat):
         """Return the format's name."""
         return "crashing_delta"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FileStreamWriter:  # noqa: N802
         """Return the writer of ``df.writeStream``, for the tasks or for the commit."""
         arm(self._crash_file)
         return super().streamWriter(schema, overwrite)

@@ -39,9 +39,10 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from gazette_spark import _delta_format
+from gazette_spark import _file_format
 from gazette_spark._delta.delta_table import APP_ID_PREFIX
-from gazette_spark._delta_format import DeltaFormat, WrittenFiles
+from gazette_spark._delta_format import DeltaFormat
+from gazette_spark._file_format import WrittenFiles
 from gazette_spark._ledger.delta_reader import DeltaLog
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark._ledger.history import read_state
@@ -686,7 +687,7 @@ def test_what_is_required_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         source(app | ranges).writer(ROWS, overwrite=True)
     with pytest.raises(OptionError, match="to read; expected 'delta'"):
         source(app).schema()
-    monkeypatch.setattr(_delta_format, "ARROW_STREAM_WRITES", False)
+    monkeypatch.setattr(_file_format, "ARROW_STREAM_WRITES", False)
     with pytest.raises(
         OptionError, match=r"got Spark 4\.\d+\.\d+.*expected Spark 4\.1 or later, or DeltaSink"
     ):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pyspark.sql import DataFrame
-
 from gazette_spark._ledger.entry import Batch, Positions
 from gazette_spark._ledger.query_checkpoint import (
     check_pinned,
@@ -96,13 +94,3 @@ class QueryBatches:
         # Spark makes the directory when it plans the first batch, before the sink gets that.
         stateful = files.exists(state_path(root))
         return _LastBatch(root, batch_id - 1, query_id, end, stateful, planned_ms)
-
-
-def keep_state(df: DataFrame) -> None:
-    """Run a batch of a query with state whose rows are not needed.
-
-    The next batch begins with this one's state. Without it Spark ends the query
-    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state exists already may run again, with the
-    same result.
-    """
-    df.write.format("noop").mode("overwrite").save()

@@ -1,0 +1,152 @@
+"""What is Iceberg's in the files that a task writes: ids of columns, partitions, footers.
+
+Iceberg finds columns by ids, so the files have these. A file belongs to one value of each partition, which
+may be made from a column's value: its day, say, or the number of its bucket. The driver reads what it needs
+for statistics from the file's footer, so tasks report that.
+
+Tasks need ``pyiceberg`` for tables with partitions and for those in object stores.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from gazette_spark._data_files.target import IcebergLayout
+from gazette_spark._formats.arrays import int64_array
+from gazette_spark.errors import MissingModuleError
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+
+MICROS = {"hour": 3_600_000_000, "day": 86_400_000_000}
+"""Microseconds of the transforms that divide a timestamp."""
+
+
+def file_schema(layout: IcebergLayout) -> pa.Schema:
+    """Return the columns of the files, with Iceberg's ids."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout.columns)))
+
+
+@lru_cache(maxsize=8)
+def _partitions(spec: str, schema: str) -> tuple[PartitionSpec, Schema]:
+    """Return a table's partitions and schema from their JSON.
+
+    Raises:
+        MissingModuleError: this Python lacks ``pyiceberg``.
+    """
+    try:
+        from pyiceberg.partitioning import PartitionSpec
+        from pyiceberg.schema import Schema
+    except ModuleNotFoundError:
+        raise MissingModuleError("pyiceberg") from None
+    return PartitionSpec.model_validate_json(spec), Schema.model_validate_json(schema)
+
+
+def directories(layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
+    """Return the directories of a partition's files, below that of the table's data."""
+    spec, schema = _partitions(layout.spec, layout.schema)
+    return spec.partition_to_path(partition_record(key, spec, schema), schema)
+
+
+def iceberg_partitioned(
+    layout: IcebergLayout, rows: pa.RecordBatch
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield rows by the values of their partitions: Iceberg's bytes for them, in base64."""
+    spec, schema = _partitions(layout.spec, layout.schema)
+    names = [f"{number}" for number in range(len(spec.fields))]
+    values = []
+    for partition in spec.fields:
+        column = rows.column(schema.find_column_name(partition.source_id))
+        values.append(_transformed(partition.transform, schema.find_type(partition.source_id), column))
+    numbered = pa.table([*values, int64_array(np.arange(rows.num_rows))], [*names, "#"])
+    groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
+    for number in range(groups.num_rows):
+        key = tuple(
+            _text(partition_type.field_type, groups.column(name)[number].as_py())
+            for name, partition_type in zip(names, spec.partition_type(schema).fields, strict=True)
+        )
+        yield key, rows.take(groups.column("#_list")[number].values)
+
+
+def open_store(location: str, properties: Mapping[str, str]) -> tuple[pa_fs.FileSystem, str]:
+    """Return the file system of a location as ``pyiceberg`` enters it, and the location's path there.
+
+    Raises:
+        MissingModuleError: this Python lacks ``pyiceberg``.
+    """
+    io = _file_io(tuple(sorted(properties.items())))
+    scheme, netloc, path = io.parse_location(location, dict(properties))
+    return io.fs_by_scheme(scheme, netloc), path
+
+
+@lru_cache(maxsize=8)
+def _file_io(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
+    try:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+    except ModuleNotFoundError:
+        raise MissingModuleError("pyiceberg") from None
+    return PyArrowFileIO(dict(properties))
+
+
+def footer_text(metadata: pq.FileMetaData) -> str:
+    """Return the footer of a file, in base64."""
+    out = pa.BufferOutputStream()
+    metadata.write_metadata_file(out)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def parse_footer(text: str) -> pq.FileMetaData:
+    """Read what :func:`footer_text` returns."""
+    return pq.read_metadata(pa.BufferReader(base64.b64decode(text)))
+
+
+def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # noqa: ANN401 - of pyiceberg.
+    """Return the values of a partition, by the transform of a column of an Iceberg type.
+
+    ``pyiceberg`` transforms Arrow arrays with a further package, ``pyiceberg-core``, and single values by
+    itself. The values of a bucket or of a text's beginning repeat little, but only each different one is
+    transformed.
+    """
+    if pa.types.is_temporal(column.type):
+        # Iceberg's own numbers for days and instants, which exist for years that Python lacks, too.
+        column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    word = str(transform)
+    if word == "identity":
+        return column
+    if word in MICROS and column.type == pa.int64():
+        import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
+
+        divided = int64_array(np.floor_divide(np.asarray(column.fill_null(0)), MICROS[word]))
+        return pc.if_else(column.is_valid(), divided, pa.scalar(None, pa.int64()))
+    encoded = column.dictionary_encode()
+    values = [*map(transform.transform(kind), encoded.dictionary.to_pylist())]
+    return pa.array(values, column.type if word.startswith("truncate") else pa.int64()).take(encoded.indices)
+
+
+def _text(kind: Any, value: Any) -> str | None:  # noqa: ANN401 - of pyiceberg, and a value of that type.
+    from pyiceberg.conversions import to_bytes
+
+    return None if value is None else base64.b64encode(to_bytes(kind, value)).decode()
+
+
+def partition_record(key: tuple[str | None, ...], spec: PartitionSpec, schema: Schema) -> Any:  # noqa: ANN401
+    """Return the partition of a file as ``pyiceberg`` has it."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.typedef import Record
+
+    kinds: list[Any] = [partition.field_type for partition in spec.partition_type(schema).fields]
+    values = (
+        None if text is None else from_bytes(kind, base64.b64decode(text))
+        for kind, text in zip(kinds, key, strict=True)
+    )
+    return Record(*values)

@@ -1,0 +1,237 @@
+"""What the data sources ``gazette_delta`` and ``gazette_iceberg`` share: Spark's calls of a writer.
+
+``df.writeStream.format(…)`` and ``df.write.format(…)`` write what the sinks and
+:func:`~gazette_spark.ingest` write, on the same ledger. Tasks write Parquet from Arrow batches, and the
+driver commits the names of the files with the ledger entry in one commit of the table.
+
+This file translates Spark's calls. The processes, and the state of an instance in each:
+
+- On the driver Spark makes a :class:`FileFormat` at ``start()`` or ``save()``, which checks the options.
+- For each batch it makes a writer in a separate Python process on the driver. The constructor makes the
+  table if there is none, and compares its columns with those of the rows. Spark pickles the writer then.
+- On executors ``write`` runs in other processes. Each attempt of a task writes files with unique names.
+- ``commit`` runs in one more process on the driver: that of a stream has a writer of its own, that of a batch
+  the pickled one. Spark passes it the number of the batch, and the messages of one attempt of each task. The
+  offsets of the batch come from the query checkpoint, whose location Spark passes as an option.
+
+Modules that need more than this translation are loaded by the writers, because PySpark imports this one in
+any session that uses a Python data source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pyspark
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
+
+from gazette_spark._frames import hide_internal_frames
+from gazette_spark.errors import OptionError
+from gazette_spark.spark_versions import ARROW_STREAM_WRITES, QUERY_ID, ArrowStreamWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gazette_spark._data_files.checkpoint_reader import CheckpointReader
+    from gazette_spark._data_files.target import FileTarget
+    from gazette_spark._ledger.file_batches import FileBatches, LedgerTable
+    from gazette_spark._options.file_format import FileFormatOptions
+    from gazette_spark._options.table import Use
+
+    class FormatTable(LedgerTable, Protocol):
+        """A table that a format fills."""
+
+        def prepare(self, schema: StructType) -> tuple[FileTarget, str]:
+            """Make the table if there is none; return where tasks write rows, and the table's shape."""
+            ...
+
+        def checkpoint_files(self, root: str) -> CheckpointReader:
+            """Return a reader of the query checkpoint."""
+            ...
+
+
+class TableKind:
+    """What distinguishes one format's tables: each is a class with these methods."""
+
+    name: str
+    """The format's name."""
+    reads: str
+    """How such a table is read."""
+    complete: str
+    """Way out for output modes whose batches give rows again."""
+    without_arrow: str
+    """Way out for a Spark that passes no Arrow batches to a stream's writer."""
+
+    @staticmethod
+    def parse(options: Mapping[str, str], use: Use | None) -> FileFormatOptions:
+        """Parse what Spark hands over."""
+        raise NotImplementedError
+
+    @staticmethod
+    def open(options: Any, checkpoint: str | None) -> FormatTable:  # noqa: ANN401 - the format's own options.
+        """Return the table, of which nothing is read yet."""
+        raise NotImplementedError
+
+
+class FileFormat(DataSource):
+    """A format whose files tasks write. A subclass names its tables."""
+
+    kind: type[TableKind]
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Spark asks not to override this, but it is the first call, at start() or save().
+        super().__init__(options)
+        self.kind.parse(options, None)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return cls.kind.name
+
+    def schema(self) -> NoReturn:
+        """Refuse to read."""
+        raise OptionError("format", f"{self.kind.name} to read", self.kind.reads)
+
+    def writer(self, schema: StructType, overwrite: bool) -> FileBatchWriter:  # noqa: FBT001 - Spark's call.
+        """Return the writer of ``df.write``."""
+        return FileBatchWriter(self.kind, self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FileStreamWriter:  # noqa: FBT001, N802
+        """Return the writer of ``df.writeStream``."""
+        if not ARROW_STREAM_WRITES:
+            got = f"Spark {pyspark.__version__}, which passes no Arrow batches to a stream's writer"
+            raise OptionError("format", got, f"Spark 4.1 or later{self.kind.without_arrow}")
+        return FileStreamWriter(self.kind, self.options, schema, overwrite=overwrite)
+
+
+@dataclass
+class WrittenFiles(WriterCommitMessage):
+    """The data files that a task has written."""
+
+    files: Sequence[Row]
+    """By ``FILES_SCHEMA``."""
+    shape: str
+    """Shape of the table that they were written for."""
+    query_id: str | None = None
+    """The stream's query, as the task's job names it."""
+
+
+@hide_internal_frames
+class _FileWriter:
+    """Shared code of the writers of streams and batches: the table, and a task's work.
+
+    ``abort`` stays PySpark's, which does nothing: Spark also calls it after a commit that raised an error,
+    and that commit may have succeeded. Files to which no version refers are left to the table's clean-up.
+    """
+
+    def __init__(
+        self, kind: type[TableKind], options: FileFormatOptions, schema: StructType, checkpoint: str | None
+    ) -> None:
+        from gazette_spark._ledger.decision import Allowed
+        from gazette_spark._ledger.entry import check_app_id, parse_gaps
+
+        check_app_id("appId", options.app_id)
+        gaps = parse_gaps("acceptGaps", options.accept_gaps or {})
+        self._allowed = Allowed(gaps=gaps, restart=options.restart)
+        self._kind, self._options = kind, options
+        self._schema, self._checkpoint = schema, checkpoint
+        self._table: FormatTable | None = kind.open(options, checkpoint)
+        self._target, self._shape = self._table.prepare(schema)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._target.table}, {self._options.app_id!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what tasks need, without the opened table."""
+        return vars(self) | {"_table": None}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        """Write a task's rows to files that no commit refers to yet. Runs on executors."""
+        from pyspark import TaskContext
+
+        from gazette_spark._data_files.writer import written_files
+
+        context = TaskContext.get()
+        origin = f"partition {context.partitionId() if context else 0} of the batch"
+        files = written_files([(origin, iterator)], self._target)
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
+        return WrittenFiles([Row(**file) for file in files], self._shape, query_id)
+
+    def _batches(self) -> tuple[FormatTable, FileBatches]:
+        """Return the table, and the stream's batches in it."""
+        from gazette_spark._ledger.file_batches import FileBatches
+
+        if self._table is None:
+            self._table = self._kind.open(self._options, self._checkpoint)
+            self._table.prepare(self._schema)
+        return self._table, FileBatches(self._table, self._options.app_id, self._allowed)
+
+
+@hide_internal_frames
+class FileStreamWriter(_FileWriter, ArrowStreamWriter):
+    """Writes the rows of ``df.writeStream``."""
+
+    def __init__(
+        self, kind: type[TableKind], options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> None:
+        if overwrite:
+            raise OptionError("outputMode", "complete", kind.complete)
+        checkpoint = _checkpoint(options)
+        if checkpoint is None:
+            # Spark may have made one of its own, by a setting or in a temporary directory. It does not say.
+            expected = "the query's checkpoint directory, whose offsets go into the table with the rows"
+            raise OptionError("checkpointLocation", "nothing", expected)
+        super().__init__(kind, kind.parse(options, "stream"), schema, checkpoint)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit the files of all tasks with the batch's ledger entry, or find the batch in the table."""
+        from gazette_spark._ledger.file_batches import BatchFiles
+
+        if None in messages:
+            # Spark 4.2 takes a continuous trigger, runs no writer in its tasks, and drops their rows.
+            got = "continuous, under which Spark passes a Python writer no rows"
+            raise OptionError("trigger", got, "processingTime or availableNow")
+        files, shape = _reported(messages, self._shape)
+        query_ids = (message.query_id for message in messages if isinstance(message, WrittenFiles))
+        table, batches = self._batches()
+        root = self._checkpoint
+        assert root is not None
+        batches.commit_planned(
+            table.checkpoint_files(root), root, batchId, next(query_ids, None), BatchFiles(files, shape)
+        )
+
+
+@hide_internal_frames
+class FileBatchWriter(_FileWriter, DataSourceArrowWriter):
+    """Writes the rows of ``df.write``."""
+
+    def __init__(
+        self, kind: type[TableKind], options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> None:
+        if overwrite:
+            raise OptionError("mode", "overwrite", "append, with .mode('append')")
+        super().__init__(kind, kind.parse(options, "batch"), schema, None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the files of all tasks with their ledger entry, unless the table has the offsets."""
+        from gazette_spark._ledger.file_batches import BatchFiles
+
+        files = BatchFiles(*_reported(messages, self._shape))
+        begin, end = self._options.starting_offsets, self._options.ending_offsets
+        assert begin is not None
+        assert end is not None
+        self._batches()[1].commit_range(begin, end, lambda: files)
+
+
+def _reported(messages: Sequence[WriterCommitMessage | None], shape: str) -> tuple[list[Row], str]:
+    """Return the files that tasks report, and the shape of the table that they were written for."""
+    written = [message for message in messages if isinstance(message, WrittenFiles) and message.files]
+    files = [file for message in written for file in message.files]
+    return files, written[0].shape if written else shape
+
+
+def _checkpoint(options: Mapping[str, str]) -> str | None:
+    return next((text for name, text in options.items() if name.lower() == "checkpointlocation"), None)

@@ -1,0 +1,1 @@
+"""One Iceberg table through pyiceberg: its columns and partitions, its commits, and the sink."""

@@ -1,0 +1,437 @@
+"""An Iceberg table that is filled with files of tasks, with ledger entries in the same commits.
+
+The ``commit_table`` of a catalog is a compare-and-set: it makes the commit only if the branch ``main`` is
+still at the snapshot that was read, and columns and partitions are as they were. Each commit adds a snapshot,
+also one without rows. So of two writers that decided on one entry one commits, and so does only one of a
+writer and a rollback.
+
+A transaction of ``pyiceberg`` must never be committed by its own ``commit_transaction()``. That repeats a
+commit that was turned down, on top of whatever was committed meanwhile: two writers of one batch would both
+commit.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from gazette_spark.errors import (
+    MissingPackageError,
+    OptionError,
+    SchemaMismatchError,
+    TableRefusedError,
+)
+
+try:
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchTableError,
+        TableAlreadyExistsError,
+    )
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+        schema_to_pyarrow,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.update import AssertDefaultSpecId, AssertTableUUID
+    from pyiceberg.transforms import UnknownTransform
+except ModuleNotFoundError:
+    raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
+
+from gazette_spark._data_files.checkpoint_reader import CheckpointReader
+from gazette_spark._data_files.iceberg_files import open_store, parse_footer, partition_record
+from gazette_spark._data_files.target import DEFAULT_FILE_BYTES, FileTarget, IcebergLayout
+from gazette_spark._delta.schema_fit import Rules, Unfit, bare, fit
+from gazette_spark._iceberg.columns import (
+    has_required_inside,
+    iceberg_schema,
+    partition_spec,
+    partition_texts,
+    spark_schema,
+    to_iceberg,
+)
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState
+from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._ledger.iceberg_reader import (
+    PROPERTY_PREFIX,
+    SUMMARY_KEY,
+    TableName,
+    catalog_errors,
+    iceberg_errors,
+    open_catalog,
+    property_text,
+    table_history,
+    table_state,
+)
+from gazette_spark.locations import local_path
+from gazette_spark.spark_versions import arrow_schema
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 2
+
+ANY_NAME = Rules(any_name=True, change_feed=False)
+"""Iceberg finds columns by ids, so their names may have any character."""
+
+IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl", "s3.")
+"""Beginnings of the properties with which ``pyiceberg`` enters object stores: tasks get no others."""
+
+REFUSED_PROPERTIES = {
+    "encryption.key-id": "it is encrypted (encryption.key-id)",
+    "write.wap.enabled": "its commits are staged until they are audited (write.wap.enabled)",
+}
+"""Properties that ask more of a writer than files of plain rows, and what they mean."""
+
+
+class IcebergTable:
+    """One table of a catalog. Holds the catalog and a version of the table, which do not pickle."""
+
+    max_attempts = 20
+    """Any commit of others is a conflict, and not only one for the same app id."""
+
+    def __init__(
+        self,
+        name: TableName,
+        properties: Mapping[str, str],
+        app_id: str,
+        *,
+        partition_by: Sequence[str] | None = None,
+        partition_option: str = "partition_by",
+        adds_columns: bool = False,
+        file_bytes: int | None = None,
+    ) -> None:
+        """Name the table; nothing is read yet.
+
+        Args:
+            name: The table.
+            properties: Properties of the catalog in place of configured ones.
+            app_id: For errors.
+            partition_by: Partitions of a new table; those of an existing one have to be the same.
+            partition_option: Name of the option that gives them.
+            adds_columns: Add columns that the rows have and the table lacks, in the commit of the rows.
+            file_bytes: Size at which a task begins another file, None for the default.
+        """
+        self.name = str(name)
+        self._name = name
+        self._properties = dict(properties)
+        self._app_id = app_id
+        self._partition_by, self._partition_option = partition_by, partition_option
+        self._adds_columns = adds_columns
+        self._file_bytes = file_bytes
+        self._rows: StructType | None = None
+        """Columns of the rows that tasks write; None before :meth:`prepare`."""
+        self._catalog: Any = None
+        self._base: Table | None = None
+        """The version to commit on: the one whose ledger was read last."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the catalog and the version."""
+        return vars(self) | {"_catalog": None, "_base": None}
+
+    def __repr__(self) -> str:
+        return f"IcebergTable({self.name})"
+
+    def load(self) -> Table | None:
+        """Load the newest version of the table, None if there is none.
+
+        Raises:
+            MissingPackageError: a package that the catalog needs is not installed.
+            TableRefusedError: the catalog cannot be entered, or the table needs more from its writers than
+                files of plain rows.
+        """
+        if self._catalog is None:
+            self._catalog = open_catalog(self._name.catalog, self._properties)
+        with iceberg_errors(self.name):
+            try:
+                table: Table = self._catalog.load_table(self._name.identifier)
+            except NoSuchTableError:
+                return None
+        if reason := refusal(table):
+            raise TableRefusedError(self.name, f"{reason}. Nothing was committed")
+        return table
+
+    def prepare(self, rows: StructType) -> tuple[FileTarget, str]:
+        """Make the table if there is none, compare its columns, and say where tasks write.
+
+        Args:
+            rows: Columns of the rows.
+
+        Returns:
+            The target, and the table's shape, which a commit compares.
+
+        Raises:
+            OptionError: the table has other partitions than the ones asked for.
+            SchemaMismatchError: the columns are not the table's.
+            TableRefusedError: the table needs more from its writers than files of plain rows, or a column has
+                a type that Iceberg does not have.
+        """
+        table = self.load() or self._make(rows)
+        metadata = table.metadata
+        self._check_partitions(metadata.spec(), metadata.schema())
+        self._rows = rows
+        existing = spark_schema(self.name, metadata.schema(), rows)
+        written = self._fitted(rows, existing)
+        schema = self._schema_of_files(table)
+        ids = schema_to_pyarrow(schema, include_field_ids=True)
+        types = arrow_schema(written)
+        file_schema = pa.schema([_with_ids(types.field(name), ids.field(name)) for name in written.names])
+        layout = IcebergLayout(
+            base64.b64encode(file_schema.serialize()).decode(),
+            schema.model_dump_json(),
+            metadata.spec().model_dump_json(),
+            {
+                key: str(value)
+                for key, value in table.io.properties.items()
+                if key.startswith(IO_PROPERTIES) and value is not None
+            },
+        )
+        data = _data_location(table)
+        target = FileTarget(
+            self.name,
+            local_path(data) or data,
+            json.dumps(rows.jsonValue()),
+            json.dumps(written.jsonValue()),
+            partition_by=tuple(field.name for field in metadata.spec().fields),
+            not_null=tuple(column.name for column in existing.fields if not column.nullable),
+            file_bytes=self._file_bytes or DEFAULT_FILE_BYTES,
+            iceberg=layout,
+        )
+        return target, self._shape(table)
+
+    @property
+    def shape(self) -> str:
+        """Identity, columns and partitions of the version to commit on, with those that the rows add."""
+        return self._shape(self._opened())
+
+    def _shape(self, table: Table) -> str:
+        columns = [field.model_dump(mode="json") for field in self._schema_of_files(table).fields]
+        return json.dumps([str(table.metadata.table_uuid), columns, table.spec().model_dump(mode="json")])
+
+    def read_ledger(self, app_id: str) -> LedgerState:
+        """Load the newest version, to commit on, and return the state of an app id's ledger in it."""
+        table = self._base = self.load()
+        if table is None:
+            return LedgerState()
+        with iceberg_errors(self.name):
+            return table_state(table, app_id, self.name)
+
+    def history(self) -> list[HistoryRow]:
+        """Return the history of the table as it is now, newest first; empty if there is no table."""
+        table = self.load()
+        if table is None:
+            return []
+        with iceberg_errors(self.name):
+            return table_history(table)
+
+    def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
+        """Commit files with a ledger entry on the version whose ledger was read last.
+
+        Args:
+            files: Rows about the files, by ``FILES_SCHEMA``.
+            entry: Ledger entry of the rows in the files.
+
+        Returns:
+            The conflict, or the error that leaves open whether the commit was made.
+        """
+        table = self._opened()
+        with iceberg_errors(self.name):
+            transaction = table.transaction()
+            if files:
+                self._add_columns(transaction)
+            updates = transaction.update_snapshot(snapshot_properties={SUMMARY_KEY: entry.to_json()})
+            merges = table.properties.get("commit.manifest-merge.enabled", "").lower() == "true"
+            with updates.merge_append() if merges else updates.fast_append() as snapshot:
+                for row in files:
+                    snapshot.append_data_file(_data_file(row, transaction, _data_location(table)))
+            made = transaction.table_metadata.snapshot_by_id(snapshot.snapshot_id)
+            assert made is not None
+            text = property_text(entry, made.snapshot_id, made.sequence_number or 0)
+            transaction.set_properties({PROPERTY_PREFIX + entry.app_id: text})
+            metadata = table.metadata
+            requirements = (
+                *transaction._requirements,
+                AssertTableUUID(uuid=metadata.table_uuid),
+                AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+            )
+        try:
+            self._catalog.commit_table(table, requirements, transaction._updates)
+        except (CommitFailedException, CommitStateUnknownException) as conflict:
+            return conflict
+        except catalog_errors() as error:
+            # A database that is locked, a connection that broke: the table tells what has become of it.
+            log.warning("commit_unknown table=%s error=%s", self.name, type(error).__name__)
+            return error
+        return None
+
+    def checkpoint_files(self, root: str) -> CheckpointReader:
+        """Return a reader of the query checkpoint, which may be in the table's object store."""
+        table = self.load()
+        properties = table.io.properties if table else self._properties
+        return CheckpointReader(root, lambda url: open_store(url, properties))
+
+    def _opened(self) -> Table:
+        if self._base is None:
+            raise TableRefusedError(self.name, "it was dropped or renamed. Start the query again")
+        return self._base
+
+    def _make(self, rows: StructType) -> Table:
+        """Make the table of the rows' columns."""
+        columns = bare(rows)
+        assert isinstance(columns, StructType)
+        self._fitted(columns, None)
+        schema = iceberg_schema(self.name, columns)
+        spec = partition_spec(self._partition_option, self._partition_by or (), schema)
+        # Another process may have made it at the same time; opening it tells.
+        with iceberg_errors(self.name), suppress(TableAlreadyExistsError):
+            self._catalog.create_table(
+                self._name.identifier,
+                schema,
+                partition_spec=spec,
+                properties={"format-version": str(FORMAT_VERSION)},
+            )
+        table = self.load()
+        assert table is not None
+        return table
+
+    def _check_partitions(self, spec: Any, schema: Schema) -> None:  # noqa: ANN401 - of pyiceberg.
+        if self._partition_by is None:
+            return
+        existing = partition_texts(spec, schema)
+        expected = partition_texts(partition_spec(self._partition_option, self._partition_by, schema), schema)
+        if existing != expected:
+            got = f"{', '.join(expected)}, and the table has {', '.join(existing) or 'no partitions'}"
+            raise OptionError(self._partition_option, got, "the table's partitions, or another table")
+
+    def _fitted(self, rows: StructType, existing: StructType | None) -> StructType:
+        """Return the rows' columns with the table's names and types."""
+        fitted = fit(self.name, rows, existing, add=self._adds_columns, rules=ANY_NAME)
+        if isinstance(fitted, Unfit):
+            raise SchemaMismatchError(self.name, self._app_id, None, fitted.problems)
+        columns = {field.name: field.dataType for field in (existing or StructType()).fields}
+        for source, column in zip(rows.fields, fitted.schema.fields, strict=True):
+            table_type = columns.get(column.name)
+            is_nested = "<" in column.dataType.simpleString()
+            if table_type is not None and is_nested and bare(source.dataType) != bare(table_type):
+                problem = (
+                    f"column {source.name} is {table_type.simpleString()} in the table and "
+                    f"{source.dataType.simpleString()} in the query, and tasks convert no nested columns. "
+                    "Make it the table's type in the query"
+                )
+                raise TableRefusedError(self.name, problem)
+        return fitted.schema
+
+    def _schema_of_files(self, table: Table) -> Schema:
+        """Return the schema that the table has once the rows' columns are added."""
+        transaction = table.transaction()
+        self._add_columns(transaction)
+        return transaction.table_metadata.schema()
+
+    def _add_columns(self, transaction: Transaction) -> None:
+        """Add the rows' columns that the table lacks."""
+        if self._rows is None or not self._adds_columns:
+            return
+        names = {field.name.lower() for field in transaction.table_metadata.schema().fields}
+        columns = bare(self._rows)
+        assert isinstance(columns, StructType)
+        new = [field for field in columns.fields if field.name.lower() not in names]
+        if not new:
+            return
+        with transaction.update_schema() as update:
+            for field in new:
+                kind = to_iceberg(self.name, field.name, field.dataType, iter(range(1, 1 << 30)))
+                update.add_column((field.name,), kind)
+
+
+def refusal(table: Table) -> str | None:
+    """Return the reason why a table takes no files from tasks, None if it does."""
+    metadata = table.metadata
+    properties, schema = metadata.properties, table.schema()
+    reasons = [
+        reason for name, reason in REFUSED_PROPERTIES.items() if properties.get(name, "false") != "false"
+    ]
+    if metadata.format_version != FORMAT_VERSION:
+        version = f"format version {metadata.format_version}"
+        reasons.append(f"it has {version}, and the sink writes version {FORMAT_VERSION}, without row lineage")
+    file_format = properties.get("write.format.default", "parquet")
+    if file_format.lower() != "parquet":
+        reasons.append(f"its files are {file_format} (write.format.default), and tasks write Parquet")
+    if table.sort_order().fields:
+        reasons.append("it has a sort order (WRITE ORDERED BY), which tasks do not keep")
+    for field in table.spec().fields:
+        if isinstance(field.transform, UnknownTransform):
+            reasons.append(f"it is partitioned by {field.transform}, which pyiceberg does not know")
+        elif schema.find_column_name(field.source_id) not in {column.name for column in schema.fields}:
+            reasons.append(f"it is partitioned by {field.name}, which is of a field within a column")
+    reasons += [
+        f"a field within column {column.name} is NOT NULL, which tasks do not check"
+        for column in schema.fields
+        if has_required_inside(column.field_type)
+    ]
+    return reasons[0] if reasons else None
+
+
+def _data_location(table: Table) -> str:
+    """Return the place of a table's data files."""
+    default = f"{table.location().rstrip('/')}/data"
+    return table.properties.get("write.data.path", default).rstrip("/")
+
+
+def _with_ids(column: pa.Field, with_ids: pa.Field) -> pa.Field:
+    """Return a column of Spark's type with the ids of the table's column, at all levels.
+
+    ``pyiceberg`` has another Arrow type for texts, which are the same in files.
+    """
+    kind, id_kind = column.type, with_ids.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_with_ids(inner, id_kind.field(inner.name)) for inner in kind])
+    elif pa.types.is_map(kind):
+        key = _with_ids(kind.key_field, id_kind.key_field).with_nullable(False)  # noqa: FBT003 - Arrow's.
+        kind = pa.map_(key, _with_ids(kind.item_field, id_kind.item_field))
+    elif pa.types.is_list(kind):
+        element = _with_ids(kind.value_field, id_kind.value_field)
+        kind = pa.list_(element.with_name(kind.value_field.name))
+    return pa.field(column.name, kind, nullable=True, metadata=with_ids.metadata)
+
+
+def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  # noqa: ANN401 - a Row.
+    """Return what a manifest has of a file."""
+    metadata = transaction.table_metadata
+    schema, spec = metadata.schema(), metadata.spec()
+    footer = parse_footer(row.stats)
+    path_ids = parquet_path_to_id_mapping(schema)
+
+    def statistics(properties: Mapping[str, str]) -> Any:  # noqa: ANN401 - of pyiceberg.
+        plan = compute_statistics_plan(schema, dict(properties))
+        return data_file_statistics_from_parquet_metadata(footer, plan, path_ids)
+
+    try:
+        counts = statistics(metadata.properties)
+    except OverflowError:
+        # Python has no dates before year 1 or after 9999. A file without bounds is only slower to read.
+        counts = statistics({"write.metadata.metrics.default": "counts"})
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{location}/{row.path}",
+        file_format=FileFormat.PARQUET,
+        partition=partition_record(
+            tuple(row.partition_values[field.name] for field in spec.fields), spec, schema
+        ),
+        file_size_in_bytes=row.size,
+        sort_order_id=None,
+        spec_id=spec.spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **counts.to_serialized_dict(),
+    )

@@ -1,0 +1,400 @@
+"""The ledger of an Iceberg table, read with ``pyiceberg``: without a JVM, and without any row.
+
+Each commit of a sink leaves its entry in two places:
+
+- **the table property** "gazette.ledger.<app id>": the newest entry with all positions, and the snapshot
+  that the commit made. It is the authority. ``expire_snapshots`` does not touch it.
+- **the summary of the snapshot**, under "gazette.ledger": for ``verify``, for people, and for what a
+  rollback leaves.
+
+A rollback of the table does not roll a property back. So the property counts only if its snapshot is the
+current one or an ancestor of it. Otherwise the newest ancestor with an entry of the app id counts, as after
+RESTORE of a Delta table.
+
+Snapshots between the property's and the current one may have expired. Then the metadata files that the table
+had before show whose parent they were. Where these are gone as well, nothing contradicts the property, and it
+is trusted, as an entry of a Delta table whose parent was cleaned up.
+
+:func:`history` gives the snapshots as rows of a history, so everything that reads the log of a Delta table
+reads an Iceberg table, too: the version of a row is the snapshot's sequence number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gazette_spark._frames import deltalake_text
+from gazette_spark._ledger.entry import LedgerEntry, LedgerState, parse_entry
+from gazette_spark._ledger.history import HistoryRow, read_state
+from gazette_spark.errors import GazetteError, InputError, JsonError, MissingPackageError, TableRefusedError
+from gazette_spark.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+SUMMARY_KEY = "gazette.ledger"
+"""Key of the entry in a snapshot's summary."""
+
+PROPERTY_PREFIX = "gazette.ledger."
+"""Prefix of the table property of an app id's newest entry."""
+
+SCHEME = "iceberg:"
+"""Prefix of a table's name where a location of a Delta table may be given as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table in a catalog."""
+
+    catalog: str
+    """Name of the catalog in the configuration of ``pyiceberg``."""
+    identifier: str
+    """Namespace and name, such as "shop.orders"."""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.catalog}/{self.identifier}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableName | None:
+        """Read ``iceberg:catalog/namespace.table``.
+
+        Returns:
+            None if the text has no such prefix: it is the location of a Delta table.
+
+        Raises:
+            InputError: the rest has another form.
+        """
+        if not text.startswith(SCHEME):
+            return None
+        catalog, slash, identifier = text.removeprefix(SCHEME).partition("/")
+        if not (catalog and slash and "." in identifier):
+            raise InputError(f"{text!r} names no table: expected iceberg:catalog/namespace.table")
+        return cls(catalog, identifier)
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return a catalog of ``pyiceberg``'s configuration, with some properties in place of configured ones.
+
+    Raises:
+        MissingPackageError: ``pyiceberg``, or a package that the kind of catalog needs, is not installed.
+        TableRefusedError: it cannot be opened.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NotInstalledError
+    except ModuleNotFoundError:
+        raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
+    with iceberg_errors(f"catalog {name}"):
+        try:
+            return load_catalog(name, **properties)
+        except (ModuleNotFoundError, NotInstalledError) as missing:
+            raise MissingPackageError(f"catalog {name}: {missing}", "gazette-spark[iceberg]") from None
+
+
+def catalog_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a catalog and of its table's files."""
+    from pyiceberg import exceptions
+
+    # They have no common base. Those of requests are OSErrors, those of pydantic are ValueErrors.
+    own = [
+        kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ModuleNotFoundError:
+        return (*own, OSError, ValueError)
+    return (*own, OSError, ValueError, SQLAlchemyError)
+
+
+@contextmanager
+def iceberg_errors(
+    name: str, error_type: Callable[[str, str], GazetteError] = TableRefusedError
+) -> Iterator[None]:
+    """Raise what ``pyiceberg`` raises as an error that names the table."""
+    try:
+        yield
+    except GazetteError:
+        raise
+    except catalog_errors() as error:
+        text = f"{type(error).__name__}: {deltalake_text(error)}"
+        raise error_type(name, f"pyiceberg cannot do it: {text}") from error
+
+
+def property_text(entry: LedgerEntry, snapshot_id: int, sequence_number: int) -> str:
+    """Return the text of the property: the entry with all positions, and the snapshot of its commit."""
+    whole = replace(entry, moved=None, new_fingerprints={})
+    value = json.loads(whole.to_json())
+    value |= {"snapshot_id": snapshot_id, "sequence_number": sequence_number}
+    return json.dumps(
+        value | {"deltas": entry.deltas, "full_ms": entry.full_ms}, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest entry that was ever committed for an app id, from the table property."""
+
+    app_id: str
+    text: str
+    snapshot_id: int
+    sequence_number: int
+
+
+def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
+    entries = []
+    for key, text in properties.items():
+        if not key.startswith(PROPERTY_PREFIX):
+            continue
+        try:
+            value = parse_json(text)
+        except JsonError:
+            value = None
+        match value:
+            case {"app_id": str(app_id), "snapshot_id": int(snapshot_id), "sequence_number": int(number)}:
+                entries.append(_Newest(app_id, text, snapshot_id, number))
+            case _:
+                raise TableRefusedError(key, "the table property is no ledger entry; remove it by hand")
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What a history needs of a snapshot."""
+
+    snapshot_id: int
+    parent_id: int | None
+    number: int
+    """Sequence number."""
+    time_ms: int = 0
+    operation: str = ""
+    ledger: str | None = None
+    added: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierMetadata:
+    """What an earlier version of a table's metadata says about its snapshots."""
+
+    last_number: int
+    """Sequence number of its newest snapshot."""
+    parents: Mapping[int, tuple[int | None, int]]
+    """Parent and sequence number of snapshots, by id."""
+
+
+def history(metadata: TableMetadata, earlier: Callable[[], Iterable[EarlierMetadata]]) -> list[HistoryRow]:
+    """Return the current snapshot and its ancestors as rows of a history, newest first.
+
+    Versions are sequence numbers. Numbers of snapshots that are no ancestors, because they were undone or are
+    of other branches, are jumped over by a row RESTORE, as the readers of a history expect it. The last row
+    of a table whose first snapshot is there has version 0.
+
+    Args:
+        metadata: The table's current metadata.
+        earlier: Yields earlier versions of the metadata, newest first. It is called only where snapshots
+            between an app id's newest entry and the current snapshot have expired.
+    """
+    return _rows(*_ancestry(metadata), metadata.properties, earlier)
+
+
+def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
+    """Return the current snapshot and its ancestors, newest first, and whether none has expired.
+
+    Iceberg for Java leaves the name of an expired parent in its child, ``pyiceberg`` does not. So only the
+    first snapshot of all is known to have no parent.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    chain: list[_Snapshot] = []
+    at = metadata.current_snapshot_id
+    while at is not None and at in by_id:
+        snapshot = by_id[at]
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        chain.append(
+            _Snapshot(
+                at,
+                snapshot.parent_snapshot_id,
+                snapshot.sequence_number or 0,
+                snapshot.timestamp_ms,
+                snapshot.summary.operation.value if snapshot.summary else "",
+                summary.get(SUMMARY_KEY),
+                summary,
+            )
+        )
+        at = snapshot.parent_snapshot_id
+    return chain, not chain or (at is None and chain[-1].number == 1)
+
+
+def _rows(
+    chain: Sequence[_Snapshot],
+    complete: bool,  # noqa: FBT001 - the second half of one value.
+    properties: Mapping[str, str],
+    earlier: Callable[[], Iterable[EarlierMetadata]],
+) -> list[HistoryRow]:
+    newest = [
+        entry
+        for entry in _newest_entries(properties)
+        if is_visible(entry, chain, complete=complete, earlier=earlier)
+    ]
+    texts = {entry.snapshot_id: entry.text for entry in newest}
+    snapshots = list(chain)
+    shown = {snapshot.snapshot_id for snapshot in chain}
+    # Entries whose snapshots have expired are older than all snapshots that are left.
+    expired = [entry for entry in newest if entry.snapshot_id not in shown]
+    snapshots += [
+        _Snapshot(entry.snapshot_id, None, entry.sequence_number)
+        for entry in sorted(expired, key=lambda entry: -entry.sequence_number)
+    ]
+    rows: list[HistoryRow] = []
+    for snapshot in snapshots:
+        if rows and rows[-1].version > snapshot.number + 1:
+            jump = {"version": str(snapshot.number)}
+            rows.append(HistoryRow(rows[-1].version - 1, "RESTORE", jump, time=rows[-1].time))
+        moment = datetime.fromtimestamp(snapshot.time_ms / 1000, UTC)
+        rows.append(
+            HistoryRow(
+                snapshot.number,
+                snapshot.operation,
+                user_metadata=texts.get(snapshot.snapshot_id, snapshot.ledger),
+                time=moment.isoformat(sep=" ", timespec="milliseconds"),
+                metrics=_metrics(snapshot.added or {}),
+            )
+        )
+    if complete:
+        rows.append(HistoryRow(0, "CREATE TABLE"))
+    return rows
+
+
+def _metrics(summary: Mapping[str, str]) -> dict[str, object]:
+    """Return the numbers of a snapshot under the names that Delta's history has for them."""
+    names = {"added-records": "numOutputRows", "added-data-files": "numFiles"}
+    return {delta_name: summary[name] for name, delta_name in names.items() if name in summary}
+
+
+def is_visible(
+    entry: _Newest,
+    chain: Sequence[_Snapshot],
+    *,
+    complete: bool,
+    earlier: Callable[[], Iterable[EarlierMetadata]],
+) -> bool:
+    """Say whether an entry's snapshot is the current one or an ancestor of it; see the module's text.
+
+    Args:
+        entry: The entry.
+        chain: The current snapshot and its ancestors, newest first, as far as they have not expired.
+        complete: None has expired.
+        earlier: Yields earlier versions of the table's metadata, newest first.
+    """
+    if any(snapshot.snapshot_id == entry.snapshot_id for snapshot in chain):
+        return True
+    if complete or entry.sequence_number >= chain[-1].number:
+        return False
+    # All that is left is younger than the entry. From the oldest snapshot that is left, follow the parents
+    # through earlier metadata: they lead to the entry's snapshot, or past it.
+    at, number = chain[-1].snapshot_id, chain[-1].number
+    if (parent := chain[-1].parent_id) is not None:
+        at, number = parent, 0  # Its number is not known here.
+    for metadata in earlier():
+        while at != entry.snapshot_id and at in metadata.parents:
+            parent, number = metadata.parents[at]
+            if number < entry.sequence_number:
+                return False
+            if parent is None:
+                break  # It had none, or the parent had expired: still earlier metadata tells.
+            at, number = parent, 0
+        if at == entry.snapshot_id:
+            return True
+        if number > metadata.last_number:
+            return False  # It was made after this metadata, and never had a parent: the table was replaced.
+    return True
+
+
+def earlier_metadata(table: Table) -> Iterator[EarlierMetadata]:
+    """Yield earlier versions of a table's metadata, newest first, as far as their files are there."""
+    from pyiceberg.serializers import FromInputFile
+
+    for log_entry in reversed(table.metadata.metadata_log):
+        try:
+            metadata = FromInputFile.table_metadata(table.io.new_input(log_entry.metadata_file))
+        except FileNotFoundError:
+            return
+        snapshots = metadata.snapshots
+        parents = {
+            snapshot.snapshot_id: (snapshot.parent_snapshot_id, snapshot.sequence_number or 0)
+            for snapshot in snapshots
+        }
+        # Version 1 of the format, from which a table may have been upgraded, has no numbers.
+        yield EarlierMetadata(getattr(metadata, "last_sequence_number", 0), parents)
+
+
+def table_history(table: Table) -> list[HistoryRow]:
+    """Return the current snapshot of a table and its ancestors; see :func:`history`."""
+    return history(table.metadata, lambda: earlier_metadata(table))
+
+
+def table_state(table: Table, app_id: str, name: str) -> LedgerState:
+    """Return the state of an app id's ledger in a table.
+
+    A writer's commit is made on the snapshot that was current when it read this state, and on no other. So an
+    entry directly follows the one that it was decided on, whatever is undone meanwhile.
+
+    Raises:
+        LedgerFormatError: an entry cannot be read.
+    """
+    rows = table_history(table)
+    state = read_state(lambda limit: rows[:limit], app_id, table=name)
+    if state.entry is not None:
+        state = replace(state, previous=state.entry.parent)
+    text = table.metadata.properties.get(PROPERTY_PREFIX + app_id)
+    newest = parse_entry(text, app_id)
+    if not isinstance(newest, LedgerEntry):
+        return state
+    state = replace(state, txn_version=max(state.txn_version, newest.txn_version))
+    if state.entry is None:
+        return replace(state, undone=state.undone or newest.start)
+    if state.entry.attempt == newest.attempt:
+        # What the summaries were stored on continues from here.
+        value: Any = parse_json(text or "")
+        stored = replace(state.entry, deltas=value.get("deltas", 0), full_ms=value.get("full_ms"))
+        return replace(state, entry=stored)
+    return state
+
+
+class IcebergLog:
+    """Reads a table's history, as :class:`~gazette_spark._ledger.delta_reader.DeltaLog` does for Delta."""
+
+    def __init__(self, name: TableName) -> None:
+        self._name = name
+        self._catalog: Catalog | None = None
+
+    def __repr__(self) -> str:
+        return f"IcebergLog({str(self._name)!r})"
+
+    def table(self) -> Table:
+        """Load the table as it is now.
+
+        Raises:
+            InputError: it cannot be read.
+            MissingPackageError: ``pyiceberg`` is not installed.
+        """
+        try:
+            self._catalog = self._catalog or open_catalog(self._name.catalog, {})
+            with iceberg_errors(str(self._name)):
+                return self._catalog.load_table(self._name.identifier)
+        except TableRefusedError as error:
+            raise InputError(str(error)) from error
+
+    def rows(self, limit: int | None) -> list[HistoryRow]:
+        """Return the newest rows, newest first.
+
+        Raises:
+            InputError: the table cannot be read.
+            MissingPackageError: ``pyiceberg`` is not installed.
+        """
+        return table_history(self.table())[:limit]
