@@ -55,7 +55,7 @@ def adopt(
     """Begin a ledger at ``offsets``; return its first entry. If it has begun there already, nothing changes.
 
     Raises:
-        TableRefusedError: there is no table, it has a ledger, or rows that lie past the offsets.
+        TableRefusedError: the table does not exist, has a ledger, or has rows past the offsets.
     """
     state = target.ledger(spark, app_id)
     if state.table_version < 0:

@@ -92,7 +92,7 @@ class DeadLetterTable:
             app_id: The main table's.
             main: The table whose rows are split.
             letters: Where dead letters go.
-            new_table: What the main table is to be if there is none.
+            new_table: Definition of the main table if it does not exist.
             upsert: How rows are merged into the main table, if they are.
         """
         self._app_id = app_id

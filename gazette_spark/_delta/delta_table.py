@@ -90,7 +90,7 @@ class TableSnapshot:
     schema: StructType | None = None
     """The columns; None if there is no table, or the writer does not compare columns."""
     detail: TableDetail | None = None
-    """None if there is no table, or nothing has depended on it yet: on a large table it takes a job."""
+    """None if there is no table, or if it was not needed yet: on a large table it takes a job."""
 
     @property
     def exists(self) -> bool:
@@ -222,7 +222,7 @@ class DeltaTable:
             spark: The session.
             app_id: Whose ledger.
             since: An earlier snapshot. Its columns and detail hold as long as nobody has committed.
-            columns: Read the columns, too, unless the earlier snapshot has them.
+            columns: Also read the columns, unless the earlier snapshot has them.
             detail: Likewise the detail.
 
         Raises:
@@ -231,7 +231,7 @@ class DeltaTable:
         since = since or TableSnapshot()
         ledger = self.ledger(spark, app_id, since.ledger)
         table = TableSnapshot(ledger, since.letters)
-        # A table that was made again may have the same version, but not the same newest entry.
+        # A table that was created again may have the same version, but not the same newest entry.
         if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
             table = replace(table, schema=since.schema, detail=since.detail)
         if table.exists and columns and table.schema is None:
@@ -450,7 +450,7 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
     try:
         rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
     except AnalysisException:
-        return None  # The table is gone, which reading its history reports, too.
+        return None  # The table is gone. Reading its history also reports this.
     after = dropwhile(lambda row: row.col_name != "# Detailed Table Information", rows)
     return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
 

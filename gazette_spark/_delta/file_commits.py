@@ -200,7 +200,7 @@ class FileCommits:
             entry: Ledger entry of their rows.
 
         Returns:
-            The conflict, if there is one: the history tells whether the commit was made.
+            The conflict, if any. The history shows whether the commit was made.
         """
         if file_rows is None:
             return self.commit_files([], entry)

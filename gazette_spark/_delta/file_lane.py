@@ -59,7 +59,7 @@ def file_stream(
 
     Args:
         df: The stream: journals as ``load()`` gives them, without a transformation.
-        table: The table; it is made if there is none.
+        table: The table. A missing table is created.
         layout: How it is made.
         app_id: For errors.
 

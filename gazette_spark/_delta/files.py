@@ -270,7 +270,7 @@ def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 @contextmanager
 def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
-    """Yield a Java reader of a file's lines, None if there is no such file."""
+    """Yield a Java reader of a file's lines, or None if the file does not exist."""
     from py4j.protocol import Py4JJavaError
 
     files, name = _file_system(spark, path)

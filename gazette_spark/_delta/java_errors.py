@@ -25,7 +25,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 def short_java_error(error: Exception) -> Exception | None:
-    """Return an error with the texts of Java's exceptions and no stack; None if it is none of Java's."""
+    """Return an error with the texts of Java's exceptions and no stack; None for other errors."""
     if type(error).__name__ != "Py4JJavaError":
         return None  # Spark Connect's package has no py4j.
     from py4j.protocol import Py4JError, Py4JJavaError

@@ -139,7 +139,7 @@ def look_around(options: SourceOptions | None) -> Callable[[], str]:
     """Return a function that says what a task lacks. It is pickled with its code: the package may be missing.
 
     Args:
-        options: Of the brokers to ask; None where there are none.
+        options: Options of the brokers to call; None for a query without brokers.
     """
     selector = NO_JOURNAL
     content = options and pickle.dumps(replace(options, security=security_for_tasks(options.security)))

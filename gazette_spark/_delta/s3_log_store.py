@@ -29,7 +29,7 @@ SCHEMES = frozenset({"s3", "s3a", "s3n"})
 """Schemes for which Delta takes its log store for S3 by default."""
 
 DATABRICKS = "spark.databricks.clusterUsageTags.clusterId"
-"""Setting of every cluster of Databricks, where a service of its own orders the commits."""
+"""Setting of every cluster of Databricks, where a separate service orders the commits."""
 
 
 def s3_log_store() -> dict[str, str]:

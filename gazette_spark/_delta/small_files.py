@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def batch_bytes(batch: Batch) -> int | None:
-    """Return how many bytes of its journals a batch has read, None if it reads other sources, too."""
+    """Return how many bytes of its journals a batch has read, or None if it also reads other sources."""
     total = 0
     for begin, end in zip(batch.begin, batch.end, strict=True):
         if not isinstance(begin, JournalOffsets) or not isinstance(end, JournalOffsets):

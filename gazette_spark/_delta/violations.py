@@ -55,7 +55,7 @@ class NullCheck:
     has_null: Callable[[Column], Column]
     """Given the row's column, says whether there is a null; null in a row without such a place."""
     by_delta: bool
-    """Delta checks it, too. It checks columns and the fields of structs, but nothing in arrays and maps."""
+    """Whether Delta also checks it: columns and fields of structs, but nothing in arrays and maps."""
 
     def reason(self) -> str:
         """Return the problem of a row that has a null there."""
@@ -120,11 +120,11 @@ class RowSplit:
     def fitting(self, df: DataFrame, letters: DataFrame | None) -> DataFrame:
         """Return the other rows, without columns that are for dead letters alone.
 
-        Running it fails at a row that is no dead letter and does not fit.
+        Running it fails at a row that does not fit and is not a dead letter.
 
         Args:
             df: Rows of the batch.
-            letters: Places of the dead letters, None if there are none.
+            letters: Positions of the dead letters, or None.
         """
         reasoned = self._reasoned(df)
         if letters is not None:
@@ -282,7 +282,7 @@ def _element_checks(
 ) -> Iterator[NullCheck]:
     """Yield the checks of the values in an array or map. Delta makes none of them."""
     for check in _checks(path, element, StructField("", source)):
-        # A null element is its own fault; it has no fields whose absence could be one, too.
+        # A null element is a violation itself. It has no fields that could also violate.
         has_null = check.has_null if check.path == path else partial(_in_struct, check.has_null)
         yield replace(check, has_null=partial(_in_any, values, has_null), by_delta=False)
 

@@ -82,7 +82,7 @@ def check_change(claims: Claims, change: pb.ApplyRequest.Change, present: pb.Jou
     """Refuse a change of a journal the claims are not about.
 
     Gazette looks at the new labels only, so a bearer could take any journal by giving it the labels of its
-    claims. Here the claims have to cover the journal as it is, too. Of a journal to be deleted the new labels
+    claims. Here, the claims must also cover the existing journal. Of a journal to be deleted, the new labels
     are its name, as in Gazette: claims by another label cannot delete.
 
     Args:

@@ -434,7 +434,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self._enter(request, request)
             serve(request, self._handler, set_waiting)
             return
-        # Entered before the handshake: a client that does not go on with it can be evicted, too.
+        # Entered before the handshake, so that a client that does not continue it can also be evicted.
         with self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
             self._enter(request, secure)
             secure.do_handshake()
@@ -458,7 +458,7 @@ class _Server(socketserver.ThreadingTCPServer):
         _log.log(level, "http_connection_failed client=%s", client_address, exc_info=True)
 
     def drop_all(self) -> None:
-        """End connections: first idle ones and bodies on their way, then answers, too."""
+        """End connections: first idle ones and incomplete requests, then also those that still respond."""
         with self._changed:
             self._dropping = True
             self._shut_down_all(socket.SHUT_RD)
@@ -472,4 +472,4 @@ class _Server(socketserver.ThreadingTCPServer):
 
 def _shut_down(connection: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):
-        socket.socket.shutdown(connection, how)  # TLS's own goes on in plain text after SHUT_RD.
+        socket.socket.shutdown(connection, how)  # TLS's own method continues in plain text after SHUT_RD.

@@ -58,7 +58,7 @@ def assign(
         remaining: dict[str, Slots] = {}
         for name in replica_counts:
             first, *replicas = current.get(name, ()) or (None,)
-            # A primary that is dead leaves a gap in its place.
+            # A dead primary leaves its slot empty.
             primary = first if first in members else None
             alive = tuple(member for member in replicas if member is not None and member in members)
             remaining[name] = (primary, *alive) if primary or alive else ()

@@ -71,7 +71,7 @@ def check_transaction_journal(client: Client, journal: str) -> None:
 def commit_transaction(
     client: Client, journal: str, attempt: Attempt, rollbacks: Mapping[str, bytes]
 ) -> TransactionRecord | None:
-    """Commit a batch, or the one that is recorded in its place, and return when all its rows are committed.
+    """Commit a batch, or the batch that was recorded instead, and return when all its rows are committed.
 
     Args:
         client: appends.
@@ -140,7 +140,7 @@ def read_state(client: Client, journal: str) -> JournalState:
     """Return a journal's write head, registers and newest record.
 
     Raises:
-        TransactionError: its end is no record.
+        TransactionError: its end is not a record.
     """
     # A barrier: what is under way is in the journal, or will not be.
     barrier = client.append(journal, b"")

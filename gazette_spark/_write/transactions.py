@@ -111,7 +111,7 @@ class TransactionRecord:
         """Parse a line of a transaction journal.
 
         Raises:
-            TransactionError: it is no record, or one of a later form.
+            TransactionError: it is not a record, or has a later form.
         """
         try:
             value = parse_json(line)

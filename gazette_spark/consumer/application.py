@@ -77,7 +77,7 @@ class Store(Protocol):
     """
 
     def restore_checkpoint(self) -> pc.Checkpoint:
-        """Return the newest checkpoint that was committed; an empty one if there is none.
+        """Return the newest committed checkpoint, or an empty one.
 
         Afterwards no older store of the same shard, in whatever process, can commit.
         """

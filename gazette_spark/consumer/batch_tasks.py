@@ -341,7 +341,7 @@ class _ShardRun:
         try:
             if self._began_s is not None and not self._closed:
                 self._service.flush()
-        except Exception as error:  # noqa: BLE001 - of a dependency that the application gave, too.
+        except Exception as error:  # noqa: BLE001 - including errors of the application's dependencies.
             yield _failure(self._id, "publishing", error)
         finally:
             self.close()

@@ -145,7 +145,7 @@ class ShardClient(Closing):
     ) -> Progress:
         """Wait until a shard has read through offsets; return how far it has come.
 
-        Pass the end of an append, and the state has it: what the shard published for it is before
+        If you pass the end of an append, the state includes it: what the shard published for it is before
         ``publish_at``, which a shard downstream may be asked to read through in turn.
 
         Args:

@@ -386,7 +386,7 @@ RESTART = RestartPolicy()
 
 
 class ShardFolders:
-    """The folder for the files of stores while they run, in which each assignment has one of its own."""
+    """The folder for the files of running stores. Each assignment has a subfolder."""
 
     def __init__(self, work_dir: str | Path | None) -> None:
         """Use a folder; None makes a temporary one, which :meth:`close` removes."""

@@ -6,7 +6,7 @@ again after a while (:mod:`gazette_spark.consumer.assignments`), if the host wan
 
 A :class:`ShardTable` decides what runs where there is one process. It replaces Etcd: every change makes a new
 catalog with the next revision, and moves the shards after it. A spec that is applied starts a shard that
-FAILED, too. A disabled spec is listed, and not run.
+also FAILED. A disabled spec is listed, but does not run.
 
 :meth:`ShardTable.resolve` answers in Gazette's order:
 
@@ -63,7 +63,7 @@ METRICS = (
 """Names, types, labels and texts of metrics. All names but that of restarts are Gazette's."""
 
 BACKGROUND = (COMMITTING, ACKNOWLEDGING)
-"""Phases that go on while the next transaction consumes."""
+"""Phases that overlap the next transaction's consumption."""
 
 SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
     plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id

@@ -81,7 +81,7 @@ class Sources:
     def replay(self, missing: ReplayRange) -> Iterator[Envelope]:
         """Yield messages of a source that have been read before."""
         if missing.begin == missing.end:
-            return  # To a reader, an end offset of 0 means that there is none.
+            return  # For a reader, an end offset of 0 means no end.
         source = self._readers[missing.journal]
         reader = self._client.read(missing.journal, offset=missing.begin, end_offset=missing.end)
         with ReadUncommitted(reader, source.spec, self._new_message) as replay:

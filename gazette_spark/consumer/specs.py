@@ -52,7 +52,7 @@ def shard_spec(
     Args:
         shard_id: id of the shard.
         sources: journals to read, or by journal the least offset to begin at.
-        recovery_log_prefix: the recovery log is the journal ``prefix/id``; empty: there is none.
+        recovery_log_prefix: the recovery log is the journal ``prefix/id``; empty for no recovery log.
         hint_prefix: path below which hints of the recovery log are kept; by default ``/gazette/hints`` if
             there is one.
         hint_backups: hints of earlier recoveries that are kept; by default 2 if there is a recovery log.

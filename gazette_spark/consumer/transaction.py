@@ -4,7 +4,7 @@ Three classes, from the decision to the deed:
 
 - :class:`Transactions` decides what a shard does next. It is pure.
 - :class:`ApplicationCalls` calls the application, in the one order that both hosts promise. The tasks of the
-  host on Spark use it, too.
+  host on Spark also use it.
 - :class:`TransactionLoop` does what is decided: it is the thread of a shard on the local host.
 
 Transactions overlap, two at most: while the *prior* one commits and then acknowledges, the *present* one
@@ -380,7 +380,7 @@ class _PriorTransaction:
     read_bytes: int
     phase_s: dict[str, float]
     since_s: float
-    """When the phase that goes on began."""
+    """When the current phase began."""
 
     def end_phase(self, phase: str) -> None:
         """Note that a phase has ended, and another one begins."""
@@ -534,7 +534,7 @@ class TransactionLoop:
         """Start to commit the present transaction, which makes it the prior one.
 
         The steps are in an order in which a crash between any two of them leaves each message counted once.
-        All after the first go on in the background, while the next transaction consumes.
+        All phases after the first run in the background, while the next transaction consumes.
         """
         began_s, messages = time.monotonic(), self._machine.consumed_messages
 

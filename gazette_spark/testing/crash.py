@@ -139,7 +139,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """
     if leader.poll() is None:
         os.killpg(leader.pid, signal.SIGKILL)
-    leader.wait(GONE_WITHIN_S)  # Reaps it, else it stays a member.
+    leader.wait(GONE_WITHIN_S)  # Reaps it; otherwise it remains in the session.
     deadline = time.monotonic() + GONE_WITHIN_S
     while survivors := session_members(leader.pid):
         for pid in survivors:

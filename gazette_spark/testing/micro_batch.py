@@ -91,7 +91,7 @@ class MicroBatches:
     table: dict[int, list[Row]] = field(default_factory=dict)
     """Rows of each batch in order, by batch."""
     admission_control: bool = True
-    """Whether Spark tells the source start and limit of each batch, as it does since 4.2."""
+    """Whether Spark passes start and limit of each batch to the source, as it does since 4.2."""
 
     def start(self, make_reader: Callable[[], DataSourceStreamReader], *, available_now: bool = False) -> Run:
         """Begin a run, as a driver process does; the one before must be over."""
@@ -150,7 +150,7 @@ class Run:
             meanwhile: called at each reached point: the actions of others at that moment.
 
         Raises:
-            Crash: as ordered. The run is over then, and after any other error, too.
+            Crash: as requested. The run is over, as after any other error.
         """
         query, batch_id = self._query, self._batch_id
 

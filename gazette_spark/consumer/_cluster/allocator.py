@@ -102,7 +102,7 @@ class ItemSteps:
 
 
 def leader(members: Iterable[ClusterMember]) -> MemberId | None:
-    """Return the member that writes: the one that came first; None if there is none."""
+    """Return the member that writes, which is the oldest one; None without members."""
     first = min(members, key=lambda member: (member.create_revision, member.id), default=None)
     return first.id if first is not None else None
 
@@ -161,7 +161,7 @@ def solve(
     # Place what is missing, where necessary by moving other shards out of the way. Two zones first.
     network.fill()
 
-    # What is missing still has room in one zone only: all replicas in one zone are better than too few.
+    # The remaining replicas fit into one zone only. All replicas in one zone are better than missing ones.
     if network.is_short():
         network.allow_one_zone()
         for placed in left_out:
@@ -317,7 +317,7 @@ class _Network:
         if giver is None or load >= limit:
             return load < limit
         # A move is for members that are one replica or more away from their share. It has to make the sum of
-        # load² / limit smaller, which cannot go on for ever.
+        # load² / limit smaller, so the search ends.
         giving, of = len(self._shards[giver]), self._limits[giver]
         placed, places = self._placed, self._places
         is_off = giving * places - placed * of >= places or placed * limit - load * places >= places

@@ -63,13 +63,13 @@ MAX_OPERATIONS = 128
 """Comparisons, and operations, that Etcd takes in a transaction by default."""
 
 BACKFILL_S = 0.2
-"""Seconds between two looks at shards that play their logs: nothing tells when they are through."""
+"""Seconds between two looks at shards that play their logs; nothing reports when they have finished."""
 
 IDLE_S = 2.0
 """Seconds between two looks without a reason."""
 
 RETRY_S = 0.5
-"""Seconds until calls of Etcd that failed are made again."""
+"""Seconds until failed calls of Etcd are repeated."""
 
 REJOIN_S = 1.0
 """Seconds until a process that lost its membership tries to become a member again."""
@@ -216,7 +216,7 @@ class ClusterHost(Closing):
             except GazetteError as error:
                 log.warning("cluster.membership_failed member=%s cause=%s", self._id, error)
             except Exception:
-                # A process that is no member does nothing, so it tries to become one again, whatever it is.
+                # A process that is not a member does nothing, so it tries to join again after any error.
                 log.exception("cluster.membership_failed member=%s", self._id)
             self._leaving.wait(REJOIN_S)
 
@@ -309,7 +309,7 @@ class ClusterHost(Closing):
             self._shards.follow(shard_id, None)
         for shard_id, assignment in assigned.items():
             before = self._assigned.get(shard_id)
-            # A move to a lower slot makes a new key, too. Otherwise the assignment was ended, and made again.
+            # A move to a lower slot also makes a new key. Otherwise, the assignment was ended and made again.
             again = before is not None and before.create_revision != assignment.create_revision
             if before is not None and again and assignment.slot >= before.slot:
                 self._shards.follow(shard_id, None)

@@ -65,7 +65,7 @@ class Membership(Closing):
 
     @property
     def is_live(self) -> bool:
-        """Whether the lease lasts for sure, as far as this machine's clock tells."""
+        """Whether the lease is certainly still valid, by this machine's clock."""
         return time.monotonic() < self._ends_s and not self._closed.is_set()
 
     def announce(self, cancelled: threading.Event) -> Self | None:

@@ -207,7 +207,7 @@ class FSM:
             payload: its bytes in the log, without header, as the checksum is of them.
         """
         # While hints last, they name the branch of the history that is meant, by its author. Another author's
-        # operation may have the next sequence number, too: both recorders continued the same chain.
+        # operation may also have the next sequence number: both recorders continued the same chain.
         segments = self.hinted_segments
         if segments and segments[0].author != op.author:
             return Verdict.WRONG_AUTHOR

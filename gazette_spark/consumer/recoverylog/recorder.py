@@ -97,7 +97,7 @@ class Operations:
         """Record that a file got another path.
 
         Raises:
-            ValueError: there is no such file, or another one has the path.
+            ValueError: the file does not exist, or another one has the path.
         """
         fnode, target = self._known(_file_path(path)), _file_path(target)
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
