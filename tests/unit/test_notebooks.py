@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 
@@ -79,3 +80,25 @@ def test_links_lead_to_files(name: str) -> None:
         for link in links
         if not link.startswith("https://") and not (PATHS[name].parent / link).is_file()
     ] == []
+
+
+def test_the_reference_has_all_that_notebooks_import() -> None:
+    """A reader finds the description of each name, and no notebook imports a private module."""
+    reference = notebooks.ROOT / "docs" / "reference"
+    pages = "\n".join(page.read_text() for page in (reference / "api").glob("*.md"))
+    errors = re.findall(r"`(\w+Error)`", (reference / "errors.md").read_text())
+    described = {
+        *re.findall(r"^::: (\S+)", pages, re.MULTILINE),
+        *(f"gazette_spark.{name}" for name in errors),
+    }
+    code = "\n".join(
+        cell.source for path in PATHS.values() for cell in notebooks.code_cells(notebooks.read(path))
+    )
+    tree = ast.parse(re.sub(r"^%.*$", "", code, flags=re.MULTILINE))
+    names = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gazette_spark")
+        for alias in node.names
+    }
+    assert names - described == set()
