@@ -102,7 +102,7 @@ def backfill(
     entry = sink.ledger(session)
     check_workers(session, parsed)
     written = False
-    with open_journals(parsed) as journals, progress("backfill") as bar:
+    with open_journals(parsed) as journals, progress("backfill", has_lines=False) as bar:
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         recorded = entry.read_through if entry else {}

@@ -65,4 +65,4 @@ def _generating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
 def deltalake_text(error: Exception) -> str:
     """Return the text of an error of ``deltalake`` on one line; it draws a tree of causes, in colors."""
     lines = (line.strip(" \u21b3") for line in _TERMINAL_CODES.sub("", str(error)).splitlines())
-    return ": ".join(line for line in lines if line)
+    return ": ".join(line for line in lines if line).removeprefix("Kernel error -> ")

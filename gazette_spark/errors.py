@@ -330,7 +330,9 @@ class UnavailableError(CallError):
 
     def _text(self) -> str:
         address = "brokerAddress" if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
-        return f"unavailable: {self.problem}. Check {address} and the {self.service}"
+        # gRPC names each address that it tried, and then the cause, which is what a user can act on.
+        cause = self.problem.rpartition("Failed to connect to remote host: ")[2]
+        return f"unavailable: {cause}. Check {address} and the {self.service}"
 
 
 class AuthError(CallError):

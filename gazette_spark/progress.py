@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on stderr once it takes longer than two seconds, on a terminal only."""
+"""Progress of work that takes longer than two seconds: a bar on a terminal, and otherwise lines on stderr."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import io
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import IO, Any, BinaryIO, Protocol
+from contextlib import contextmanager, suppress
+from typing import IO, Any, BinaryIO, Protocol, TextIO
 
 PATIENCE_S = 2.0
 """Time that work may take without a sign of life."""
 
+LINE_S = 10.0
+"""Time between two lines without a terminal."""
 
 LOOK_S = 0.5
 """Time between two looks at Spark's stages."""
@@ -42,7 +44,7 @@ class Bar(Protocol):
 
 
 class NoBar:
-    """Shows nothing: the output is a file or a pipe."""
+    """Shows nothing."""
 
     def advance(self, done: float) -> None:
         """Do nothing."""
@@ -96,15 +98,66 @@ class TerminalBar:
         self._progress.stop()
 
 
+class PlainBar:
+    """Prints a line after :data:`PATIENCE_S`, and then one every :data:`LINE_S`, for logs and pipes."""
+
+    def __init__(self, text: str, total: float | None, *, is_bytes: bool) -> None:
+        self._text = text
+        self._done = 0.0
+        self._total = total
+        self._is_bytes = is_bytes
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._print, args=(sys.stderr,), name="progress", daemon=True)
+        self._thread.start()
+
+    def advance(self, done: float) -> None:
+        """Add what was done."""
+        self._done += done
+
+    def show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Change the text, and if given what is done in all, and what there is to do."""
+        self._text = text
+        self._done = self._done if done is None else done
+        self._total = self._total if total is None else total
+
+    def close(self) -> None:
+        """Print no further line."""
+        self._ended.set()
+        self._thread.join()
+
+    def _print(self, stderr: TextIO) -> None:
+        pause_s = PATIENCE_S
+        while not self._ended.wait(pause_s):
+            unit = " bytes" if self._is_bytes else ""
+            of_total = "" if self._total is None else f" of {self._total:,.0f}"
+            done = f": {self._done:,.0f}{of_total}{unit}" if self._done or of_total else " …"
+            print(f"{self._text}{done}", file=stderr, flush=True)
+            pause_s = LINE_S
+
+
 @contextmanager
 def progress(
-    text: str, total: float | None = None, *, is_bytes: bool = False, target: IO[Any] | None = None
+    text: str,
+    total: float | None = None,
+    *,
+    is_bytes: bool = False,
+    target: IO[Any] | None = None,
+    has_lines: bool = True,
 ) -> Iterator[Bar]:
-    """Give a bar while work is done, but not where ``target`` writes to the terminal, too."""
-    if not sys.stderr.isatty() or (target is not None and target.isatty()):
+    """Yield a bar while work is done.
+
+    Args:
+        text: What is done.
+        total: How much there is to do, if that is known.
+        is_bytes: Whether bytes are counted.
+        target: Where the work's output goes. If that is the terminal, the output shows the progress.
+        has_lines: Whether to print lines where stderr is not a terminal.
+    """
+    is_terminal = sys.stderr.isatty()
+    if (is_terminal and target is not None and target.isatty()) or not (is_terminal or has_lines):
         yield NoBar()
         return
-    bar = TerminalBar(text, total, is_bytes=is_bytes)
+    bar = (TerminalBar if is_terminal else PlainBar)(text, total, is_bytes=is_bytes)
     try:
         yield bar
     finally:
@@ -182,9 +235,10 @@ class CountedFile(io.RawIOBase):
 
 
 def tell_of_silence(contact: Callable[[], Contact], who: str, timeout_s: float) -> None:
-    """Say once on a terminal that nobody has answered for :data:`PATIENCE_S`; look in a thread."""
-    if not sys.stderr.isatty():
-        return
+    """Say once on stderr that nobody has answered for :data:`PATIENCE_S`; look in a thread."""
+    stderr = sys.stderr
+    # On a terminal, the line begins where a bar may be drawn, which goes on below.
+    clear = "\r\x1b[2K" if stderr.isatty() else ""
 
     def look() -> None:
         pause = threading.Event()
@@ -193,8 +247,7 @@ def tell_of_silence(contact: Callable[[], Contact], who: str, timeout_s: float) 
         if waits_s is not None:
             cause = contact().problem.rpartition(": ")[2].rstrip("]").lower() or "no answer yet"
             left_s = max(0.0, contact().patience_s(timeout_s) - waits_s)
-            # Begins where a bar may be drawn, which goes on below.
-            sys.stderr.write(f"\r\x1b[2Kwaiting for {who}: {cause} ({left_s:.0f} s left)\n")
-            sys.stderr.flush()
+            with suppress(ValueError):  # The command has ended, and closed its stderr.
+                print(f"{clear}waiting for {who}: {cause} ({left_s:.0f} s left)", file=stderr, flush=True)
 
     threading.Thread(target=look, name="silence", daemon=True).start()

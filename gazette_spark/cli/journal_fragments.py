@@ -15,7 +15,9 @@ from gazette_spark.cli.journal_options import (
     is_fully_suspended,
     journal_argument,
 )
+from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, size_text, time_text
+from gazette_spark.cli.times import Time
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import parse_duration
 
@@ -28,12 +30,11 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "begin",
-    type=int,
+    type=Time(),
     default=0,
-    metavar="UNIX",
-    help="Show fragments stored at or after this time.",
+    help="Show fragments stored at or after this time, such as '2h ago', an ISO 8601 time, or Unix seconds.",
 )
-@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Show fragments stored by this time.")
+@click.option("--to", "end", type=Time(), default=0, help="Show fragments stored by this time.")
 @click.option(
     "--url-ttl",
     default="0s",
@@ -56,6 +57,9 @@ def fragments(
 
     With --to, fragments that are not stored yet are omitted. As json: a line for each, as gazctl prints it.
     """
+    if end and end < begin:
+        times = f"{time_text(end)} is before --from, {time_text(begin)}"
+        raise click.UsageError(f"--to: {times}; give a later --to, or an earlier --from")
     ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
     with connect() as client:
         chosen_selector(journal, selector)
@@ -130,13 +134,13 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
 @journal_argument
 @click.option(
     "--begin",
-    type=int,
+    type=Integer(min=0),
     default=None,
     metavar="OFFSET",
     help="Begin of the range. Default: the first byte that exists.",
 )
 @click.option(
-    "--end", type=int, default=None, metavar="OFFSET", help="End of the range. Default: the write head."
+    "--end", type=Integer(min=0), default=None, metavar="OFFSET", help="End of the range. Default: the write head."
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj
@@ -154,6 +158,8 @@ def gaps(
     A query that reads them loses data. Brokers notice missing files when they list their stores again.
     """
     columns = ["journal", "begin", "end", "bytes"]
+    if begin is not None and end is not None and end < begin:
+        raise click.UsageError(f"--end {end} is before --begin {begin}; give a later --end")
     with connect() as client:
         chosen_selector(journal, selector)
         rows = [

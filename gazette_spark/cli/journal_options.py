@@ -185,8 +185,22 @@ def record_options(command: Decorated) -> Decorated:
 
 _SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
 
-selector_option = click.option("--selector", "-l", default="", help=f"{_SELECTOR_HELP}.")
-"""Selects the journals a command shows; without it, all."""
+
+def shown_option(selector_help: str, kind: str, label: str) -> Callable[[Decorated], Decorated]:
+    """Return the option that selects what a command shows; without it, all.
+
+    An empty value is refused here, too: it would select every journal, which looks like an answer.
+    """
+    return click.option(
+        "--selector",
+        "-l",
+        default="",
+        callback=lambda _ctx, _parameter, text: text and checked_target(text, kind, label),
+        help=f"{selector_help}.",
+    )
+
+
+selector_option = shown_option(_SELECTOR_HELP, "journal", NAME)
 
 
 def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decorated], Decorated]:

@@ -24,6 +24,7 @@ from gazette_spark.cli.journal_options import (
     journal_argument,
 )
 from gazette_spark.cli.main import Integer, Interrupted
+from gazette_spark.cli.times import Time
 from gazette_spark.errors import JsonError, OptionError
 from gazette_spark.progress import Bar, progress
 from gazette_spark.strict_json import parse_json
@@ -192,10 +193,9 @@ def open_committed(
 @click.option(
     "--from",
     "begin_mod_time",
-    type=int,
+    type=Time(),
     default=0,
-    metavar="UNIX",
-    help="Skip fragments that were stored before this time.",
+    help="Skip fragments stored before this time, such as '2h ago', an ISO 8601 time, or Unix seconds.",
 )
 @click.option(
     "--isolation-level",
@@ -247,6 +247,8 @@ def read(
     With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
     ones, each once and in its frame. It writes the rest of transactions that began before the first offset.
     """
+    if end_offset and end_offset < offset:
+        raise click.UsageError(f"--end-offset {end_offset} is before --offset {offset}; give a later end")
     selected = chosen_selector(journal, selector)
     committed = isolation_level == "read_committed"
     if uuid_path and not committed:
@@ -259,7 +261,7 @@ def read(
         offsets_path.rename(f"{offsets_path}.previous")
     with (
         connect(fragment_root=file_root) as client,
-        progress("reading", is_bytes=True, target=target) as bar,
+        progress("reading", is_bytes=True, target=target, has_lines=not block) as bar,
         Interrupts() as interrupts,
     ):
         sink = ChunkWriter(target, output_format, interrupts, bar)

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
-from gazette_spark.cli.journal_options import security_options
+from gazette_spark.cli.journal_options import security_options, shown_option
 from gazette_spark.cli.main import Integer, broker_option, one_line
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.group_lag import Alarms
 from gazette_spark.lag.history import HistoryOptions
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.protocol.labels import NAME
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -83,9 +84,7 @@ def feed_options(command: Decorated) -> Decorated:
         command,
         broker_option("broker"),
         security_options,
-        click.option(
-            "--selector", "-l", default="", help="Journals whose write heads to poll. Default: all."
-        ),
+        shown_option("Journals whose write heads to poll. Default: all", "journal", NAME),
         click.option(
             "--table",
             "tables",

@@ -53,9 +53,16 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class Integer(click.IntRange):
-    """An integer within bounds. Its errors say "integer", where click's say "integer range"."""
+    """A 64-bit integer within bounds. Its errors say "integer", where click's say "integer range"."""
 
     name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """Return the number; refuse one that no message to a broker could hold."""
+        number = super().convert(value, param, ctx)
+        if not -(1 << 63) <= number < 1 << 63:
+            self.fail(f"{number} does not fit into 64 bits.", param, ctx)
+        return number
 
 
 DEFAULT_BROKER = "http://localhost:8080"

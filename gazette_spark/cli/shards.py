@@ -17,6 +17,7 @@ from gazette_spark.cli.journal_options import (
     broker_of_command,
     broker_options,
     make_connect,
+    shown_option,
     target_option,
 )
 from gazette_spark.cli.journal_specs import (
@@ -72,8 +73,7 @@ consumer_option = click.option(
     help="Consumer's address; also from CONSUMER_ADDRESS.",
 )
 
-shard_selector_option = click.option("--selector", "-l", default="", help=f"{_SELECTOR_HELP}.")
-"""Selects the shards a command shows; without it, all."""
+shard_selector_option = shown_option(_SELECTOR_HELP, "shard", ID)
 
 target_shards_option = target_option(_SELECTOR_HELP, "shard", ID)
 

@@ -1,4 +1,4 @@
-"""Long work shows a bar on a terminal, and nothing elsewhere."""
+"""Long work shows a bar on a terminal, and lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,12 +19,40 @@ from gazette_spark.progress import CountedFile, NoBar, progress, tell_of_silence
 from tests.waiting import wait_until
 
 
-def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Logs and pipes get results and errors only."""
+def test_quick_work_says_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs and pipes of quick work get results and errors only."""
     with progress("appending", 10) as bar:
         bar.advance(10)
         bar.show("done")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("total", "is_bytes", "line"),
+    [
+        pytest.param(None, False, "comparing …", id="nothing_counted"),
+        pytest.param(4000, False, "comparing: 0 of 4,000", id="begin"),
+        pytest.param(4000, True, "comparing: 0 of 4,000 bytes", id="bytes"),
+    ],
+)
+def test_long_work_is_a_line_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, total: float | None, is_bytes: bool, line: str
+) -> None:
+    """The line says what the command waits for, and how much of it is done, if that is counted."""
+    monkeypatch.setattr(progress_module, "PATIENCE_S", 0.0)
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress("comparing", total, is_bytes=is_bytes):
+        wait_until("the line", lambda: stderr.getvalue().endswith("\n"))
+    assert stderr.getvalue() == f"{line}\n"
+
+
+def test_a_library_prints_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's program, such as a driver that fills a table, has its own log."""
+    monkeypatch.setattr(progress_module, "PATIENCE_S", 0.0)
+    before = set(threading.enumerate())
+    with progress("backfill", has_lines=False):
+        assert set(threading.enumerate()) == before
 
 
 @contextmanager
@@ -101,17 +129,18 @@ def test_a_command_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> No
         assert screen().count("waiting for broker 127.0.0.1:1: connection refused (1 s left)") == 1
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_an_answer_or_a_pipe_leaves_nothing_to_say(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A broker that answers is no news, and a log gets the error only."""
+def test_silence_is_explained_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line has no control characters."""
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    tell_of_silence(lambda: Silent(2.5), "broker 127.0.0.1:1", 60)
+    wait_until("the line", lambda: stderr.getvalue().endswith("\n"))
+    assert stderr.getvalue() == "waiting for broker 127.0.0.1:1: connection refused (8 s left)\n"
+
+
+def test_an_answer_leaves_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers is no news."""
     before = set(threading.enumerate())
-    if not terminal:
-        tell_of_silence(lambda: Silent(2.5), "broker", 60)
-        assert set(threading.enumerate()) == before
-        assert capsys.readouterr() == ("", "")
-        return
     with terminal_screen(monkeypatch) as screen:
         tell_of_silence(lambda: Silent(None), "broker", 60)
         wait_until("the end of the thread", lambda: set(threading.enumerate()) <= before)

@@ -145,6 +145,20 @@ def test_a_look_without_a_broker_names_the_option(tmp_path: Path) -> None:
     assert "Check --broker or BROKER_ADDRESS, and the broker" in answer.stderr
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_works_as_its_page_says(shell: str) -> None:
+    """The page's line for a shell defines a function that asks this command for completions."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
+    (variable,) = re.findall(rf"`[^`]*\b(\w+)={shell}_source gazette-spark[^`]*`", page)
+    script = CliRunner().invoke(main, [], prog_name="gazette-spark", env={variable: f"{shell}_source"})
+    assert (script.exit_code, f"{variable}={shell}_complete" in script.stdout) == (0, True)
+    typed = {"COMP_WORDS": "gazette-spark jour", "COMP_CWORD": "jour" if shell == "fish" else "1"}
+    answer = CliRunner().invoke(
+        main, [], prog_name="gazette-spark", env={variable: f"{shell}_complete", **typed}
+    )
+    assert "journals" in answer.stdout
+
+
 def test_a_slip_gets_a_suggestion() -> None:
     """The nearest command is named."""
     answer = CliRunner().invoke(main, ["journal", "list"])

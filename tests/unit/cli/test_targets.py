@@ -41,6 +41,17 @@ def test_every_journal_can_be_meant(command: list[str]) -> None:
     assert "127.0.0.1:1" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["journals", "list"], ["journals", "gaps"], ["lag", "show", "--table", "x"], ["shards", "list"]]
+)
+def test_a_command_that_shows_refuses_an_empty_value(words: list[str]) -> None:
+    """An answer about every journal or shard would look like one about those of a name."""
+    label = "id" if words[0] == "shards" else "name"
+    done = CliRunner().invoke(main, [*words, "-l", f"{label}=="])
+    assert done.exit_code == 2
+    assert f"an empty value selects any; write a value, or '{label}' alone" in done.stderr
+
+
 @pytest.mark.parametrize("journal", [";meta", "a/b,app=shop", ""])
 def test_a_name_is_no_selector(journal: str) -> None:
     """A name that would select other journals is refused, not looked up."""
