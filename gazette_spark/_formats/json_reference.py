@@ -224,9 +224,10 @@ class _ColumnReading:
         else:
             column, wrong = self._scalars(values, kind)
         if wrong:
-            problem = f"field {path} does not fit {kind}"
-            for origin in origins[wrong].tolist():
-                self.misfits.setdefault(origin, problem)
+            # The kind of the value tells users which type their schema should have. The value may be private.
+            for at, origin in zip(wrong, origins[wrong].tolist(), strict=True):
+                if origin not in self.misfits:
+                    self.misfits[origin] = f"field {path} does not fit {kind}: it is {_kind_of(values[at])}"
         return column, wrong
 
     def _structs(
@@ -411,3 +412,20 @@ def _integer(word: bytes, bits: int, factor: int = 1) -> int | None:
     except ValueError:
         return None
     return number if -(1 << (bits - 1)) <= number < 1 << (bits - 1) else None
+
+
+def _kind_of(value: object) -> str:
+    """Return the kind of a JSON value. Numbers are still bytes."""
+    match value:
+        case bool():
+            return "true or false"
+        case bytes() if value.lstrip(b"-").isdigit():
+            return "an integer"
+        case bytes():
+            return "a number with a fraction or an exponent"
+        case str():
+            return "a string"
+        case dict():
+            return "an object"
+        case _:
+            return "an array"

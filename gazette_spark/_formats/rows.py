@@ -135,6 +135,8 @@ class RowParser(ABC):
         self.format = row_format
         self.malformed = 0
         """Number of malformed records so far."""
+        self.first_problem = ""
+        """Offset and problem of the first malformed record; "" without one. The text has no values."""
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -194,6 +196,9 @@ class RowParser(ABC):
         row_format, problems = self.format, columns.problems
         values = dict(columns.values)
         self.malformed += len(problems)
+        if problems and not self.first_problem:
+            first = min(problems)
+            self.first_problem = f"offset {block.offsets[first]}: {problems[first]}"
         if problems and row_format.mode == "FAILFAST":
             index = min(problems)
             raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {problems[index]}")

@@ -62,6 +62,11 @@ class QuarantiningParser:
         """Number of malformed records so far, including quarantined ones."""
         return self._parser.malformed
 
+    @property
+    def first_problem(self) -> str:
+        """Offset and problem of the first malformed record."""
+        return self._parser.first_problem
+
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each block, as the parser itself does.
 
@@ -82,8 +87,9 @@ class QuarantiningParser:
         else:
             if isinstance(answer, Exception):
                 raise answer
-            batches, malformed = answer
+            batches, malformed, first_problem = answer
             self._parser.malformed += malformed
+            self._parser.first_problem = self._parser.first_problem or first_problem
             yield from batches
             return
         offset = int(block.offsets[0])
@@ -145,7 +151,8 @@ def serve() -> None:
             return
         before = parser.malformed
         try:
-            answer: object = list(parser.record_batches([block])), parser.malformed - before
+            batches = list(parser.record_batches([block]))
+            answer: object = (batches, parser.malformed - before, parser.first_problem)
         except Exception as error:  # noqa: BLE001  # The task raises it.
             answer = error
         _send(answers, answer)

@@ -18,7 +18,7 @@ from gazette_spark._formats import metadata
 from gazette_spark._formats.library import warn_if_missing
 from gazette_spark._formats.metadata import Labels, labels_array
 from gazette_spark._formats.registry import framing_named, row_parser
-from gazette_spark._formats.rows import RowParser
+from gazette_spark._formats.rows import RowFormat, RowParser
 from gazette_spark._options.query_range import EARLIEST, OffsetChoice
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.columns import check_schema, format_of
@@ -171,9 +171,18 @@ class RowReader:
         # Only now are both complete. A task that fails logs neither.
         if parser is not None and parser.malformed:
             log.warning(
-                "malformed records mode=%s journal=%s begin=%d end=%d count=%d",
+                "malformed records mode=%s journal=%s begin=%d end=%d count=%d first=%r: %s",
                 *(parser.format.mode, piece.journal, piece.begin, piece.end, parser.malformed),
+                *(parser.first_problem, place_of_malformed(parser.format)),
             )
         for gap in scan.gaps:
             event = _GAP_EVENTS[gap.kind]
             log.warning("%s, skipped journal=%s begin=%d end=%d", event, gap.journal, gap.begin, gap.end)
+
+
+def place_of_malformed(row_format: RowFormat) -> str:
+    """Return where the text of malformed records is, or how to keep it."""
+    column = row_format.corrupt_column or "_corrupt_record"
+    if row_format.mode == "PERMISSIVE" and column in row_format.schema.names:
+        return f"the column {column} has their text"
+    return f"to keep their text, use mode=PERMISSIVE and a column {column} STRING in the schema, or dead letters"
