@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.history import HistoryRow, history_row
-from gazette_spark.errors import InputError
+from gazette_spark.errors import InputError, MissingPackageError
 from gazette_spark.locations import deltalake_location, local_path, masked_url, misread_by_deltalake
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class DeltaLog:
         """Return the newest rows, newest first.
 
         Raises:
-            InputError: ``deltalake`` is not installed, or cannot read the table. No secret of the location is
-                in it.
+            InputError: ``deltalake`` cannot read the table. No secret of the location is in it.
+            MissingPackageError: ``deltalake`` is not installed.
         """
         try:
             return self._rows(limit)
@@ -181,12 +181,14 @@ def named_errors(location: str) -> Iterator[None]:
 
     Raises:
         InputError: in place of any error of ``deltalake``, of Arrow or of the file system.
+        MissingPackageError: ``deltalake`` is not installed.
     """
     try:
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
     except ImportError:
-        raise InputError("to read a Delta table without Spark, install gazette-spark[lag]") from None
+        problem = "deltalake, which reads Delta tables without Spark, is not installed"
+        raise MissingPackageError(problem, "gazette-spark[lag]") from None
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:

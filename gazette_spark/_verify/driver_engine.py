@@ -49,7 +49,7 @@ from gazette_spark._verify.parts import (
     Totals,
     first_difference,
 )
-from gazette_spark.errors import InputError
+from gazette_spark.errors import InputError, MissingPackageError
 from gazette_spark.locations import local_path
 
 SMALL_BYTES = 64 << 20
@@ -195,6 +195,8 @@ def _left_to_spark(location: str) -> Iterator[None]:
     except InputError as error:
         if type(error.__cause__).__name__ == "TableNotFoundError":
             raise InputError(NO_TABLE.format(table_at(location))) from None
+        raise NeedsSparkError(str(error)) from error
+    except MissingPackageError as error:
         raise NeedsSparkError(str(error)) from error
 
 

@@ -18,7 +18,7 @@ import click
 from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.main import Integer, typed_broker
 from gazette_spark.cli.server_options import EndSignals
-from gazette_spark.errors import GazetteError, ProtocolError
+from gazette_spark.errors import GazetteError, MissingPackageError, ProtocolError
 from gazette_spark.protocol.durations import parse_duration
 from gazette_spark.spark_start import starting_spark
 
@@ -157,9 +157,9 @@ def _check_requirements(*, lag: bool = False) -> None:
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None or find_spec("delta") is None:
-        raise click.ClickException("Spark is not installed: pip install 'gazette-spark[spark]'")
+        raise MissingPackageError("Spark is not installed")
     if lag and (find_spec("deltalake") is None or find_spec("uvicorn") is None):
-        raise click.ClickException("the lag page is not installed: pip install 'gazette-spark[spark,lag]'")
+        raise MissingPackageError("the lag page is not installed", "gazette-spark[spark,lag]")
     if find_java(os.environ) is None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 

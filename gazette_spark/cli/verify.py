@@ -18,7 +18,7 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.offsets import checked_location
 from gazette_spark.cli.output import format_option, text_table
-from gazette_spark.errors import GazetteError, OptionError
+from gazette_spark.errors import GazetteError, MissingPackageError, OptionError
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.spark_start import log_tail, starting_spark
 
@@ -231,14 +231,14 @@ def check_spark(remote: str | None) -> None:
     """Check that Spark is installed.
 
     Raises:
-        OptionError: it is not, or the packages of a Spark Connect client are missing.
+        MissingPackageError: it is not, or the packages of a Spark Connect client are missing.
     """
     try:
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
     except ImportError as error:
-        packages = "gazette-spark[spark] pyspark[connect]" if remote else "gazette-spark[spark]"
-        got = _first_line(error)
-        raise OptionError("--remote" if remote else "spark", got, f"pip install {packages}") from None
+        problem = f"Spark{' Connect' * bool(remote)} is not installed ({_first_line(error)})"
+        package = "pyspark[connect]" if remote else "gazette-spark[spark]"
+        raise MissingPackageError(problem, package) from None
 
 
 def _first_line(error: Exception) -> str:

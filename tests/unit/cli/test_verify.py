@@ -74,9 +74,12 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
 @pytest.mark.parametrize(
     ("flags", "missing", "packages"),
     [
-        pytest.param([], "pyspark.sql", "pip install gazette-spark[spark]", id="local"),
+        pytest.param([], "pyspark.sql", "pip install 'gazette-spark[spark]' (for", id="local"),
         pytest.param(
-            ["--remote", "sc://host"], "pyspark.sql.connect.session", "pyspark[connect]", id="remote"
+            ["--remote", "sc://host"],
+            "pyspark.sql.connect.session",
+            "pip install 'pyspark[connect]' (for",
+            id="remote",
         ),
     ],
 )
