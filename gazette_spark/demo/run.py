@@ -272,9 +272,11 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
             backlog_batches=backlog_bytes / MAX_BYTES_PER_TRIGGER,
             drained=seen.stopped and heads == writers.heads,
         )
-        phase = "draining" if seen.stopped else "writing"
-        if committed_since is None:
-            phase = "restarting" if seen.kills else "starting"
+        phase = "waiting for the rest to reach the table" if seen.stopped else "writing"
+        if committed_since is None and seen.kills:
+            phase = "waiting for the query to start again"
+        elif committed_since is None:
+            phase = f"waiting for {'the first rows' if seen.table_exists else 'Spark to start the query'}"
         screen.show(phase, writers.rows, table.rows)
         match decide(seen, script):
             case DemoStep.START_WRITING:

@@ -123,7 +123,10 @@ def run(text: str, directory: Path, env: dict[str, str]) -> str:
             os.killpg(process.pid, signal.SIGKILL)  # The shell's children, too: one of them is a JVM.
             raise
     assert process.returncode == 0, f"{text}\n{printed}\n{errors[-4000:]}"
-    assert not (errors and "verify" in text), f"lines of the JVM beside the verdict: {errors}"
+    if "verify" in text:
+        # On a busy machine, the command says what it waits for.
+        of_jvm = [line for line in errors.splitlines() if not line.endswith("…")]
+        assert of_jvm == [], "lines of the JVM beside the verdict"
     return printed
 
 
