@@ -936,7 +936,14 @@ class BatchMismatchError(SinkError):
     )
 
     def _text(self) -> str:
-        return f"{self.problem}: {_listed(self.mismatches, '; ')}. {self.advice}"
+        advice = self.advice
+        if self.batch_id == 0 and advice == BatchMismatchError.advice:
+            advice = (
+                "This is the first batch of a new query checkpoint, and it does not begin where the table "
+                "ends. Start the query with sink.start(sink.resume(reader).load(), checkpoint=…) and a new "
+                "checkpoint directory, which is right for every start"
+            )
+        return f"{self.problem}: {_listed(self.mismatches, '; ')}. {advice}"
 
 
 class GapError(BatchMismatchError):

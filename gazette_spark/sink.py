@@ -408,7 +408,16 @@ class DeltaSink:
 
         Returns:
             The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
+
+        Raises:
+            TypeError: ``reader`` is not a reader, but for example the DataFrame that its ``load`` returned.
         """
+        # Spark Connect has another class of readers, which may not be importable here.
+        if type(reader).__name__ != "DataStreamReader":
+            given = (
+                f"resume expects spark.readStream.format('gazette') with options, not {type(reader).__name__}"
+            )
+            raise TypeError(f"{given}: call load after it, as in sink.resume(reader).load('shop/orders')")
         check_delta(session_or_active(spark))
         offsets = self.resume_offsets(spark)
         return reader if offsets is None else reader.option("resumeOffsets", offsets)

@@ -25,7 +25,9 @@ class JournalSelection:
     """Regular expression that must match the whole name as well; an empty one matches all."""
 
     def __str__(self) -> str:
-        return ", ".join(self.names) or self.pattern or self.selector
+        # As the user wrote it: load("a/prefix/") selects by the label prefix.
+        selector = self.selector.removeprefix("prefix=") if self.option == "path" else self.selector
+        return ", ".join(self.names) or self.pattern or selector
 
     def matches(self, journal: str) -> bool:
         """Return whether a journal that the names or the selector match is selected."""

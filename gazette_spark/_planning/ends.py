@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gazette_spark._formats.framing import Block, RecordFraming
@@ -20,7 +21,7 @@ from gazette_spark._planning.pieces import OffsetRange, Piece
 from gazette_spark._planning.reads import JournalOpener, resume_offset
 from gazette_spark._planning.selection import QueryJournals
 from gazette_spark._planning.view import JournalView
-from gazette_spark.errors import DataLossError, OffsetError
+from gazette_spark.errors import DataLossError, GazetteError, OffsetError
 from gazette_spark.offsets import FINGERPRINT_BYTES, JournalOffsets
 
 log = logging.getLogger(__name__)
@@ -187,6 +188,9 @@ class RangeResolver:
             before = window(offset - 1, offset)
         if not framing.may_begin(before, after):
             problem = f"{what} is in the middle of a record of framing {framing.name}"
+            with suppress(GazetteError):  # Not in a journal whose record is too long to find its begin.
+                first = self._view.client.first_offset(journal)
+                problem += f", which begins at offset {self._view.whole_records(journal, first, offset)}"
             raise OffsetError(problem + way_out, journal, offset)
 
 

@@ -219,7 +219,7 @@ def planner_of(
 ) -> tuple[Planner, FakeClient]:
     """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""
     given = {"brokerAddress": "http://broker.test:80"} | options
-    if not given.keys() & {"journals", "journalsPattern", "selector"}:
+    if not given.keys() & {"journals", "journalsPattern", "selector", "path"}:
         given["path"] = "log/"
     client = FakeClient(journals)
     parsed = parse_options(given, use, environ={})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from gazette_spark._delta.upsert import Upsert
 from gazette_spark._ledger.entry import SHOWN_RANGES, SkippedGap, ranges_text
 from gazette_spark.errors import OptionError
-from gazette_spark.sink import check_output_mode
+from gazette_spark.sink import DeltaSink, check_output_mode
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
 def test_a_log_line_sums_up_ranges() -> None:
@@ -17,6 +22,12 @@ def test_a_log_line_sums_up_ranges() -> None:
     text = ranges_text([*many, SkippedGap("x/0", 5, 6)])
     assert text.startswith(f"bytes=17 journals={SHOWN_RANGES + 3} ranges=x/0[0,2) x/1[0,2)")
     assert text.endswith("and 4 more")
+
+
+def test_only_a_reader_can_resume() -> None:
+    """A stream, or anything else, is refused at once, not when the table has its first entry."""
+    with pytest.raises(TypeError, match=r"not str: call load after it, as in sink.resume\(reader\).load"):
+        DeltaSink("orders", path="orders").resume(cast("DataStreamReader", "shop/orders"))
 
 
 def test_output_modes_that_repeat_rows_need_keys() -> None:

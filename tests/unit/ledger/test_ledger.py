@@ -171,6 +171,8 @@ def test_a_new_query_behind_the_table_is_refused() -> None:
     """A lost checkpoint that starts at the earliest offsets again doubles nothing."""
     error = refusal(state((at(a=10),), start=(at(a=0),)), batch(0, (), (at(a=0).at("pinned"),)))
     assert isinstance(error, OverlapError)
+    assert "first batch of a new query checkpoint" in str(error)
+    assert "sink.resume(reader).load()" in str(error)
 
 
 def test_a_new_query_that_resumes_is_accepted() -> None:

@@ -110,6 +110,12 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
     [
         pytest.param({"selector": "app=none"}, OptionError, "matches no journal", id="nothing_matches"),
         pytest.param(
+            {"path": "none/here/"},
+            OptionError,
+            "'path': got 'none/here/', which matches no journal",
+            id="nothing_under_a_prefix",
+        ),
+        pytest.param(
             {"journals": "log/a,log/none"},
             JournalNotFoundError,
             "'log/none': JOURNAL_NOT_FOUND: option 'journals' names it",
@@ -172,7 +178,7 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
         pytest.param(
             {"journals": "log/proto", "startingOffsets": '{"log/proto":9}'},
             OffsetError,
-            "is in the middle of a record of framing fixed",
+            "is in the middle of a record of framing fixed, which begins at offset 0 (offset 9)",
             id="inside_a_frame",
         ),
     ],
