@@ -110,7 +110,7 @@ class QuarantiningParser:
         if rows.num_rows:
             yield rows
 
-    def _ask(self, block: Block) -> Exception | tuple[list[pa.RecordBatch], int]:
+    def _ask(self, block: Block) -> Exception | tuple[list[pa.RecordBatch], int, str]:
         if self._child is None:
             # The child needs this process's path because Spark adds the application's files to it.
             path = os.pathsep.join(entry for entry in sys.path if entry)

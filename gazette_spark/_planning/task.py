@@ -185,4 +185,6 @@ def place_of_malformed(row_format: RowFormat) -> str:
     column = row_format.corrupt_column or "_corrupt_record"
     if row_format.mode == "PERMISSIVE" and column in row_format.schema.names:
         return f"the column {column} has their text"
-    return f"to keep their text, use mode=PERMISSIVE and a column {column} STRING in the schema, or dead letters"
+    return (
+        f"to keep their text, use mode=PERMISSIVE and a column {column} STRING in the schema, or dead letters"
+    )

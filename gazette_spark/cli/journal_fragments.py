@@ -140,7 +140,11 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
     help="Begin of the range. Default: the first byte that exists.",
 )
 @click.option(
-    "--end", type=Integer(min=0), default=None, metavar="OFFSET", help="End of the range. Default: the write head."
+    "--end",
+    type=Integer(min=0),
+    default=None,
+    metavar="OFFSET",
+    help="End of the range. Default: the write head.",
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj

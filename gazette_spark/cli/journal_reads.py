@@ -250,12 +250,7 @@ def read(
     if end_offset and end_offset < offset:
         raise click.UsageError(f"--end-offset {end_offset} is before --offset {offset}; give a later end")
     selected = chosen_selector(journal, selector)
-    committed = isolation_level == "read_committed"
-    if uuid_path and not committed:
-        raise click.UsageError("--uuid-path is for --isolation-level=read_committed")
-    if committed and offsets_out is not None:
-        problem = "an offset does not describe open transactions"
-        raise click.UsageError(f"--offsets-out cannot be used with read_committed: {problem}")
+    committed = is_committed(isolation_level, uuid_path, offsets_out)
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
         offsets_path.rename(f"{offsets_path}.previous")
@@ -289,6 +284,21 @@ def read(
                 raise Interrupted(interrupted_text(offsets, offsets_out, committed=committed)) from None
     if offsets_out is not None:
         save_offsets(offsets, offsets_out)
+
+
+def is_committed(isolation_level: str, uuid_path: str, offsets_out: Path | None) -> bool:
+    """Return whether to read committed messages, after checking the options for that.
+
+    Raises:
+        click.UsageError: an option contradicts the isolation level.
+    """
+    committed = isolation_level == "read_committed"
+    if uuid_path and not committed:
+        raise click.UsageError("--uuid-path is for --isolation-level=read_committed")
+    if committed and offsets_out is not None:
+        problem = "an offset does not describe open transactions"
+        raise click.UsageError(f"--offsets-out cannot be used with read_committed: {problem}")
+    return committed
 
 
 def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, committed: bool) -> str:

@@ -17,7 +17,7 @@ MAX_UNIX_S = 253_402_300_799
 _DAYS = re.compile(r"(\d{1,6})d(.*)")
 
 
-class Time(click.ParamType):
+class Time(click.ParamType[int]):
     """A time: seconds since 1970, an ISO 8601 text, or how long ago. Its value is in seconds since 1970."""
 
     name = "time"
