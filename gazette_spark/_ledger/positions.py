@@ -11,10 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal
 
 from gazette_spark._ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
 from gazette_spark._ledger.history import REPLACING, HistoryRow, entries_by_version
 from gazette_spark.offsets import Fingerprint, JournalOffsets
+
+CommitEvent = Literal["commit", "start", "restore"]
+"""What a step is: a batch, the first step of a new checkpoint or after a take-over, or a table's RESTORE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class GroupCommit:
     """Bytes of the batch whose rows the table had, and that were dropped."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     """Fingerprints of the journals, from the ledger; empty for the steps of a query checkpoint."""
+    event: CommitEvent = "commit"
 
 
 def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = -1) -> list[GroupCommit]:
@@ -69,10 +74,12 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
         visible[row.version] = at
         if at is None or at is before or row.version <= since_version:
             continue
-        step = GroupCommit(row.version, epoch_ms(row.time), at.read_through)
+        step = GroupCommit(row.version, epoch_ms(row.time), at.read_through, event="restore")
         if at is entry:
+            is_start = at.is_fence or (before is not None and before.query_id != at.query_id)
             step = replace(
                 step,
+                event="start" if is_start else "commit",
                 heads=_heads(at),
                 planned_ms=at.planned_ms,
                 gaps=at.gaps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shlex
 import socket
 import sys
@@ -11,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import click
 
@@ -19,12 +22,14 @@ from gazette_spark.cli.journal_options import interrupted_by_signals, make_conne
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
 from gazette_spark.cli.main import Integer, one_line
 from gazette_spark.cli.output import format_option
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, MissingPackageError
 from gazette_spark.lag.rules import Status
+from gazette_spark.locations import masked_url
 
 if TYPE_CHECKING:
     from gazette_spark.lag.feeds import Feed
     from gazette_spark.lag.monitor import Monitor
+    from gazette_spark.lag.notifier import MailSender, Notifier
 
 EXIT_CODES = {"OK": 0, "UNKNOWN": 0, "WARN": 1, "ERR": 2}
 
@@ -62,7 +67,16 @@ UNREADABLE = 3
     metavar="SECONDS",
     help="Time for which a verdict is cached.",
 )
-@click.option("--allow-delete", is_flag=True, help="Allow DELETE requests for groups and topics.")
+@click.option(
+    "--other-cluster",
+    "other_clusters",
+    multiple=True,
+    metavar="NAME=URL",
+    help="Another `lag serve`, whose groups this page shows as well. Repeatable.",
+)
+@click.option(
+    "--allow-delete", is_flag=True, help="Allow DELETE requests for groups, and for topics of groups."
+)
 @click.option(
     "--notify-command",
     metavar="COMMAND",
@@ -73,6 +87,21 @@ UNREADABLE = 3
     envvar="GAZETTE_SPARK_WEBHOOK",
     metavar="URL",
     help="URL to post notices to, as JSON. Also from GAZETTE_SPARK_WEBHOOK.",
+)
+@click.option(
+    "--notify-template",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Body for the webhook, instead of the notice's JSON; ${group} and other names are replaced.",
+)
+@click.option(
+    "--notify-mail",
+    metavar="URL",
+    help="Mail server, receivers and sender: smtp://USER@HOST:587/ops@example.org?from=lag@example.org. "
+    "The password comes from GAZETTE_SPARK_MAIL_PASSWORD.",
+)
+@click.option(
+    "--notify-groups", default="", metavar="REGEX", help="Send notices only for groups whose name matches."
 )
 @click.option(
     "--notify-threshold",
@@ -111,21 +140,21 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         from gazette_spark.lag.api import Api
         from gazette_spark.lag.server import LagService
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: install gazette-spark[lag]") from error
+        raise MissingPackageError(f"{error.name} is not installed", "gazette-spark[lag]") from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
-        config = _config(options)
+        config = _config(options | {"listen": listen})
         api = Api(
             monitor,
             clock,
             socket.gethostname(),
             config,
             options["allow_delete"],
-            alarms=alarms(options),
             more_metrics=client.metrics.exposition,
+            other_clusters=_other_clusters(options["other_clusters"]),
         )
         with LagService(
             api,
@@ -173,7 +202,6 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
         worst_first,
     )
 
-    bounds = alarms(options)
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         monitor = _monitor(options, 0)
         feeds = _feeds(options, client, consumers)
@@ -183,7 +211,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
     for name in monitor.groups():
         if group in (None, name):
             lag = monitor.lag(name, now_ms)
-            detail = group_detail(name, lag, bounds, worst_first(lag.journals))
+            detail = group_detail(name, lag, monitor.alarms, worst_first(lag.journals))
             ambiguous = () if for_s else ambiguous_journals(monitor, name, lag, options["allowed_lag"])
             details.append(mark_unknown(detail, ambiguous))
     if output_format == "json":
@@ -273,7 +301,9 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
     history_options, thresholds = rules(options)
     history = History(history_options)
     evaluator = Evaluator(history, thresholds, expire_cache_s=expire_cache_s)
-    return Monitor(options["cluster"], history, evaluator, stale_after_ms=stale_after_ms)
+    return Monitor(
+        options["cluster"], history, evaluator, stale_after_ms=stale_after_ms, alarms=alarms(options)
+    )
 
 
 @contextmanager
@@ -323,7 +353,7 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
     return feeds
 
 
-def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, which loads httpx
+def _notifier(options: dict[str, Any]) -> Notifier | None:
     from gazette_spark.lag.notifier import (
         BackgroundSender,
         CommandSender,
@@ -331,22 +361,68 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
         NotifyOptions,
         Sender,
         WebhookSender,
+        parse_template,
     )
 
     senders: list[Sender] = []
     if options["notify_command"]:
         senders.append(CommandSender(_words(options["notify_command"])))
+    template = None
+    if options["notify_template"]:
+        if not options["notify_webhook"]:
+            raise click.UsageError("--notify-template is for --notify-webhook")
+        template = parse_template(Path(options["notify_template"]).read_text())
     if url := options["notify_webhook"]:
         if not url.startswith(("http://", "https://")):
             raise click.UsageError("--notify-webhook: expected a URL with http:// or https://")
-        senders.append(WebhookSender(url))
+        senders.append(WebhookSender(url, template))
+    if url := options["notify_mail"]:
+        senders.append(_mail_sender(url))
     when = NotifyOptions(
         Status[options["notify_threshold"]],
         options["send_interval_s"],
         send_once=options["send_once"],
         send_close=options["send_close"],
+        groups=options["notify_groups"],
     )
     return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
+
+
+def _mail_sender(url: str) -> MailSender:
+    from gazette_spark.lag.notifier import MailSender
+
+    parts, form = urlsplit(url), "smtp://[USER@]HOST[:PORT]/TO[,TO]?from=ADDRESS"
+    receivers = tuple(filter(None, unquote(parts.path.strip("/")).split(",")))
+    sender = dict(parse_qsl(parts.query)).get("from", "")
+    try:
+        port = parts.port or 587
+    except ValueError:
+        port = 0
+    if parts.scheme != "smtp" or not (parts.hostname and receivers and sender and port) or parts.password:
+        secret = f"; the password comes from {MAIL_PASSWORD}"
+        raise click.UsageError(f"--notify-mail: expected {form}{secret}")
+    user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
+    if user and not password:
+        raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
+    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return MailSender(parts.hostname, port, sender, receivers, user, password, tls=not is_local)
+
+
+MAIL_PASSWORD = "GAZETTE_SPARK_MAIL_PASSWORD"  # noqa: S105 - the variable's name
+"""Variable with the password for the mail server."""
+
+
+def _other_clusters(texts: Sequence[str]) -> dict[str, str]:
+    """Return the addresses of other monitors by the name of their cluster."""
+    addresses = {}
+    for text in texts:
+        name, address = named(text)
+        if name is None or not address.startswith(("http://", "https://")):
+            raise click.UsageError(
+                f"--other-cluster {masked_url(text)!r}: expected NAME=URL of another monitor"
+            )
+        addresses[name] = address.rstrip("/")
+    return addresses
 
 
 def _words(command: str) -> tuple[str, ...]:
@@ -362,43 +438,76 @@ def _words(command: str) -> tuple[str, ...]:
     return words
 
 
-def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _config(options: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return Burrow's configuration views. URLs are masked, and webhook and command are omitted."""
-    from gazette_spark.locations import masked_url
-
+    profile = {
+        "name": "default",
+        "client-id": "gazette-spark",
+        "kafka-version": "",
+        "tls": None,
+        "sasl": None,
+    }
+    interval_s = round(options["interval_s"])
+    notices = {
+        "group-whitelist": options["notify_groups"],
+        "interval": interval_s,
+        "threshold": int(Status[options["notify_threshold"]]),
+        "template-open": options["notify_template"] or "",
+        "template-close": options["notify_template"] or "",
+        "extra": {},
+        "send-close": options["send_close"],
+        "send-interval": options["send_interval_s"],
+        "send-once": options["send_once"],
+    }
     return {
+        "httpserver": {"default": {"address": options["listen"], "tls": "", "timeout": 30}},
         "cluster": {
-            "class-name": "gazette",
-            "servers": [options["broker"].rpartition("@")[2]],
-            "client-profile": {"name": "default"},
-            "topic-refresh": options["interval_s"],
-            "offset-refresh": options["interval_s"],
+            options["cluster"]: {
+                "class-name": "gazette",
+                "servers": [options["broker"].rpartition("@")[2]],
+                "client-profile": profile,
+                "topic-refresh": interval_s,
+                "offset-refresh": interval_s,
+            }
         },
         "consumer": {
-            "class-name": "delta",
-            "tables": [masked_url(text) for text in options["tables"]],
-            "checkpoints": [masked_url(text) for text in options["checkpoints"]],
-            "states": [masked_url(text) for text in options["states"]],
-            "consumers": [masked_url(text) for text in options["consumers"]],
+            "default": {
+                "class-name": "delta",
+                "cluster": options["cluster"],
+                "servers": [],
+                "group-whitelist": options["group_allowlist"],
+                "zookeeper-path": "",
+                "zookeeper-timeout": 0,
+                "client-profile": profile,
+                "offsets-topic": "",
+                "start-latest": False,
+                "tables": [masked_url(text) for text in options["tables"]],
+                "checkpoints": [masked_url(text) for text in options["checkpoints"]],
+                "states": [masked_url(text) for text in options["states"]],
+                "consumers": [masked_url(text) for text in options["consumers"]],
+            }
         },
         "storage": {
-            "class-name": "inmemory",
-            "intervals": options["intervals"],
-            "min-distance": options["min_distance_s"],
-            "expire-group": options["expire_group_s"],
-            "group-allowlist": options["group_allowlist"],
-            "group-denylist": options["group_denylist"],
+            "default": {
+                "class-name": "inmemory",
+                "intervals": options["intervals"],
+                "min-distance": options["min_distance_s"],
+                "group-whitelist": options["group_allowlist"],
+                "expire-group": options["expire_group_s"],
+                "group-denylist": options["group_denylist"],
+            }
         },
         "evaluator": {
-            "class-name": "caching",
-            "expire-cache": options["expire_cache_s"],
-            "allowed-lag": options["allowed_lag"],
-            "minimum-complete": options["minimum_complete"],
+            "default": {
+                "class-name": "caching",
+                "expire-cache": options["expire_cache_s"],
+                "allowed-lag": options["allowed_lag"],
+                "minimum-complete": options["minimum_complete"],
+            }
         },
         "notifier": {
-            "threshold": int(Status[options["notify_threshold"]]),
-            "send-interval": options["send_interval_s"],
-            "send-once": options["send_once"],
-            "send-close": options["send_close"],
+            name: {"class-name": class_name, **notices}
+            for name, class_name in (("command", "command"), ("webhook", "http"), ("mail", "email"))
+            if options[f"notify_{name}"]
         },
     }

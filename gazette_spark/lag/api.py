@@ -1,18 +1,19 @@
 """Burrow's HTTP API, version 3, and Gazette's additions: answers requests, without a socket.
 
 Paths, shapes and codes are Burrow's. Values that its JSON lacks, such as a journal's name, are under
-``/gazette/v1``. A name in a path is percent-encoded, with ``%2F`` for the ``/`` at the end of a prefix.
+``/gazette/v1``. A name in a path is percent-encoded.
 
 ================================================  =========================================================
 GET  /burrow/admin, /burrow/admin/ready           alive; heads are known and each feed has been polled
 GET  /metrics                                     Prometheus
 GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, verdicts
-DELETE of a consumer or a topic                   405, unless enabled
+DELETE of a consumer, or of a topic of one        405, unless enabled
 GET, POST /v3/admin/loglevel                      of the monitor's log
-GET  /v3/config[/…]                               the monitor's configuration
-GET  /gazette/v1/groups                           lag in bytes and time, estimates, the state of each feed
-GET  /gazette/v1/groups/GROUP                     its journals, worst first, and the lag over time;
+GET  /v3/config[/SECTION[/MODULE]]                the monitor's configuration
+GET  /gazette/v1/groups                           lag in bytes and time, estimates, incidents, feeds
+GET  /gazette/v1/groups/GROUP                     its journals, worst first, and its charts;
                                                   ?match=TEXT&ok=no&limit=N for some of them
+GET  /gazette/v1/clusters/CLUSTER/groups[/GROUP]  the same of another monitor, for the page
 GET  /                                            a page with these values
 ================================================  =========================================================
 """
@@ -22,17 +23,26 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+import httpx
 
 from gazette_spark.errors import InputError, JsonError
 from gazette_spark.lag import metrics
 from gazette_spark.lag.burrow_json import group_json, topics_json
-from gazette_spark.lag.detail import feed_json, group_detail, group_summary, worst_first
-from gazette_spark.lag.group_lag import NO_ALARMS, Alarms, JournalLag
+from gazette_spark.lag.detail import (
+    feed_json,
+    group_detail,
+    group_summary,
+    incident_json,
+    trend,
+    worst_first,
+)
+from gazette_spark.lag.group_lag import JournalLag
 from gazette_spark.lag.metrics import Kind, Level, columns, transaction_json
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Status
@@ -48,6 +58,9 @@ NOT_FOUND = '{"error":true,"message":"invalid request type","result":{}}'
 """Burrow's answer, as plain text, to a path it does not have."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+OTHER_TIMEOUT_S = 10
+"""Timeout of a request to the monitor of another cluster."""
 
 MAX_BODY_BYTES = 4096
 """Maximum size of a request's body. The only request with a body sets a log level."""
@@ -90,21 +103,21 @@ class Api:
         monitor: The monitor that answers.
         clock: Returns the milliseconds since 1970.
         host: This machine's name, which Burrow puts in every answer.
-        config: Configuration of the monitor by section, without secrets.
+        config: Configuration of the monitor by section and name of a module, without secrets.
         allow_delete: Whether groups and topics may be deleted.
-        alarms: Thresholds for ``/gazette/v1``.
         logger: Logger whose level is shown and set.
         more_metrics: Returns additional metrics in Prometheus' text format.
+        other_clusters: Addresses of monitors whose groups the page shows as well, by the name of the cluster.
     """
 
     monitor: Monitor
     clock: Callable[[], int]
     host: str
-    config: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Mapping[str, Mapping[str, Any]]]
     allow_delete: bool = False
-    alarms: Alarms = NO_ALARMS
     logger: logging.Logger = LOGGER
     more_metrics: Callable[[], str] = str
+    other_clusters: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request. Never raises for an invalid request."""
@@ -198,7 +211,7 @@ def _clusters(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
 
 def _cluster(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     api.check_cluster(names[0])
-    return api.ok(request, "cluster module detail returned", module=dict(api.config["cluster"]))
+    return api.ok(request, "cluster module detail returned", module=dict(api.config["cluster"][names[0]]))
 
 
 def _topics(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
@@ -271,8 +284,8 @@ def _delete_consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> 
 
 def _delete_topic(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     with api.monitor.lock:
-        api.monitor.history.delete_topic(*names)
-    return api.ok(request, "topic removed")
+        api.monitor.history.delete_topic_of_group(*names)
+    return api.ok(request, "consumer topic removed")
 
 
 def _log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
@@ -295,13 +308,49 @@ def _set_log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAn
 
 
 def _config(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
-    return api.ok(request, "main config returned", **dict(api.config))
+    level = logging.getLevelName(api.logger.getEffectiveLevel()).lower()
+    # The monitor has no log file, process file or ZooKeeper. Clients of Burrow expect their fields.
+    sections = {
+        "general": {"pidfile": "", "stdout-logfile": "", "access-control-allow-origin": ""},
+        "logging": {
+            "filename": "",
+            "max-size": 0,
+            "max-backups": 0,
+            "max-age": 0,
+            "use-local-time": False,
+            "use-compression": False,
+            "level": level,
+        },
+        "zookeeper": {"servers": [], "timeout": 0, "root-path": ""},
+        "httpserver": dict(api.config.get("httpserver", {})),
+    }
+    return api.ok(request, "main config returned", **sections)
 
 
-def _config_section(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
-    if names[0] not in api.config:
-        raise _NotFoundError("configuration not found")
-    return api.ok(request, "module detail returned", module=dict(api.config[names[0]]))
+def _modules(api: Api, _: tuple[str, ...], request: HttpRequest, *, section: str) -> HttpAnswer:
+    modules = list(api.config.get(section, {}))
+    return api.ok(request, "module list returned", coordinator=section, modules=modules)
+
+
+def _module(api: Api, names: tuple[str, ...], request: HttpRequest, *, section: str) -> HttpAnswer:
+    module = api.config.get(section, {}).get(names[0])
+    if module is None:
+        raise _NotFoundError(f"{section} module not found")
+    return api.ok(request, f"{section} module detail returned", module=dict(module))
+
+
+def _other_cluster(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    """Pass a request of the page on to the monitor of another cluster."""
+    name, *rest = names
+    address = api.other_clusters.get(name)
+    if address is None:
+        raise _NotFoundError("cluster not found")
+    path = "/".join(["/gazette/v1/groups", *(quote(part, safe="") for part in rest)])
+    try:
+        answer = httpx.get(f"{address}{path}?{request.query}", timeout=OTHER_TIMEOUT_S)
+    except httpx.HTTPError as error:
+        return api.error(502, f"the monitor of cluster {name} does not answer: {error}", request)
+    return HttpAnswer(answer.status_code, JSON, answer.content)
 
 
 def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
@@ -311,13 +360,19 @@ def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
         request,
         "groups returned",
         cluster=monitor.cluster,
+        other_clusters=list(api.other_clusters),
         now_ms=now_ms,
         looked_ms=monitor.looked_ms,
         heads_ms=monitor.heads_ms,
         failure=monitor.heads_failure,
         stale=monitor.round_failure(now_ms),
         feeds=[feed_json(feed) for feed in monitor.feeds()],
-        groups=[group_summary(name, monitor.lag(name, now_ms), api.alarms) for name in monitor.groups()],
+        incidents=[incident_json(incident) for incident in monitor.incidents()],
+        groups=[
+            group_summary(name, monitor.lag(name, now_ms), monitor.alarms)
+            | {"lag_trend": trend(monitor.lag_history(name), now_ms)}
+            for name in monitor.groups()
+        ],
     )
 
 
@@ -331,12 +386,12 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
     except InputError as error:
         return api.error(400, str(error), request)
     histories = api.monitor.journal_lag_histories(names[0], [journal.journal for journal in shown])
-    detail = group_detail(names[0], lag, api.alarms, shown)
+    detail = group_detail(names[0], lag, api.monitor.alarms, shown)
     for journal in detail["journals"]:
         journal["lag_history"] = histories.get(journal["journal"], [])
     more = {
         "matched": matched,
-        "lag_history": api.monitor.lag_history(names[0]),
+        **api.monitor.histories(names[0]),
         "open_transactions": [
             transaction_json(opened, opened.age(now_ms)) for opened in lag.totals.transactions
         ],
@@ -393,16 +448,27 @@ ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
     (_path("v3/kafka"), {"GET": _clusters}),
     (_path("v3/kafka/*"), {"GET": _cluster}),
     (_path("v3/kafka/*/topic"), {"GET": _topics}),
-    (_path("v3/kafka/*/topic/*"), {"GET": _topic, "DELETE": _delete_topic}),
+    (_path("v3/kafka/*/topic/*"), {"GET": _topic}),
     (_path("v3/kafka/*/topic/*/consumers"), {"GET": _topic_consumers}),
     (_path("v3/kafka/*/consumer"), {"GET": _consumers}),
     (_path("v3/kafka/*/consumer/*"), {"GET": _consumer, "DELETE": _delete_consumer}),
     (_path("v3/kafka/*/consumer/*/status"), {"GET": _status}),
     (_path("v3/kafka/*/consumer/*/lag"), {"GET": partial(_status, show_all=True)}),
+    (_path("v3/kafka/*/consumer/*/topic/*"), {"DELETE": _delete_topic}),
     (_path("v3/admin/loglevel"), {"GET": _log_level, "POST": _set_log_level}),
     (_path("v3/config"), {"GET": _config}),
-    (_path("v3/config/*"), {"GET": _config_section}),
+    (_path("v3/config/cluster/*"), {"GET": _cluster}),
+    *(
+        route
+        for section in ("storage", "evaluator", "cluster", "consumer", "notifier")
+        for route in (
+            (_path(f"v3/config/{section}"), {"GET": partial(_modules, section=section)}),
+            (_path(f"v3/config/{section}/*"), {"GET": partial(_module, section=section)}),
+        )
+    ),
     (_path("gazette/v1/groups"), {"GET": _groups}),
     (_path("gazette/v1/groups/*"), {"GET": _group}),
+    (_path("gazette/v1/clusters/*/groups"), {"GET": _other_cluster}),
+    (_path("gazette/v1/clusters/*/groups/*"), {"GET": _other_cluster}),
 )
 """Paths and their handlers, by method. A star matches a name."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gazette_spark.lag.burrow_json import commit_json, shortest
 from gazette_spark.lag.group_lag import Alarms, FeedState, GroupLag, JournalLag
+from gazette_spark.lag.incidents import PastIncident
 from gazette_spark.lag.metrics import Level, metrics_json
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import PartitionWindow, Status, is_silent
@@ -59,6 +60,42 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
         "head": lag.head,
         "committed": commit_json(lag.status.end),
         **metrics_json(Level.JOURNAL, lag),
+    }
+
+
+TREND_MS, TREND_STEP_MS = 6 * 3_600_000, 10 * 60_000
+"""Length of the small chart of each group, and of its steps."""
+
+
+def trend(points: Iterable[tuple[int, int | None]], now_ms: int) -> list[tuple[int, int | None]]:
+    """Return the highest lag of each ten minutes of the last six hours, as (time, bytes), and unknown times.
+
+    >>> trend([(0, 1), (60_000, 7), (61_000, None), (70_000, None), (1_260_000, 3)], 1_300_000)
+    [(60000, 7), (61000, None), (1260000, 3)]
+    """
+    shown: list[tuple[int, int | None]] = []
+    for time_ms, lag in points:
+        if time_ms <= now_ms - TREND_MS:
+            continue
+        last_ms, last = shown[-1] if shown else (-TREND_STEP_MS, None)
+        if lag is None:
+            if last is not None:
+                shown.append((time_ms, None))
+        elif last is None or last_ms // TREND_STEP_MS != time_ms // TREND_STEP_MS:
+            shown.append((time_ms, lag))
+        elif lag >= last:
+            shown[-1] = (time_ms, lag)
+    return shown
+
+
+def incident_json(incident: PastIncident) -> dict[str, Any]:
+    """Return a time in which a group was in trouble."""
+    return {
+        "group": incident.group,
+        "begin_ms": incident.begin_ms,
+        "end_ms": incident.end_ms,
+        "status": incident.status.name,
+        "alarms": list(incident.alarms),
     }
 
 

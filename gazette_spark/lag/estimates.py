@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,12 +30,6 @@ JOURNAL_STEP_MS = 20_000
 
 HOLE_MS = 600_000
 """Milliseconds between two points from which the time between them counts as unknown."""
-
-SPEED_MS = 300_000
-"""Milliseconds over which the speeds of a group are averaged."""
-
-SPEED_STEP_MS = 10_000
-"""Minimum milliseconds between two samples of a speed."""
 
 _UNKNOWN = -1
 
@@ -164,7 +157,9 @@ def loss_in_ms(
 
 
 class LagSeries:
-    """The highest lag of each time step, as (milliseconds since 1970, bytes), with None for unknown lag.
+    """The highest value of each time step, as (milliseconds since 1970, value), with None for unknown values.
+
+    A value is a lag in bytes, an age in milliseconds, or a speed in bytes per second.
 
     Args:
         step_ms: Length of a step.
@@ -200,39 +195,6 @@ class LagSeries:
         """Return the points, oldest first."""
         lags = (None if lag == _UNKNOWN else lag for lag in self._cells[1::2])
         return list(zip(self._cells[::2].tolist(), lags, strict=True))
-
-
-class Speed:
-    """The average speeds of the last minutes at which a group reads and its journals grow."""
-
-    __slots__ = ("_samples",)
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, int, int, int]] = deque()
-
-    def add(self, time_ms: int, journals: int, read: int, head: int) -> None:
-        """Add a sample: the number of journals, and the sums of their read offsets and write heads.
-
-        Sums that decreased, or that belong to other journals, cannot be compared with earlier ones.
-        """
-        samples = self._samples
-        if samples:
-            last_ms, last_journals, last_read, last_head = samples[-1]
-            if last_journals != journals or read < last_read or head < last_head or time_ms < last_ms:
-                samples.clear()
-        if len(samples) >= 2 and time_ms - samples[-2][0] < SPEED_STEP_MS:
-            samples.pop()
-        samples.append((time_ms, journals, read, head))
-        while len(samples) > 2 and samples[1][0] <= time_ms - SPEED_MS:
-            samples.popleft()
-
-    def bytes_per_s(self) -> tuple[float | None, float | None]:
-        """Return the speeds of reading and of appending; None before two samples."""
-        if len(self._samples) < 2:
-            return None, None
-        (begin_ms, _, read_from, head_from), (end_ms, _, read, head) = self._samples[0], self._samples[-1]
-        passed_s = (end_ms - begin_ms) / 1000
-        return ((read - read_from) / passed_s, (head - head_from) / passed_s) if passed_s else (None, None)
 
 
 def past_lags(

@@ -120,7 +120,9 @@ class JournalLag:
     age: Age = UNKNOWN_AGE
     """Age of the oldest unread byte."""
     read_bytes_per_s: float | None = None
+    """Reading speed over the window of its commits; 0 if the group has been silent for longer."""
     append_bytes_per_s: float | None = None
+    """Growth of the journal over the same window."""
     catch_up_ms: int | None = None
     loss_in_ms: int | None = None
     records: int | None = None
@@ -150,10 +152,6 @@ class GroupLag:
     unlisted: Sequence[str] = ()
     """Journals that the group has read, but whose write heads are unknown: they were deleted, no selector
     matches them, or the listing has failed so far."""
-    read_bytes_per_s: float | None = None
-    """Reading speed of the last minutes, as the monitor observed it."""
-    append_bytes_per_s: float | None = None
-    """Growth of its journals in the last minutes, in bytes per second."""
     recreated: Sequence[str] = ()
     """Journals that were deleted and created again since the group's table read them. Unless they have the
     same bytes, which the next batch checks, their lag is a difference of two journals' offsets."""
@@ -163,6 +161,16 @@ class GroupLag:
         """Unread bytes in the journals whose heads are known; None if there is no such journal."""
         lags = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
         return sum(lags) if lags else None
+
+    @property
+    def read_bytes_per_s(self) -> float | None:
+        """Sum of the reading speeds of its journals; None if none is known."""
+        return _sum([journal.read_bytes_per_s for journal in self.journals])
+
+    @property
+    def append_bytes_per_s(self) -> float | None:
+        """Sum of the growth of its journals; None if none is known."""
+        return _sum([journal.append_bytes_per_s for journal in self.journals])
 
     @property
     def freshness(self) -> Age:
@@ -231,6 +239,12 @@ class Alarms:
 
 NO_ALARMS = Alarms()
 """No thresholds."""
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum of the known values; None if there is none."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _largest(values: Sequence[int | None]) -> int | None:

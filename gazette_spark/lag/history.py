@@ -258,6 +258,15 @@ class History:
         cluster_state.heads.pop(topic, None)
         return RingOutcome.STORED
 
+    def delete_topic_of_group(self, cluster: str, group: str, topic: str) -> RingOutcome:
+        """Forget a group's commits of a topic. This also succeeds if there are none."""
+        cluster_state = self._clusters.get(cluster)
+        if cluster_state is None:
+            return RingOutcome.UNKNOWN_CLUSTER
+        if group in cluster_state.groups:
+            cluster_state.groups[group].topics.pop(topic, None)
+        return RingOutcome.STORED
+
     def delete_partition(self, cluster: str, topic: str, partition: int) -> RingOutcome:
         """Forget a partition's write heads and commits, but do not reuse its number. Burrow lacks this."""
         cluster_state = self._clusters.get(cluster)

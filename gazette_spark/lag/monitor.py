@@ -10,17 +10,18 @@ A :class:`Monitor` is thread-safe: its methods hold its ``lock``. A caller that 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gazette_spark._ledger.positions import GroupCommit
+from gazette_spark._ledger.positions import CommitEvent, GroupCommit
 from gazette_spark.errors import InputError
 from gazette_spark.lag.estimates import (
     HOUR_MS,
     HeadTimeline,
     LagSeries,
-    Speed,
     catch_up_ms,
     lag_age,
     loss_in_ms,
@@ -28,6 +29,8 @@ from gazette_spark.lag.estimates import (
     read_bytes_per_s,
 )
 from gazette_spark.lag.group_lag import (
+    NO_ALARMS,
+    Alarms,
     FeedState,
     GroupLag,
     GroupTotals,
@@ -38,12 +41,16 @@ from gazette_spark.lag.group_lag import (
     Unread,
 )
 from gazette_spark.lag.history import Evaluator, History
+from gazette_spark.lag.incidents import IncidentLog, PastIncident
 from gazette_spark.lag.rules import PartitionStatus, Status, is_silent
 from gazette_spark.offsets import Fingerprint
 from gazette_spark.query_progress import JournalTransactions
 
 GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
 """Resolution and length of a group's chart. A journal's chart has an hour in steps of 20 seconds."""
+
+MAX_MARKS = 1500
+"""Maximum number of commits that a group's charts mark: a day of one a minute."""
 
 LEVEL_MS = 600_000
 """Milliseconds of silence before the monitor's first round up to which a query counts as caught up, if it was
@@ -103,15 +110,18 @@ class Topics:
 
 
 def prefix_of(journal: str) -> str:
-    """Return a journal's prefix, or the whole name of a journal without a prefix.
+    """Return a journal's prefix as the name of a topic, or the name of a journal without a prefix.
+
+    Dots replace slashes: clients of Burrow put a topic's name into a URL, and few of them escape it. Prefixes
+    that differ in nothing else are one topic.
 
     >>> prefix_of("shop/orders/part-000")
-    'shop/orders/'
+    'shop.orders'
     >>> prefix_of("orders")
     'orders'
     """
     directory, slash, _ = journal.rpartition("/")
-    return directory + slash or journal
+    return directory.replace("/", ".") if slash else journal
 
 
 class _Step(NamedTuple):
@@ -126,14 +136,42 @@ class _Step(NamedTuple):
     """Time at which the committer saw the head."""
 
 
+def _group_series() -> LagSeries:
+    return LagSeries(GROUP_STEP_MS, GROUP_SPAN_MS)
+
+
+@dataclass(slots=True)
+class GroupCharts:
+    """A group over the last day."""
+
+    lag: LagSeries = field(default_factory=_group_series)
+    """Lag in bytes."""
+    age: LagSeries = field(default_factory=_group_series)
+    """Minimum age of the oldest unread byte in milliseconds."""
+    read: LagSeries = field(default_factory=_group_series)
+    """Reading speed in bytes per second."""
+    append: LagSeries = field(default_factory=_group_series)
+    """Growth of the journals in bytes per second."""
+    marks: deque[tuple[int, CommitEvent]] = field(default_factory=lambda: deque(maxlen=MAX_MARKS))
+    """Time and kind of the last commits, starts and RESTOREs."""
+
+    def add(self, now_ms: int, lag_bytes: int | None, lag: GroupLag) -> None:
+        """Add a point to each chart."""
+        known = lag.failure is None
+        self.lag.add(now_ms, lag_bytes)
+        self.age.add(now_ms, lag.freshness.least_ms if known else None)
+        for series, speed in ((self.read, lag.read_bytes_per_s), (self.append, lag.append_bytes_per_s)):
+            series.add(now_ms, None if speed is None or not known else round(speed))
+
+
 @dataclass(slots=True)
 class _GroupState:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
-    total: LagSeries = field(default_factory=lambda: LagSeries(GROUP_STEP_MS, GROUP_SPAN_MS))
+    charts: GroupCharts = field(default_factory=GroupCharts)
     series: dict[str, LagSeries] = field(default_factory=dict)
-    speed: Speed = field(default_factory=Speed)
+    """The lag of each journal over the last hour."""
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
     """The last steps in journals without a known write head, which the history does not accept."""
     totals: GroupTotals = field(default_factory=GroupTotals)
@@ -148,12 +186,20 @@ class Monitor:
         history: History of that cluster, to which the monitor adds.
         evaluator: Evaluator of that history.
         stale_after_ms: Age of the last round of all feeds from which values are stale; None for never.
+        alarms: Thresholds in addition to the verdicts.
     """
 
     def __init__(
-        self, cluster: str, history: History, evaluator: Evaluator, *, stale_after_ms: int | None = None
+        self,
+        cluster: str,
+        history: History,
+        evaluator: Evaluator,
+        *,
+        stale_after_ms: int | None = None,
+        alarms: Alarms = NO_ALARMS,
     ) -> None:
         self.cluster = cluster
+        self.alarms = alarms
         self.stale_after_ms = stale_after_ms
         self.history = history
         self.evaluator = evaluator
@@ -165,6 +211,7 @@ class Monitor:
         self._stores: dict[str, JournalStore] = {}
         self._records: Mapping[Unread, int] = {}
         self._groups: dict[str, _GroupState] = {}
+        self._incidents = IncidentLog(alarms)
         self._feeds: dict[str, FeedState] = {}
         self._heads_ms: int | None = None
         self._looked_ms: int | None = None
@@ -219,11 +266,18 @@ class Monitor:
             self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
 
     def observe_round(self, now_ms: int) -> None:
-        """Record that every feed was polled again, and add to each group's charts."""
+        """Record that every feed was polled again, and add to each group's charts and to the incidents."""
         with self.lock:
             self._looked_ms = now_ms
-            for name in self._groups:
-                self._follow(name, now_ms)
+            lags = {name: self._lag(name, now_ms) for name in self._groups}
+            for name, lag in lags.items():
+                self._follow(name, lag, now_ms)
+            self._incidents.observe(lags, now_ms)
+
+    def incidents(self) -> list[PastIncident]:
+        """Return the incidents of the last days, those that last first, and the newest first."""
+        with self.lock:
+            return [replace(incident) for incident in self._incidents.newest_first()]
 
     def observe_heads(
         self,
@@ -335,6 +389,7 @@ class Monitor:
                 state.order = max(state.order, commits[-1].order)
                 state.last_commit_ms = commits[-1].timestamp_ms
                 state.fingerprints = commits[-1].fingerprints or state.fingerprints
+            state.charts.marks.extend((commit.timestamp_ms, commit.event) for commit in commits)
             for commit in commits:
                 state.totals.trimmed_bytes += commit.trimmed_bytes
                 for gaps, total in (
@@ -454,7 +509,23 @@ class Monitor:
     def lag_history(self, group: str) -> list[tuple[int, int | None]]:
         """Return a group's lag over the last day: points as (milliseconds since 1970, bytes)."""
         with self.lock:
-            return self._groups[group].total.points() if group in self._groups else []
+            return self._groups[group].charts.lag.points() if group in self._groups else []
+
+    def histories(self, group: str) -> dict[str, list[tuple[int, Any]]]:
+        """Return what is known of a group over the last day, as points (milliseconds since 1970, value).
+
+        The values are bytes of ``lag_history``, milliseconds of ``age_history``, bytes per second of
+        ``read_history`` and ``append_history``, and kinds of ``marks``.
+        """
+        with self.lock:
+            charts = self._groups[group].charts if group in self._groups else GroupCharts()
+            return {
+                "lag_history": charts.lag.points(),
+                "age_history": charts.age.points(),
+                "read_history": charts.read.points(),
+                "append_history": charts.append.points(),
+                "marks": list(charts.marks),
+            }
 
     def journal_lag_histories(
         self, group: str, journals: Iterable[str]
@@ -467,38 +538,39 @@ class Monitor:
     def lag(self, group: str, now_ms: int) -> GroupLag:
         """Return a group's verdict with this package's additions."""
         with self.lock:
-            verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
-            failure = self._failure(group, now_ms)
-            state = self._groups.get(group, _GroupState())
-            # A copy, because the lock is released before the caller reads it.
-            totals = replace(
-                state.totals,
-                gap_bytes=dict(state.totals.gap_bytes),
-                accepted_gap_bytes=dict(state.totals.accepted_gap_bytes),
-            )
-            opened = totals.open_transactions(now_ms)
-            speeds = state.speed.bytes_per_s() if failure is None else (None, None)
-            return GroupLag(
-                verdict,
-                [
-                    self._journal_lag(status, now_ms, opened, stale=failure is not None)
-                    for status in verdict.partitions
-                    if status.client_id
-                ],
-                totals,
-                now_ms,
-                state.last_commit_ms,
-                failure,
-                sorted(state.waiting),
-                *speeds,
-                recreated=[
-                    journal
-                    for journal, fingerprint in sorted(state.fingerprints.items())
-                    if fingerprint.end
-                    and 0 not in (self._created.get(journal, 0), fingerprint.create_revision)
-                    and self._created[journal] != fingerprint.create_revision
-                ],
-            )
+            return self._lag(group, now_ms)
+
+    def _lag(self, group: str, now_ms: int) -> GroupLag:
+        verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
+        failure = self._failure(group, now_ms)
+        state = self._groups.get(group, _GroupState())
+        # A copy, because the lock is released before the caller reads it.
+        totals = replace(
+            state.totals,
+            gap_bytes=dict(state.totals.gap_bytes),
+            accepted_gap_bytes=dict(state.totals.accepted_gap_bytes),
+        )
+        opened = totals.open_transactions(now_ms)
+        return GroupLag(
+            verdict,
+            [
+                self._journal_lag(status, now_ms, opened, stale=failure is not None)
+                for status in verdict.partitions
+                if status.client_id
+            ],
+            totals,
+            now_ms,
+            state.last_commit_ms,
+            failure,
+            sorted(state.waiting),
+            recreated=[
+                journal
+                for journal, fingerprint in sorted(state.fingerprints.items())
+                if fingerprint.end
+                and 0 not in (self._created.get(journal, 0), fingerprint.create_revision)
+                and self._created[journal] != fingerprint.create_revision
+            ],
+        )
 
     def _journal_lag(
         self,
@@ -514,12 +586,14 @@ class Monitor:
             return JournalLag(journal, status, head, opened=opened.get(journal))
         # The speed of the window only applies to a query that still runs, not to one that has stopped.
         speed = read_bytes_per_s((status.start, status.end))
-        if stale or status.status > Status.ERR or is_silent((status.start, status.end), now_ms):
+        if stale or status.status == Status.REWIND:
             speed = None
+        elif is_silent((status.start, status.end), now_ms):
+            speed = 0.0
         offset = status.end.offset
         timeline = self._timelines.get(journal, HeadTimeline())
         store = self._stores.get(journal, JournalStore())
-        growth = timeline.bytes_per_s(status.start.timestamp_ms)
+        growth = None if stale else timeline.bytes_per_s(status.start.timestamp_ms)
         loss_ms = None
         if store.retention_ms is not None:
             loss_ms = loss_in_ms(offset, store.fragments, store.retention_ms, speed, now_ms)
@@ -536,19 +610,19 @@ class Monitor:
             opened.get(journal),
         )
 
-    def _follow(self, name: str, now_ms: int) -> None:
+    def _follow(self, name: str, lag: GroupLag, now_ms: int) -> None:
         """Add a point to a group's charts, an unknown one if its values are stale."""
         state = self._groups[name]
+        # The verdict may be some seconds old, the positions are not.
         positions = list(self._positions(name, now_ms))
-        if not positions or self._failure(name, now_ms) is not None:
-            for series in (state.total, *state.series.values()):
+        if not positions or lag.failure is not None:
+            state.charts.add(now_ms, None, lag)
+            for series in state.series.values():
                 series.add(now_ms, None)
             return
         for journal, offset, head in positions:
             state.series.setdefault(journal, LagSeries()).add(now_ms, max(0, head - offset))
-        state.total.add(now_ms, sum(max(0, head - offset) for _, offset, head in positions))
-        read, head = sum(offset for _, offset, _ in positions), sum(head for _, _, head in positions)
-        state.speed.add(now_ms, len(positions), read, head)
+        state.charts.add(now_ms, sum(max(0, head - offset) for _, offset, head in positions), lag)
 
     def _positions(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int]]:
         """Yield the journals of a group whose write heads are known: name, newest commit, write head."""
@@ -561,8 +635,15 @@ class Monitor:
 def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _GroupState:
     """Return the state of a new group, with charts from the records of its commits."""
     group = _GroupState(source)
+    earlier: tuple[int, AbstractSet[str], int, int] | None = None
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
-        group.total.add(time_ms, max(0, sum(heads.values()) - sum(map(before.__getitem__, heads))))
+        read, appended = sum(map(before.__getitem__, heads)), sum(heads.values())
+        group.charts.lag.add(time_ms, max(0, appended - read))
+        if earlier and earlier[1] == heads.keys() and time_ms > earlier[0]:
+            passed_s = (time_ms - earlier[0]) / 1000
+            group.charts.read.add(time_ms, max(0, round((read - earlier[2]) / passed_s)))
+            group.charts.append.add(time_ms, max(0, round((appended - earlier[3]) / passed_s)))
+        earlier = (time_ms, heads.keys(), read, appended)
         if time_ms > now_ms - HOUR_MS:
             for journal, head in heads.items():
                 group.series.setdefault(journal, LagSeries()).add(time_ms, max(0, head - before[journal]))

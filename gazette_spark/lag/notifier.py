@@ -1,4 +1,4 @@
-"""Notices about groups in trouble, by Burrow's rules, to a command or a webhook.
+"""Notices about groups in trouble, by Burrow's rules, to a command, a webhook or a mailbox.
 
 An *incident* of a group begins when its verdict reaches the threshold, and ends when it is below it again. A
 notice is sent at the begin, and again every ``send_interval_s`` unless ``send_once`` is set; and at the end
@@ -11,23 +11,32 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import re
+import smtplib
+import ssl
 import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from string import Template
 from typing import Any
 
 import httpx
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.burrow_json import group_json
+from gazette_spark.lag.burrow_json import bad_partitions, group_json
 from gazette_spark.lag.rules import GroupStatus, Status
 
 log = logging.getLogger("gazette_spark.lag")
 
 SEND_TIMEOUT_S = 10
 """Timeout of a command or a webhook, in seconds."""
+
+MAX_NAMED = 10
+"""Maximum number of journals that the text of a notice names."""
 
 MAX_WAITING = 100
 """Maximum number of notices that wait for a sender. Further ones are dropped with a warning."""
@@ -46,12 +55,22 @@ class NotifyOptions:
     send_interval_s: int = 60
     send_once: bool = False
     send_close: bool = False
+    groups: str = ""
+    """Regular expression that a group's name must contain; an empty one matches all."""
 
     def __post_init__(self) -> None:
+        try:
+            re.compile(self.groups)
+        except re.error as error:
+            raise OptionError("notify-groups", repr(self.groups), f"a regular expression ({error})") from None
         if self.threshold not in (Status.WARN, Status.ERR):
             raise OptionError("threshold", self.threshold.name, "WARN or ERR")
         if self.send_interval_s < 1:
             raise OptionError("send-interval", str(self.send_interval_s), "1 second or more")
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +94,25 @@ class Notice:
             "now_ms": self.now_ms,
             "alarms": list(self.alarms),
             "status": group_json(self.verdict, show_all=False),
+        }
+
+    def variables(self) -> dict[str, str]:
+        """Return the values that a template may name."""
+        journals = [
+            f"{part.client_id} {part.status.name}" for part in bad_partitions(self.verdict.partitions)
+        ]
+        more = [f"and {len(journals) - MAX_NAMED} more"] if len(journals) > MAX_NAMED else []
+        return {
+            "id": self.incident,
+            "event": "close" if self.closed else "open",
+            "cluster": self.verdict.cluster,
+            "group": self.verdict.group,
+            "status": self.verdict.status.name,
+            "lag_bytes": str(self.verdict.total_lag),
+            "alarms": "; ".join(self.alarms),
+            "journals": ", ".join([*journals[:MAX_NAMED], *more]),
+            "started": _time_text(self.started_ms),
+            "now": _time_text(self.now_ms),
         }
 
 
@@ -146,6 +184,8 @@ class Notifier:
 
     def observe(self, verdict: GroupStatus, now_ms: int, alarms: Sequence[str] = ()) -> None:
         """Update a group's incident with a verdict and its raised alarms, and send due notices."""
+        if not re.search(self._options.groups, verdict.group):
+            return
         before = self._incidents.pop(verdict.group, None)
         incident, notice = next_incident(
             before, verdict, now_ms, self._options, new_id=self._new_id, alarms=alarms
@@ -160,7 +200,7 @@ class Notifier:
 def _try(sender: Sender, notice: Notice) -> None:
     try:
         sender(notice)
-    except (OSError, subprocess.SubprocessError, httpx.HTTPError) as error:
+    except (OSError, subprocess.SubprocessError, httpx.HTTPError, smtplib.SMTPException) as error:
         kind = type(error).__name__
         log.warning("notice not sent group=%s sender=%r error=%s", notice.verdict.group, sender, kind)
 
@@ -213,16 +253,95 @@ class CommandSender:
         )
 
 
+TEMPLATE_NAMES = tuple(
+    Notice("", 0, 0, closed=False, verdict=GroupStatus("", "", Status.OK, 1.0, (), None, 0)).variables()
+)
+"""Names that a template may have."""
+
+
+def parse_template(text: str) -> Template:
+    """Parse a template, whose ``${name}`` stand for the values of a notice.
+
+    Raises:
+        OptionError: it has an unknown name, or a ``$`` without a name.
+    """
+    template = Template(text)
+    expected = f"${{name}} with one of {', '.join(TEMPLATE_NAMES)}; $$ for a dollar sign"
+    if not template.is_valid():
+        raise OptionError("template", "a $ without a name", expected)
+    if unknown := sorted(set(template.get_identifiers()) - set(TEMPLATE_NAMES)):
+        raise OptionError("template", f"${{{unknown[0]}}}", expected)
+    return template
+
+
 @dataclass(frozen=True)
 class WebhookSender:
-    """Posts a notice to a URL, which may be secret and is never shown. Status 400 or more is a failure."""
+    """Posts a notice to a URL, which may be secret and is never shown. Status 400 or more is a failure.
+
+    Args:
+        url: Where to post.
+        template: Body of the request in place of the notice's JSON. Where it is JSON, its values are escaped.
+    """
 
     url: str
+    template: Template | None = None
 
     def __repr__(self) -> str:
         return f"WebhookSender({httpx.URL(self.url).host})"
 
     def __call__(self, notice: Notice) -> None:
         """Post the notice once, without following redirects."""
-        answer = httpx.post(self.url, json=notice.to_json(), timeout=SEND_TIMEOUT_S, follow_redirects=False)
+        if self.template is None:
+            content = json.dumps(notice.to_json())
+        else:
+            # Inside quotes of JSON, a quote or a line break of a value would end the text or the document.
+            content = self.template.substitute(
+                {name: json.dumps(value)[1:-1] for name, value in notice.variables().items()}
+            )
+        answer = httpx.post(
+            self.url,
+            content=content.encode(),
+            headers={"content-type": "application/json"},
+            timeout=SEND_TIMEOUT_S,
+            follow_redirects=False,
+        )
         answer.raise_for_status()
+
+
+@dataclass(frozen=True)
+class MailSender:
+    """Sends a notice as a mail.
+
+    Args:
+        host: The mail server.
+        port: Its port.
+        sender: Address of the sender.
+        receivers: Addresses of the receivers.
+        user: Name for the server; "" to send without a login.
+        password: Its password, which is never shown.
+        tls: Whether to encrypt the connection with STARTTLS. Without it, there is no login.
+    """
+
+    host: str
+    port: int
+    sender: str
+    receivers: tuple[str, ...]
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: bool = True
+
+    def __call__(self, notice: Notice) -> None:
+        """Send the mail once."""
+        values = notice.variables()
+        mail = EmailMessage()
+        verdict = "has recovered" if notice.closed else f"is {values['status']}"
+        # A header has one line, whatever a group is called.
+        mail["Subject"] = " ".join(f"[{values['cluster']}] {values['group']} {verdict}".split())
+        mail["From"], mail["To"] = self.sender, ", ".join(self.receivers)
+        mail.set_content("\n".join(f"{name}: {value}" for name, value in values.items()))
+        with smtplib.SMTP(self.host, self.port, timeout=SEND_TIMEOUT_S) as server:
+            if self.tls:
+                server.starttls(context=ssl.create_default_context())
+                if self.user:
+                    server.login(self.user, self.password)
+            server.send_message(mail)

@@ -135,7 +135,7 @@ class LagService:
         if self._notifier is not None:
             for group in monitor.groups():
                 lag = monitor.lag(group, now_ms)
-                self._notifier.observe(lag.verdict, now_ms, self._api.alarms.raised(lag))
+                self._notifier.observe(lag.verdict, now_ms, monitor.alarms.raised(lag))
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
@@ -247,9 +247,10 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
             await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
             return
         path = scope["raw_path"].decode("latin-1")
-        await _send(
-            send, api.answer(HttpRequest(method, path, body, scope["query_string"].decode("latin-1")))
-        )
+        request = HttpRequest(method, path, body, scope["query_string"].decode("latin-1"))
+        # Another monitor may take seconds to answer, and other requests must not wait for it.
+        is_slow = path.startswith("/gazette/v1/clusters/")
+        await _send(send, await asyncio.to_thread(api.answer, request) if is_slow else api.answer(request))
 
     return application
 

@@ -14,7 +14,7 @@ import pytest
 from gazette_spark.lag import Evaluator, GroupCommit, History, HistoryOptions, Monitor, Thresholds
 from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.estimates import TimedFragment
-from gazette_spark.lag.group_lag import JournalStore
+from gazette_spark.lag.group_lag import Alarms, JournalStore
 from gazette_spark.lag.server import LagService
 from gazette_spark.query_progress import JournalTransactions, OpenTransaction
 from tests.browser import Browser
@@ -50,6 +50,11 @@ class Served:
         )
         return found
 
+    def click(self, *selectors: str) -> None:
+        """Click on the first element that each selector matches."""
+        for selector in selectors:
+            self.browser.evaluate(f"document.querySelector({selector!r}).click()")
+
 
 class Still(LagService):
     """A service whose monitor looks only when a test says so."""
@@ -69,7 +74,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def opened(browser: Browser, monitor: Monitor, api: type[Api] = Api) -> Iterator[Served]:
     """Show a monitor's page, as at ``NOW_MS``."""
     monitor.observe_round(NOW_MS)
-    answers = api(monitor, lambda: NOW_MS, "a-host", {"cluster": {}})
+    answers = api(monitor, lambda: NOW_MS, "a-host", {"cluster": {"gazette": {}}})
     with Still(answers, [], listen="127.0.0.1:0") as service:
         browser.open(service.address)
         yield Served(browser, monitor, service.address)
@@ -155,33 +160,124 @@ def restarted() -> Monitor:
 
 
 def test_the_worst_comes_first_and_a_day_is_known_after_a_start(browser: Browser) -> None:
-    """Groups and journals are sorted by verdict; the chart has axes, a maximum, and a value to point at."""
+    """Each group is one line; an opened one has journals, and charts with axes and a value to point at."""
     with opened(browser, restarted()) as page:
-        assert page.text("section h2") == ["payments", "orders", "clicks"]
-        assert page.text("section .head .badge") == ["ERR", "WARN", "OK"]
-        stopped, *others = page.text("section:first-child tbody .badge")
-        assert (stopped, others) == ("STOP", [])
-        cells = page.text("section:first-child tbody td")
-        assert (cells[0], cells[6]) == ("shop/payments/3", DASH)
-        assert f"caught up in {DASH}" in page.text("section:first-child .facts span")
-        labels = page.text("section:first-child figure text")
-        assert {"0 B", "12:00"} <= set(labels)
-        assert any(each.startswith("maximum 2") for each in page.text("section:first-child output"))
-        box = browser.evaluate(
-            "(({x, y, width, height}) => [x, y, width, height])"
-            "(document.querySelector('section:last-child figure svg').getBoundingClientRect())"
+        assert page.text(".group .name > :first-child") == ["payments", "orders", "clicks"]
+        assert page.text(".group .badge") == ["ERR", "WARN", "OK"]
+        assert page.text(".group .name .note") == [
+            "12 journals · 1 STOP",
+            "2 journals · 2 WARN",
+            "3 journals",
+        ]
+        assert page.text(".detail") == []
+        cells = page.text("[data-group=payments] .group td")
+        assert (cells[2].endswith(" MiB"), cells[3], cells[6]) == (True, "0 B/s", DASH)
+        page.click("[data-group=payments] .group", "[data-group=clicks] .group")
+        browser.wait("document.querySelectorAll('.detail:not(.hidden) path.area').length === 4")
+        assert page.text("[data-group=payments] .detail .badge") == ["STOP"]
+        cells = page.text("[data-group=payments] .detail tbody td")
+        assert (cells[0], cells[4], cells[6]) == ("shop/payments/3", "0 B/s", DASH)
+        labels = page.text("[data-group=payments] figure text")
+        assert {"0 B", "0 B/s", "0 s", "12:00"} <= set(labels)
+        assert any(each.startswith("maximum 2") for each in page.text("[data-group=payments] output"))
+        picture = "document.querySelector('[data-group=clicks] figure svg')"
+        browser.evaluate(f"{picture}.scrollIntoView()")
+        left, top, width = browser.evaluate(
+            f"(({{x, y, width}}) => [x, y, width])({picture}.getBoundingClientRect())"
         )
-        browser.evaluate("document.querySelector('section:last-child').scrollIntoView()")
-        top = browser.evaluate(
-            "document.querySelector('section:last-child figure svg').getBoundingClientRect().y"
-        )
-        browser.point_at(box[0] + box[2] / 2, top + 40)
+        browser.point_at(left + width / 2, top + 40)
+        # All charts of the group show the same moment.
         browser.wait(
-            r"/ at \d\d:\d\d:\d\d/.test(document.querySelector('section:last-child output').textContent)"
+            "[...document.querySelectorAll('[data-group=clicks] output')].filter("
+            r"each => / at \d\d:\d\d:\d\d$/.test(each.textContent)).length === 3"
         )
         assert browser.evaluate("document.title") == "(2) Lag"
-        browser.evaluate("document.querySelector('[data-hours=\"1\"]').click()")
-        browser.wait("document.querySelector('figcaption span').textContent.endsWith('1 h')")
+        page.click('[data-hours="1"]')
+        browser.wait("document.querySelector('[data-group=clicks] figcaption b').textContent === 'lag, 1 h'")
+        # The address has the open groups and the range.
+        browser.open(browser.evaluate("location.href"))
+        browser.wait("document.querySelectorAll('.detail:not(.hidden) path.area').length > 1")
+        assert page.text("[aria-pressed=true]") == ["1 h"]
+
+
+def test_groups_are_sorted_and_filtered(browser: Browser) -> None:
+    """By a column's heading, in both orders and back to the worst first; by a verdict; by text."""
+    names = ".group .name > :first-child"
+    with opened(browser, restarted()) as page:
+        by_name, by_lag = (f"thead th:nth-child({column}) button" for column in (2, 3))
+        for heading, order in (
+            (by_name, ["clicks", "orders", "payments"]),
+            (by_name, ["payments", "orders", "clicks"]),
+            (by_lag, ["orders", "payments", "clicks"]),
+            (by_lag, ["clicks", "payments", "orders"]),
+            (by_lag, ["payments", "orders", "clicks"]),
+        ):
+            page.click(heading)
+            shown = f"[...document.querySelectorAll('{names}')].map(each => each.textContent).join()"
+            browser.wait(f"{shown} === '{','.join(order)}'")
+        assert page.text("#verdicts button") == ["ERR 1", "WARN 1", "OK 1"]
+        page.click("#verdicts button:nth-child(2)")
+        browser.wait(f"document.querySelectorAll('{names}').length === 1")
+        assert page.text(names) == ["orders"]
+        browser.open(browser.evaluate("location.href"))
+        assert page.text(names) == ["orders"]
+        assert browser.evaluate("location.hash") == "#verdict=WARN"
+
+
+def test_a_verdict_leads_to_what_to_do(browser: Browser) -> None:
+    """A click on it opens the words at its meaning, and does not open the group."""
+    with opened(browser, restarted()) as page:
+        page.click(".group .badge.ERR")
+        assert page.text("dt.found") == ["ERR"]
+        assert browser.evaluate("document.querySelector('dt.found').getBoundingClientRect().y < innerHeight")
+        assert page.text(".detail") == []
+
+
+def test_marks_and_incidents_are_shown(browser: Browser) -> None:
+    """A chart marks a start and a RESTORE; incidents have their verdict, time and alarms."""
+    history = History(HistoryOptions())
+    evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
+    monitor = Monitor("gazette", history, evaluator, alarms=Alarms(max_lag_bytes=100))
+    steps = [
+        GroupCommit(at, NOW_MS + (at - 20) * MINUTE_MS, {"shop/a": at}, {"shop/a": 900}) for at in range(20)
+    ]
+    steps[5], steps[9] = replace(steps[5], event="start"), replace(steps[9], event="restore")
+    monitor.observe_commits("orders", steps, NOW_MS)
+    monitor.observe_heads({"shop/a": 900}, NOW_MS)
+    with opened(browser, monitor) as page:
+        browser.wait("document.querySelector('figure .mark') !== null")
+        titles = (
+            "[...document.querySelectorAll('figure:first-child .mark title')].map(each => each.textContent)"
+        )
+        start, restore = browser.evaluate(titles)
+        assert start.startswith("the query started at ")
+        assert restore.startswith("RESTORE of the table at ")
+        # Before the first commit nothing is known, so the range begins there.
+        assert page.text("figcaption b")[0].startswith("lag, since ")
+        assert page.text("#incidents summary") == ["Incidents of the last 7 days: 1"]
+        page.click("#incidents summary")
+        cells = page.text("#incidents td")
+        assert (cells[0], cells[1], cells[3:]) == (
+            "alarm",
+            "orders",
+            ["for 0 s, not ended", "lag_bytes=881 above 100"],
+        )
+
+
+def test_the_charts_are_drawn_again_for_another_width(browser: Browser) -> None:
+    """Without waiting for the next look."""
+    with opened(browser, restarted()) as page:
+        page.click("[data-group=clicks] .group")
+        browser.wait("document.querySelectorAll('path.area').length > 1")
+        axes = "[...document.querySelectorAll('figure .axis')]"
+        ends = f"Math.max(...{axes}.map(each => +each.getAttribute('x2')))"
+        before = browser.evaluate(ends)
+        try:
+            browser.resize(390, 900)
+            browser.wait(f"{ends} < {before}")
+            assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        finally:
+            browser.resize(1280, 900)
 
 
 def many(journals: int) -> Monitor:
@@ -203,9 +299,10 @@ def test_five_thousand_journals_do_not_stall_the_page(
 ) -> None:
     """A page shows 50 journals in two requests, keeps its rows, and finds a journal by its name."""
     monitor = many(5000)
+    rows = ".detail tbody tr"
     with opened(browser, monitor) as page:
-        assert page.text("section .head .note") == ["100 WARN · 4,900 OK"]
-        assert len(page.text("tbody tr")) == 50
+        assert page.text(".group .name .note") == ["5,000 journals · 100 WARN"]
+        assert len(page.text(rows)) == 50
         assert page.text(".fold button") == ["show 50 more of 50", "show 4,900 OK"]
         asked = [each.removeprefix(page.address) for each in browser.requests]
         assert asked == [
@@ -213,28 +310,32 @@ def test_five_thousand_journals_do_not_stall_the_page(
             "/gazette/v1/groups",
             "/gazette/v1/groups/events?match=&ok=no&limit=50",
         ]
-        browser.evaluate("document.querySelectorAll('tbody tr').forEach(row => { row.before_ = true; })")
+        browser.evaluate(
+            "document.querySelectorAll('.detail tbody tr').forEach(row => { row.before_ = true; })"
+        )
         monitor.observe_heads({"shop/events/part-00000": 10**9}, NOW_MS)
         monitor.observe_round(NOW_MS + 1)
         browser.evaluate("refresh()")
-        browser.wait("document.querySelector('tbody td.number').textContent === '953.7 MiB'")
-        assert browser.evaluate("[...document.querySelectorAll('tbody tr')].every(row => row.before_)")
+        browser.wait("document.querySelector('.detail tbody td.number').textContent === '953.7 MiB'")
+        assert browser.evaluate(
+            "[...document.querySelectorAll('.detail tbody tr')].every(row => row.before_)"
+        )
         times = browser.evaluate("({...document.getElementById('note').dataset})")
         record_testsuite_property("lag_page_asked_ms", times["askedMs"])
         record_testsuite_property("lag_page_shown_ms", times["shownMs"])
         browser.evaluate("document.querySelector('.fold button:last-child').click()")
         browser.wait("document.querySelector('.fold button:last-child')?.textContent === 'fold OK journals'")
-        assert len(page.text("tbody tr")) == 50
+        assert len(page.text(rows)) == 50
         browser.evaluate(
             "(() => { const box = document.getElementById('filter'); box.value = 'PART-04999';"
             " box.dispatchEvent(new Event('input')); })()"
         )
-        browser.wait("document.querySelectorAll('tbody tr').length === 1")
-        assert page.text("tbody td.name") == ["shop/events/part-04999"]
-        assert page.text("tbody .badge") == ["OK"]
+        browser.wait("document.querySelectorAll('.detail tbody tr').length === 1")
+        assert page.text(".detail td.name") == ["shop/events/part-04999"]
+        assert page.text(".detail .badge") == ["OK"]
         # The address has the filter.
         browser.open(browser.evaluate("location.href"))
-        assert page.text("tbody td.name") == ["shop/events/part-04999"]
+        assert page.text(".detail td.name") == ["shop/events/part-04999"]
 
 
 def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
@@ -245,11 +346,16 @@ def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
     monitor.observe_feed("table /lake/orders", ("orders",), NOW_MS)
     monitor.observe_feed("table /lake/lost", (), NOW_MS, "no such table")
     with opened(browser, monitor) as page:
-        assert page.text("section h2") == ["orders", "table /lake/lost"]
-        assert page.text(".head .badge") == ["unknown", "unknown"]
-        assert page.text(".head .lag") == ["lag unknown", "lag unknown"]
+        assert page.text(".group .name > :first-child") == ["orders", "table /lake/lost"]
+        assert page.text(".group .badge") == ["unknown", "unknown"]
+        assert page.text(".group td:nth-child(3)") == ["unknown", "unknown"]
         assert page.text("#banner") == ["write heads cannot be read: no broker"]
-        assert page.text("figcaption span") == ["no lag is known in this time"] * 2
+        page.click(".group")
+        browser.wait("document.querySelector('.detail:not(.hidden)') !== null")
+        assert page.text("figcaption b")[:2] == [
+            "no lag is known in this time",
+            "no oldest unread is known in this time",
+        ]
         assert "0 B" not in browser.page().words
 
 
@@ -263,7 +369,9 @@ def test_open_transactions_have_a_column(browser: Browser) -> None:
     found = JournalTransactions("shop/a", 900, 2, (OpenTransaction("01", 400, NOW_MS - 5 * MINUTE_MS),))
     monitor.observe_transactions("orders", [found], {"shop/a", "shop/b"}, {"shop/c"}, NOW_MS)
     with opened(browser, monitor) as page:
-        cells = "section[data-group=%s] tbody td:nth-child(10)"
+        page.click("[data-group=orders] .group", "[data-group=others] .group")
+        browser.wait("document.querySelectorAll('.detail:not(.hidden)').length === 2")
+        cells = "[data-group=%s] .detail tbody td:nth-child(10)"
         assert page.text(cells % "orders") == ["unknown", "0", "2, ≥ 5 min, 500 B"]
         assert page.text(cells % "others") == []
         title = f"document.querySelectorAll('{cells % 'orders'}')[2].title"
@@ -308,7 +416,7 @@ def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch
         assert browser.evaluate("document.title") == "no data · Lag"
         shown = browser.page()
         assert {"OK", "0 B"} <= set(shown.words)
-        assert shown.charts == ["shop/a"]
+        assert shown.charts == ["orders", "shop/a"]
         assert browser.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
         monkeypatch.setattr(DyingApi, "dead", False)
         browser.evaluate("refresh()")
@@ -319,9 +427,11 @@ def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_pictures_of_the_docs(browser: Browser, colours: str) -> None:
     """The docs have small pictures of the page, which GAZETTE_SPARK_PICTURES=yes renews; it fits a phone."""
-    browser.resize(1280, 1100)
+    browser.resize(1280, 800)
     browser.prefer(colours)
     with opened(browser, restarted()) as page:
+        page.click("[data-group=payments] .group", "[data-group=orders] .group")
+        browser.wait("document.querySelectorAll('path.area').length > 3")
         picture = browser.picture()
         assert picture.startswith(b"\x89PNG")
         assert len(picture) < MAX_PICTURE_BYTES

@@ -43,6 +43,32 @@ def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
     assert "--notify-command" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--notify-mail", "mail.example.org"], "--notify-mail: expected smtp://[USER@]HOST[:PORT]/TO"),
+        (
+            ["--notify-mail", "smtp://a:SECRET@mail.example.org/b@example.org?from=c@d"],
+            "the password comes from",
+        ),
+        (
+            ["--notify-mail", "smtp://a@mail.example.org/b@example.org?from=c@d"],
+            "a needs a password in GAZETTE",
+        ),
+        (["--notify-template", __file__], "--notify-template is for --notify-webhook"),
+        (["--notify-groups", "("], "expected a regular expression"),
+        (["--other-cluster", "http://127.0.0.1:1"], "expected NAME=URL of another monitor"),
+    ],
+)
+def test_options_of_notices_are_checked_at_the_start(options: list[str], problem: str) -> None:
+    """Not when the first incident begins; a secret in them is not shown."""
+    arguments = [*SERVE, "--listen", "127.0.0.1:0", "--notify-command", "true", *options]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code != 0
+    assert problem in done.stderr
+    assert "SECRET" not in done.stderr
+
+
 def test_states_are_those_of_a_named_group() -> None:
     """Which group a location is of does not follow from the location."""
     done = CliRunner().invoke(main, [*SERVE, "--states", "/lake/states"], catch_exceptions=False)
@@ -56,7 +82,7 @@ def test_the_configuration_shows_no_secret(url: str) -> None:
     arguments = [*SERVE[2:], "--table", url, "--checkpoint", f"other={url}", "--states", f"other={url}"]
     with click.Context(serve) as context:
         serve.parse_args(context, arguments)
-        shown = _config(context.params)["consumer"]
+        shown = _config(context.params)["consumer"]["default"]
     assert "SECRET" not in json.dumps(shown)
     assert shown["tables"][0] == "orders=/lake/orders"
     scheme, _, rest = url.partition("://")

@@ -29,8 +29,8 @@ def group_path(group: str) -> str:
 
 
 CONFIG: dict[str, dict[str, Any]] = {
-    "cluster": {"class-name": "gazette", "servers": ["http://127.0.0.1:8080"]},
-    "storage": {"intervals": 10},
+    "cluster": {"gazette": {"class-name": "gazette", "servers": ["http://127.0.0.1:8080"]}},
+    "storage": {"default": {"intervals": 10}},
 }
 
 
@@ -214,12 +214,11 @@ def test_alive_and_ready_are_words(api: Api) -> None:
 
 def test_a_cluster_and_what_it_has(api: Api) -> None:
     """A cluster has topics with their heads, groups, and the readers of a topic."""
-    topic = quote("shop/", safe="")
     assert fields(api, "/v3/kafka") == {"error": False, "clusters": ["gazette"]}
-    assert fields(api, "/v3/kafka/gazette") == {"error": False, "module": CONFIG["cluster"]}
-    assert fields(api, "/v3/kafka/gazette/topic") == {"error": False, "topics": ["shop/"]}
-    assert fields(api, f"/v3/kafka/gazette/topic/{topic}") == {"error": False, "offsets": [1000, 50]}
-    assert fields(api, f"/v3/kafka/gazette/topic/{topic}/consumers") == {"error": False, "consumers": [GROUP]}
+    assert fields(api, "/v3/kafka/gazette") == {"error": False, "module": CONFIG["cluster"]["gazette"]}
+    assert fields(api, "/v3/kafka/gazette/topic") == {"error": False, "topics": ["shop"]}
+    assert fields(api, "/v3/kafka/gazette/topic/shop") == {"error": False, "offsets": [1000, 50]}
+    assert fields(api, "/v3/kafka/gazette/topic/shop/consumers") == {"error": False, "consumers": [GROUP]}
     assert fields(api, "/v3/kafka/gazette/topic/none/consumers") == {"error": False, "consumers": []}
     assert fields(api, "/v3/kafka/gazette/consumer") == {"error": False, "consumers": [GROUP]}
 
@@ -227,7 +226,7 @@ def test_a_cluster_and_what_it_has(api: Api) -> None:
 def test_a_group_has_its_windows(api: Api) -> None:
     """A group's windows look as in Burrow: nulls come first, and current-lag has a hyphen."""
     found = fields(api, f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}")
-    first = found["topics"]["shop/"][0]
+    first = found["topics"]["shop"][0]
     assert first["offsets"][-1] == {
         "offset": 400,
         "timestamp": NOW_MS - 1000,
@@ -278,7 +277,9 @@ def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) 
         "/v3/kafka/else/consumer/x",
         "/v3/kafka/gazette/topic/none",
         "/v3/kafka/gazette/consumer/none",
-        "/v3/config/none",
+        "/v3/config/storage/none",
+        "/v3/config/cluster/none",
+        "/gazette/v1/clusters/none/groups",
         "/gazette/v1/groups/none",
     ],
 )
@@ -316,8 +317,10 @@ def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
     """DELETE forgets, and answers that it is done whether there was anything or not."""
     able = Api(api.monitor, api.clock, api.host, CONFIG, allow_delete=True)
     group = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
-    assert fields(able, "/v3/kafka/gazette/topic/shop%2F", "DELETE") == {"error": False}
-    assert fields(able, "/v3/kafka/gazette/topic") == {"error": False, "topics": []}
+    for _ in range(2):
+        assert fields(able, f"{group}/topic/shop", "DELETE") == {"error": False}
+        assert fields(able, group) == {"error": False, "topics": {}}
+    assert fields(able, "/v3/kafka/gazette/topic") == {"error": False, "topics": ["shop"]}
     for _ in range(2):
         assert fields(able, group, "DELETE") == {"error": False}
     assert ask(able, group).status == 404
@@ -337,9 +340,62 @@ def test_the_log_level_can_be_changed(api: Api) -> None:
 
 
 def test_config_is_shown_by_section(api: Api) -> None:
-    """The configuration is shown as it was given; it holds no secrets."""
-    assert fields(api, "/v3/config") == {"error": False} | CONFIG
-    assert fields(api, "/v3/config/storage") == {"error": False, "module": {"intervals": 10}}
+    """A section lists its modules, a module has its settings; the main view has Burrow's sections."""
+    assert list(fields(api, "/v3/config")) == ["error", "general", "logging", "zookeeper", "httpserver"]
+    storage = {"error": False, "coordinator": "storage", "modules": ["default"]}
+    assert fields(api, "/v3/config/storage") == storage
+    assert fields(api, "/v3/config/storage/default") == {"error": False, "module": {"intervals": 10}}
+    assert fields(api, "/v3/config/cluster/gazette") == fields(api, "/v3/kafka/gazette")
+    nothing = {"error": False, "coordinator": "notifier", "modules": []}
+    assert fields(api, "/v3/config/notifier") == nothing
+
+
+BURROWS = """
+GET /burrow/admin
+GET /burrow/admin/ready
+GET /metrics
+GET /v3/kafka
+GET /v3/kafka/gazette
+GET /v3/kafka/gazette/consumer
+GET /v3/kafka/gazette/consumer/orders
+DELETE /v3/kafka/gazette/consumer/orders
+DELETE /v3/kafka/gazette/consumer/orders/topic/shop
+GET /v3/kafka/gazette/consumer/orders/status
+GET /v3/kafka/gazette/consumer/orders/lag
+GET /v3/kafka/gazette/topic
+GET /v3/kafka/gazette/topic/shop
+GET /v3/kafka/gazette/topic/shop/consumers
+GET /v3/admin/loglevel
+POST /v3/admin/loglevel
+GET /v3/config
+GET /v3/config/storage
+GET /v3/config/storage/default
+GET /v3/config/evaluator
+GET /v3/config/evaluator/default
+GET /v3/config/cluster
+GET /v3/config/cluster/gazette
+GET /v3/config/consumer
+GET /v3/config/consumer/default
+GET /v3/config/notifier
+GET /v3/config/notifier/webhook
+"""
+"""All requests that Burrow 1.9 answers, for a cluster with the group ``orders`` and the topic ``shop``."""
+
+
+def test_each_of_burrows_requests_is_answered() -> None:
+    """Names of topics need no escaping, because clients of Burrow do not agree on it."""
+    monitor = empty_monitor()
+    monitor.observe_heads({"shop/a": 1000}, NOW_MS)
+    monitor.observe_round(NOW_MS)
+    sections = {"evaluator": "default", "consumer": "default", "notifier": "webhook"}
+    config = CONFIG | {section: {name: {}} for section, name in sections.items()}
+    api = Api(monitor, lambda: NOW_MS, "a-host", config, allow_delete=True)
+    requests = [line.split(" ") for line in BURROWS.strip().splitlines()]
+    assert len(requests) == 27
+    for method, path in requests:
+        monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, {"shop/a": 1000})], NOW_MS)
+        body = b'{"level": "info"}' if method == "POST" else b""
+        assert ask(api, path, method, body).status == 200, f"{method} {path}"
 
 
 def test_a_group_in_detail(api: Api) -> None:
@@ -358,6 +414,8 @@ def test_a_group_in_detail(api: Api) -> None:
     detail = fields(api, group_path(GROUP))["group"]
     behind, _ = detail["journals"]
     assert behind["lag_history"] == detail["lag_history"] == [[NOW_MS, 600]]
+    assert (detail["age_history"], detail["read_history"]) == ([[NOW_MS, 0]], [[NOW_MS, 0]])
+    assert detail["marks"] == [[NOW_MS - 1000, "commit"]]
     assert (detail["verdicts"], detail["matched"]) == ({"STOP": 1, "OK": 1}, 2)
     assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
 
@@ -409,9 +467,9 @@ def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
     labels = f'cluster="gazette",consumer_group="{GROUP}"'.replace("\n", r"\n")
     assert f"burrow_kafka_consumer_lag_total{{{labels}}} 600.0\n" in text
     assert f"burrow_kafka_consumer_status{{{labels}}} 3.0\n" in text
-    assert f'burrow_kafka_consumer_partition_lag{{{labels},partition="0",topic="shop/"}} 600.0\n' in text
+    assert f'burrow_kafka_consumer_partition_lag{{{labels},partition="0",topic="shop"}} 600.0\n' in text
     assert (
-        'burrow_kafka_topic_partition_offset{cluster="gazette",partition="0",topic="shop/"} 1000.0\n' in text
+        'burrow_kafka_topic_partition_offset{cluster="gazette",partition="0",topic="shop"} 1000.0\n' in text
     )
     assert "burrow_kafka_topic_partition_status{" not in text
     assert f'gazette_lag_bytes{{{labels},journal="shop/a"}} 600.0\n' in text
@@ -419,7 +477,7 @@ def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
         step = GroupCommit(order, NOW_MS, {"shop/a": 400 + order})
         api.monitor.observe_commits(GROUP, [step], NOW_MS)
     text = ask(api, "/metrics").body.decode()
-    place = f'{{{labels},partition="0",topic="shop/"}}'
+    place = f'{{{labels},partition="0",topic="shop"}}'
     assert f"burrow_kafka_topic_partition_status{place} 1.0\n" in text
     assert f"burrow_kafka_consumer_current_offset{place} 410.0\n" in text
 

@@ -41,7 +41,7 @@ def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monit
     monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10), commit(3, 900)], NOW_MS)
     windows = monitor.history.fetch_consumer("gazette", "orders", now_ms=NOW_MS)
     assert windows is not None
-    assert [each and (each.offset, each.lag) for each in windows["shop/"][0].offset_commits[-3:]] == [
+    assert [each and (each.offset, each.lag) for each in windows["shop"][0].offset_commits[-3:]] == [
         (100, None),
         (400, None),
         (900, 100),
@@ -123,28 +123,65 @@ def test_the_age_after_a_start_is_bounded_by_the_last_batch(monitor: Monitor) ->
     assert monitor.lag("behind", NOW_MS).freshness == Age(81_000, 91_000)
 
 
-def test_a_group_has_the_speeds_that_the_monitor_saw(monitor: Monitor) -> None:
-    """A group that stopped reads 0 bytes a second; before two looks, and while it is stale, none is known."""
-    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+def test_the_speeds_of_a_group_are_the_sums_of_its_journals(monitor: Monitor) -> None:
+    """Each is over the journal's last commits: 0 once the group is silent, and unknown while it is stale."""
+    offsets = ({"shop/a": 100, "shop/b": 0}, {"shop/a": 400, "shop/b": 5})
+    monitor.observe_heads({"shop/b": 5}, NOW_MS)
+    for at, step in enumerate(offsets):
+        commits = [GroupCommit(at, NOW_MS - 10_000 + at * 10_000, step)]
+        monitor.observe_commits("orders", commits, NOW_MS - 10_000 + at * 10_000)
+    monitor.observe_heads({"shop/a": 1100, "shop/b": 25}, NOW_MS + 10_000)
 
     def speeds(now_ms: int) -> tuple[float | None, float | None]:
-        monitor.observe_round(now_ms)
         lag = monitor.lag("orders", now_ms)
+        journals = [(journal.read_bytes_per_s, journal.append_bytes_per_s) for journal in lag.journals]
+        assert None in journals[0] or tuple(map(sum, zip(*journals, strict=True))) == (
+            lag.read_bytes_per_s,
+            lag.append_bytes_per_s,
+        )
         return lag.read_bytes_per_s, lag.append_bytes_per_s
 
+    assert speeds(NOW_MS + 10_000) == (30.5, 12.0)
+    assert speeds(NOW_MS + 11_000) == (0.0, 12.0)
+    monitor.observe_feed("table", ("orders",), NOW_MS, "gone")
     assert speeds(NOW_MS) == (None, None)
-    monitor.observe_heads({"shop/a": 1500}, NOW_MS + 10_000)
-    assert speeds(NOW_MS + 10_000) == (0.0, 50.0)
-    monitor.observe_commits("orders", [commit(2, 1400)], NOW_MS + 20_000)
-    assert speeds(NOW_MS + 20_000) == (50.0, 25.0)
-    monitor.observe_heads({"shop/b": 7}, NOW_MS + 30_000)
-    monitor.observe_commits(
-        "orders", [GroupCommit(3, NOW_MS, {"shop/a": 1400, "shop/b": 7})], NOW_MS + 30_000
-    )
-    assert speeds(NOW_MS + 30_000) == (None, None)
-    assert speeds(NOW_MS + 40_000) == (0.0, 0.0)
-    monitor.observe_feed("table", ("orders",), NOW_MS + 50_000, "gone")
-    assert speeds(NOW_MS + 50_000) == (None, None)
+
+
+def test_charts_have_speeds_ages_and_marks(monitor: Monitor) -> None:
+    """The past of the speeds is that of the commits; a RESTORE and a new query are marked."""
+    kept = History(HistoryOptions())
+    started = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
+    steps = [planned(at, 600 * at, 1200 * at, 600 - 60 * at) for at in range(1, 5)]
+    steps[1] = replace(steps[1], event="restore")
+    started.observe_commits("orders", steps, NOW_MS)
+    started.observe_heads({"shop/a": 4800}, NOW_MS)
+    started.observe_round(NOW_MS)
+    charts = started.histories("orders")
+    assert [value for _, value in charts["read_history"]] == [10, 10, 0]
+    assert [value for _, value in charts["append_history"][:2]] == [20, 20]
+    assert charts["age_history"][-1][1] == 421_000
+    assert [event for _, event in charts["marks"]] == ["commit", "restore", "commit", "commit"]
+
+
+def test_incidents_are_kept_for_days(monitor: Monitor) -> None:
+    """An incident has the worst verdict of its time, and ends when the group is well again, or gone."""
+    monitor.observe_commits("orders", [commit(1, 400, 20)], NOW_MS)
+    monitor.observe_round(NOW_MS + 10_000)
+    (incident,) = monitor.incidents()
+    assert (incident.group, incident.status.name, incident.end_ms) == ("orders", "ERR", None)
+    monitor.observe_commits("orders", [commit(2, 1000)], NOW_MS + 20_000)
+    monitor.observe_round(NOW_MS + 20_000)
+    (incident,) = monitor.incidents()
+    assert (incident.begin_ms, incident.end_ms) == (NOW_MS + 10_000, NOW_MS + 20_000)
+    for at in range(10):
+        monitor.observe_heads({"shop/a": 2000}, NOW_MS + 30_000 + at)
+    monitor.observe_round(NOW_MS + 90_000)
+    assert [each.end_ms for each in monitor.incidents()] == [None, NOW_MS + 20_000]
+    monitor.forget_group("orders")
+    monitor.observe_round(NOW_MS + 100_000)
+    assert [each.end_ms for each in monitor.incidents()] == [NOW_MS + 100_000, NOW_MS + 20_000]
+    monitor.observe_round(NOW_MS + 8 * 86_400_000)
+    assert monitor.incidents() == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +251,7 @@ def test_a_stopped_query_promises_nothing(monitor: Monitor) -> None:
     """The speed of a window is no forecast once the query is silent, or its feed cannot be read."""
     monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 700, 10)], NOW_MS)
     assert monitor.lag("orders", NOW_MS).journals[0].read_bytes_per_s == 60.0
-    assert monitor.lag("orders", NOW_MS + 11_000).journals[0].read_bytes_per_s is None
+    assert monitor.lag("orders", NOW_MS + 11_000).journals[0].read_bytes_per_s == 0
     monitor.observe_heads({"shop/a": 1100}, NOW_MS + 11_000)
     late = monitor.lag("orders", NOW_MS + 11_000).journals[0]
     assert (late.status.status.name, late.catch_up_ms) == ("STOP", None)
@@ -284,7 +321,7 @@ class Log:
 def offsets(monitor: Monitor, group: str) -> list[int]:
     """Return the offsets in a group's window."""
     windows = monitor.history.fetch_consumer("gazette", group, now_ms=10_000) or {}
-    return [each.offset for each in windows["a/"][0].offset_commits if each is not None]
+    return [each.offset for each in windows["a"][0].offset_commits if each is not None]
 
 
 def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> None:

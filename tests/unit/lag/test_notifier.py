@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import queue
+import smtplib
+import socketserver
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from string import Template
 from typing import Any, ClassVar
 
 import httpx
@@ -20,10 +23,12 @@ from gazette_spark.lag.notifier import (
     MAX_WAITING,
     BackgroundSender,
     CommandSender,
+    MailSender,
     Notice,
     Notifier,
     NotifyOptions,
     WebhookSender,
+    parse_template,
 )
 from gazette_spark.lag.rules import GroupStatus, Status
 
@@ -168,7 +173,7 @@ def test_nobody_waits_for_a_sender(caplog: pytest.LogCaptureFixture) -> None:
 class Hook(BaseHTTPRequestHandler):
     """Takes what is posted, and answers with a server's error."""
 
-    bodies: ClassVar[list[dict[str, object]]] = []
+    bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         """Take one."""
@@ -179,15 +184,106 @@ class Hook(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_webhook_gets_the_notice_as_its_body() -> None:
-    """An answer of 400 or more is a failure."""
+def posted(notice: Notice, template: Template | None = None) -> dict[str, Any]:
+    """Return the body that a webhook got, from a server whose answer is an error."""
+    Hook.bodies.clear()
     with HTTPServer(("127.0.0.1", 0), Hook) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         with pytest.raises(httpx.HTTPStatusError):
-            WebhookSender(f"http://127.0.0.1:{server.server_port}/")(Notice("A", 1, 2, False, verdict(ERR)))
+            WebhookSender(f"http://127.0.0.1:{server.server_port}/", template)(notice)
         thread.join(10)
-    assert [body["id"] for body in Hook.bodies] == ["A"]
+    (body,) = Hook.bodies
+    return body
+
+
+def test_a_webhook_gets_the_notice_as_its_body() -> None:
+    """An answer of 400 or more is a failure."""
+    assert posted(Notice("A", 1, 2, False, verdict(ERR)))["id"] == "A"
+
+
+def test_a_template_is_the_body_of_a_webhook() -> None:
+    """Its names are replaced by the notice's values, which cannot leave the JSON around them."""
+    group = replace(verdict(ERR), group='a "b"\n')
+    template = parse_template(
+        '{"text": "${group} is ${status} since ${started} $${id}", "tags": ["${event}"]}'
+    )
+    assert posted(Notice("A", 1000, 2000, False, group), template) == {
+        "text": 'a "b"\n is ERR since 1970-01-01T00:00:01Z ${id}',
+        "tags": ["open"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("${grup}", r"got \$\{grup\}; expected"), ("costs 5 $", r"a \$ without a name")]
+)
+def test_a_template_is_checked_at_the_start(text: str, problem: str) -> None:
+    """Not when the first incident begins."""
+    with pytest.raises(OptionError, match=problem):
+        parse_template(text)
+
+
+def test_notices_can_be_for_some_groups_only() -> None:
+    """The expression may match anywhere in the name."""
+    sent: list[Notice] = []
+    notifier = Notifier(NotifyOptions(groups="^shop|orders$"), [sent.append])
+    for group in ("shop_clicks", "web_orders", "web_shop"):
+        notifier.observe(replace(verdict(ERR), group=group), 1000)
+    assert [notice.verdict.group for notice in sent] == ["shop_clicks", "web_orders"]
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """Takes a mail without a login."""
+
+    lines: ClassVar[list[str]] = []
+
+    def handle(self) -> None:
+        """Answer as SMTP wants it, until the client quits."""
+        self.wfile.write(b"220 test\r\n")
+        while line := self.rfile.readline().decode().rstrip("\r\n"):
+            self.lines.append(line)
+            if line.upper() == "QUIT":
+                self.wfile.write(b"221 bye\r\n")
+                return
+            if line.upper() == "DATA":
+                self.wfile.write(b"354 go on\r\n")
+                while (line := self.rfile.readline().decode().rstrip("\r\n")) != ".":
+                    self.lines.append(line)
+            self.wfile.write(b"250 ok\r\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "subject"), [(False, "[gazette] a b is ERR"), (True, "[gazette] a b has recovered")]
+)
+def test_a_mail_says_what_is_wrong(closed: bool, subject: str) -> None:
+    """Its subject has the group and the verdict on one line, and its text the rest."""
+    MailServer.lines.clear()
+    notice = Notice("A", 1000, 2000, closed, replace(verdict(ERR), group="a\nb"), ["lag_bytes=7 above 5"])
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        port = server.server_address[1]
+        MailSender("127.0.0.1", port, "lag@example.org", ("ops@example.org",), tls=False)(notice)
+        thread.join(10)
+    lines = MailServer.lines
+    assert {f"Subject: {subject}", "From: lag@example.org", "To: ops@example.org"} <= set(lines)
+    assert {"status: ERR", "alarms: lag_bytes=7 above 5"} <= set(lines)
+
+
+def test_a_mail_is_not_sent_without_encryption_by_default() -> None:
+    """A server that cannot encrypt gets neither the password nor the mail."""
+    MailServer.lines.clear()
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        sender = MailSender(
+            "127.0.0.1", server.server_address[1], "a@example.org", ("b@example.org",), "u", "pw"
+        )
+        with pytest.raises(smtplib.SMTPNotSupportedError):
+            sender(Notice("A", 1, 2, False, verdict(ERR)))
+        thread.join(10)
+    assert not any("pw" in line or line.startswith(("AUTH", "MAIL")) for line in MailServer.lines)
+    assert "pw" not in repr(sender)
 
 
 def test_a_command_that_does_not_exist_is_a_failure() -> None:

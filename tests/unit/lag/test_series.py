@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.lag.estimates import HOLE_MS, LagSeries, Speed
+from gazette_spark.lag.estimates import HOLE_MS, LagSeries
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])
@@ -39,16 +39,3 @@ def test_a_pause_is_a_hole_and_a_clock_set_back_a_new_start() -> None:
     assert series.points() == [(0, 5), (HOLE_MS, 5), (HOLE_MS + 1, None), (2 * HOLE_MS + 1, 6)]
     series.add(7, 1)
     assert series.points() == [(7, 1)]
-
-
-def test_a_speed_is_that_of_the_last_minutes() -> None:
-    """Looks that come often do not shorten it, and what was read twice does not count."""
-    speed = Speed()
-    for at in range(601):
-        speed.add(at * 1000, 1, at * 10 if at > 300 else 0, at * 20)
-    read, appended = speed.bytes_per_s()
-    assert read is not None
-    assert read == pytest.approx(20, rel=0.05)
-    assert appended == 20
-    speed.add(700_000, 1, 0, 20_000)
-    assert speed.bytes_per_s() == (None, None)

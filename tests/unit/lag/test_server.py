@@ -142,3 +142,22 @@ def test_a_page_of_another_site_changes_nothing() -> None:
         assert httpx.post(address, content=body, headers={"Host": "evil.example"}).status_code == 421
         assert httpx.post(address, content=body, headers={"Origin": service.address}).status_code == 200
         assert httpx.get(address).json()["level"] == "error"
+
+
+def test_the_groups_of_another_cluster_are_passed_on() -> None:
+    """The page asks one server for all; a monitor that does not answer is a 502, and hides nothing else."""
+    with served() as other:
+        others = {"west": other.address, "gone": "http://127.0.0.1:9"}
+        api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, other_clusters=others)
+        with LagService(api, [], listen="127.0.0.1:0") as service:
+            base = f"{service.address}/gazette/v1"
+            assert httpx.get(f"{base}/groups").json()["other_clusters"] == ["west", "gone"]
+            assert httpx.get(f"{base}/clusters/west/groups").json()["request"]["url"] == "/gazette/v1/groups"
+            unknown = httpx.get(f"{base}/clusters/west/groups/a%2Fb?limit=1")
+            assert (unknown.status_code, unknown.json()["request"]["url"]) == (
+                404,
+                "/gazette/v1/groups/a%2Fb",
+            )
+            gone = httpx.get(f"{base}/clusters/gone/groups")
+            assert (gone.status_code, "cluster gone does not answer" in gone.json()["message"]) == (502, True)
+            assert httpx.get(f"{base}/groups").status_code == 200

@@ -10,19 +10,19 @@ def test_journals_seen_together_are_numbered_by_name() -> None:
     topics = Topics()
     topics.add(["shop/b", "shop/a", "other/x"])
     topics.add(["shop/0", "shop/b"])
-    assert [topics.place(f"shop/{name}") for name in "ab0"] == [("shop/", 0), ("shop/", 1), ("shop/", 2)]
-    assert topics.place("other/x") == ("other/", 0)
-    assert topics.journal("shop/", 2) == "shop/0"
-    assert topics.count("shop/") == 3
-    assert topics.names() == ["other/", "shop/"]
+    assert [topics.place(f"shop/{name}") for name in "ab0"] == [("shop", 0), ("shop", 1), ("shop", 2)]
+    assert topics.place("other/x") == ("other", 0)
+    assert topics.journal("shop", 2) == "shop/0"
+    assert topics.count("shop") == 3
+    assert topics.names() == ["other", "shop"]
 
 
 def test_a_journal_that_was_not_seen_gets_the_next_number() -> None:
     """A table may name journals that are gone from the broker."""
     topics = Topics()
     topics.add(["shop/a"])
-    assert topics.place("shop/gone") == ("shop/", 1)
-    assert topics.place("shop/gone") == ("shop/", 1)
+    assert topics.place("shop/gone") == ("shop", 1)
+    assert topics.place("shop/gone") == ("shop", 1)
 
 
 def test_a_topic_may_have_a_name_of_its_own() -> None:

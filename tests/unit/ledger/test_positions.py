@@ -53,6 +53,23 @@ def test_each_entry_is_a_step() -> None:
     assert app_ids(rows) == ["else", "orders"]
 
 
+def test_steps_say_what_they_are() -> None:
+    """A RESTORE, and the first step of another query checkpoint, or of a writer that took over."""
+    at = (JournalOffsets({"a/b": 50}),)
+    fence = LedgerEntry("orders", 5, "other", 1, at, at, at, "fence", None, is_fence=True).to_json()
+    other = LedgerEntry("orders", 4, "other", 1, at, at, at, "x", None).to_json()
+    rows = history(
+        ("WRITE", entry(10)),
+        ("WRITE", entry(20)),
+        ("RESTORE", "0"),
+        ("WRITE", entry(30)),
+        ("WRITE", other),
+        ("WRITE", fence),
+    )
+    events = [step.event for step in table_commits(rows, "orders")]
+    assert events == ["commit", "commit", "restore", "commit", "start", "start"]
+
+
 def test_an_entry_that_a_compaction_repeats_is_one_step() -> None:
     """A repeated entry is one step, at the time of the commit that brought its rows."""
     assert steps(history(("MERGE", entry(10)), ("OPTIMIZE", entry(10)))) == [(0, 500, 10)]
