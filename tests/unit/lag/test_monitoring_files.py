@@ -33,9 +33,15 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in found["groups"] for rule in group["rules"]]
 
 
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard."""
+    found: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    return found
+
+
 def panels() -> list[dict[str, Any]]:
     """Return the panels of the dashboard."""
-    found: list[dict[str, Any]] = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
+    found: list[dict[str, Any]] = dashboard()["panels"]
     return found
 
 
@@ -46,9 +52,9 @@ def expressions() -> Iterator[tuple[str, str, str]]:
     for panel in panels():
         for target in panel["targets"]:
             yield f"{panel['title']} {target['refId']}", target["expr"], target["legendFormat"]
-    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
-    for variable in dashboard["templating"]["list"][1:]:
-        yield variable["name"], variable["definition"], ""
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["definition"], ""
 
 
 @pytest.mark.parametrize(
@@ -205,6 +211,21 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
     command = [str(find_binary("promtool")), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_panel_explains_itself() -> None:
+    """It has sentences about what it shows; each panel of queries leads to the lag page."""
+    variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    for panel in panels():
+        assert panel["description"].endswith("."), panel["title"]
+        labels = {name for target in panel["targets"] for name in re.findall(r"\w+", target["legendFormat"])}
+        links = panel["fieldConfig"]["defaults"].get("links", [])
+        if panel["type"] != "stat" and "consumer_group" in labels:
+            (link,) = links
+            assert "#group=${__field.labels.consumer_group" in link["url"]
+    urls = re.findall(r'"url": "([^"]*)"', json.dumps(dashboard()))
+    named = {name for url in urls for name in re.findall(r"\$\{(\w+)", url)} - {"__field"}
+    assert named == {"lag_page"} <= variables
 
 
 def test_the_panels_do_not_overlap() -> None:
