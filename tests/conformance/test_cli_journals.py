@@ -77,7 +77,6 @@ def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
         pytest.param(["append", "{prefix}none"], "JOURNAL_NOT_FOUND", id="append to what is not there"),
         pytest.param(["fragments", "{prefix}none"], "JOURNAL_NOT_FOUND", id="fragments of what is not there"),
         pytest.param(["append", "{orders}", "--offset", "77"], "WRONG_APPEND_OFFSET", id="append elsewhere"),
-        pytest.param(["list", "-l", "app in (shop"], "app in (shop", id="bad selector"),
     ],
 )
 def test_refusals_are_one_line_and_exit_code_1(

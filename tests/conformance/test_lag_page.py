@@ -416,7 +416,7 @@ def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch
         assert browser.evaluate("document.title") == "no data · Lag"
         shown = browser.page()
         assert {"OK", "0 B"} <= set(shown.words)
-        assert shown.charts == ["orders", "shop/a"]
+        assert shown.charts == ["shop/a"]
         assert browser.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
         monkeypatch.setattr(DyingApi, "dead", False)
         browser.evaluate("refresh()")

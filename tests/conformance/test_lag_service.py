@@ -318,7 +318,7 @@ def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) ->
             "the chart has points",
             lambda: len(httpx.get(detail).json()["group"]["journals"][0]["lag_history"]) > 1,
         )
-        page = browse(address, tmp_path / "profile")
+        page = browse(f"{address}#group=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E", tmp_path / "profile")
     assert page.charts == [embedded_orders.journal]
     assert {"gazette", "STOP", "60 B", embedded_orders.journal, "ERR"} <= set(page.words)
     assert "<img src=x onerror=alert(1)>" in page.words

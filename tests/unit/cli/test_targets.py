@@ -52,6 +52,12 @@ def test_a_command_that_shows_refuses_an_empty_value(words: list[str]) -> None:
     assert f"an empty value selects any; write a value, or '{label}' alone" in done.stderr
 
 
+def test_a_selector_that_does_not_parse_is_wrong_usage() -> None:
+    """The command names the option and the part of the selector, and asks no broker."""
+    done = run("list", "-l", "app in (shop")
+    assert (done.exit_code, "--selector: cannot parse 'app in (shop'" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("journal", [";meta", "a/b,app=shop", ""])
 def test_a_name_is_no_selector(journal: str) -> None:
     """A name that would select other journals is refused, not looked up."""
