@@ -636,9 +636,17 @@ def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _Group
     """Return the state of a new group, with charts from the records of its commits."""
     group = _GroupState(source)
     earlier: tuple[int, AbstractSet[str], int, int] | None = None
+    timelines: dict[str, HeadTimeline] = {}
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
         read, appended = sum(map(before.__getitem__, heads)), sum(heads.values())
         group.charts.lag.add(time_ms, max(0, appended - read))
+        ages_ms = [0]
+        for journal, head in heads.items():
+            timeline = timelines.setdefault(journal, HeadTimeline())
+            timeline.add(head, time_ms)
+            if head > before[journal]:
+                ages_ms.append(lag_age(before[journal], head, timeline, (), time_ms).least_ms or 0)
+        group.charts.age.add(time_ms, max(ages_ms))
         if earlier and earlier[1] == heads.keys() and time_ms > earlier[0]:
             passed_s = (time_ms - earlier[0]) / 1000
             group.charts.read.add(time_ms, max(0, round((read - earlier[2]) / passed_s)))
