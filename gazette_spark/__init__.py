@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gazette_spark.broker import EmbeddedBroker as EmbeddedBroker
     from gazette_spark.client import Client as Client
     from gazette_spark.errors import *  # noqa: F403 - all error classes
+    from gazette_spark.flow import FlowCollection as FlowCollection
     from gazette_spark.listener import LagListener as LagListener
     from gazette_spark.listener import count_malformed as count_malformed
     from gazette_spark.offsets import JournalOffsets as JournalOffsets
@@ -65,6 +66,7 @@ _MODULES = {
     "_delta.new_table": ("NewTable",),
     "_delta.s3_log_store": ("s3_log_store",),
     "_delta.upsert": ("Upsert",),
+    "flow": ("FlowCollection",),
 }
 """Names that are loaded when they are first used, by module; beside them are all classes of errors."""
 

@@ -11,7 +11,7 @@ The tree, with abstract base classes in brackets::
         MissingModuleError, MissingPackageError, MissingZonesError
         ProtocolError
             WatchUnsupportedError
-        TokenError, BrokerRootError, PartialApplyError
+        TokenError, CollectionAccessError, BrokerRootError, PartialApplyError
         BacklogError, DependencyError
         AppendWaitError
             PendingEntryError
@@ -229,6 +229,17 @@ class TokenError(GazetteError):
     """A bearer token is invalid. The text never contains the token or a key."""
 
     problem: str
+
+
+class CollectionAccessError(GazetteError):
+    """Estuary's control plane gave no access to a collection, or gave no valid answer."""
+
+    collection: str
+    control_plane: str
+    problem: str
+
+    def _text(self) -> str:
+        return f"collection {self.collection!r} at {self.control_plane}: {self.problem}"
 
 
 class BrokerRootError(GazetteError):

@@ -35,6 +35,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "UnavailableError": "Check `brokerAddress`, the broker, and the network from driver and executors.",
         "AuthError": "Check the token or the signing keys: [Secured clusters](../guides/secure.md).",
         "TokenError": "Check the key, the expiry and the clock of the one who signs.",
+        "CollectionAccessError": "Check the collection's name, the user's token and the control plane: "
+        "[Estuary Flow](../guides/estuary.md).",
         "TlsError": "Check the address, `tls.caFile`, and the client's certificate: "
         "[Secured clusters](../guides/secure.md).",
         "BrokerError": "Read the broker's log: it failed the call without a status.",

@@ -11,7 +11,7 @@ with ``secret``, ``password``, ``token`` or ``access.key``. The names of all sec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gazette_spark._options.table import option, options_of
@@ -33,6 +33,21 @@ def parse_pem(name: str, text: str) -> bytes:
     if "-----BEGIN " not in text or not text.isascii():
         raise OptionError(name, "a text that is not PEM (not shown)", "PEM, with -----BEGIN … lines")
     return text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionAccess:
+    """A collection of Estuary Flow, and the user who asks its control plane for access."""
+
+    collection: str
+    """Name of the collection, such as "acmeCo/orders"."""
+    control_plane: str
+    """URL of the control plane."""
+    token: str | None = field(repr=False)
+    """The user's access token; None if it is in a file."""
+    token_file: str | None
+    timeout_s: float
+    """Seconds after which to give up, while the control plane asks to wait, is busy or does not answer."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -98,9 +113,13 @@ class Security:
         name="tls.keySecret",
         missing=None,
     )
+    collection: CollectionAccess | None = None
+    """Where the token for brokers comes from, on the driver; None without a collection of Estuary Flow."""
+    broker_address: str | None = None
+    """The collection's brokers, in a task."""
 
     def __repr__(self) -> str:
-        set_fields = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        set_fields = (one.name for one in fields(self) if getattr(self, one.name) is not None)
         return f"Security({', '.join(set_fields)})"
 
 

@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 from gazette_spark._formats.registry import FORMAT_FRAMINGS, FORMATS, FRAMINGS
+from gazette_spark._options.collection import parse_collection, parse_control_plane, take_collection
 from gazette_spark._options.query_range import (
     EARLIEST,
     LATEST,
@@ -457,7 +458,26 @@ class SourceOptions:
         form='JSON such as {"a/journal":1024}',
     )
     uuid_path: str | None = of_options(UUID_PATH)
-    security: Security = of_options(*SECURITY_OPTIONS)
+    security: Security = of_options(
+        *SECURITY_OPTIONS,
+        Option(
+            "collection",
+            parse_collection,
+            "Collection of Estuary Flow to read, instead of `brokerAddress` and a selection of journals. "
+            "`auth.token` or `auth.tokenFile` has the user's access token. The control plane gives the "
+            "brokers' address and a token for them, which is renewed. Sets the default of `isolationLevel` "
+            "to `read_committed`.",
+            section="Estuary Flow",
+            form="a name such as acmeCo/orders",
+        ),
+        Option(
+            "controlPlane",
+            parse_control_plane,
+            "URL of the control plane that authorizes the query. For `collection`.",
+            default="https://agent-api-1084703453822.us-central1.run.app",
+            shown_default="that of estuary.dev",
+        ),
+    )
     request_timeout_ms: int = option(
         count(DAY_MS),
         "Maximum time that a request goes without progress. The client retries until then; after that, the "
@@ -488,6 +508,8 @@ class SourceOptions:
     @property
     def origin(self) -> str:
         """The source of the bytes, without secrets."""
+        if self.security.collection is not None:
+            return self.security.collection.control_plane
         return self.broker_address or (self.fragment_store or "").partition("?")[0]
 
     def timestamp_of(self, journal: str) -> int | None:
@@ -530,6 +552,7 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
     else:
         _check_alone("fragmentPostfixLevels", "fragmentStore", texts)
     values["security"] = take_security(values, texts)
+    take_collection(values, texts)
     values["selection"] = only_selection(
         [values.pop(name) for name in ("journals", "journals_pattern", "selector", "path")]
     )

@@ -75,13 +75,13 @@ def of_options(*options: Option) -> Any:  # noqa: ANN401 - a field of any type.
 
 
 def options_of(parsed: type) -> tuple[Option, ...]:
-    """Return the options that the fields of a dataclass declare, in order."""
+    """Return the options that the fields of a dataclass declare, in order. Other fields declare none."""
     options: list[Option] = []
     section = ""
     for field in dataclasses.fields(parsed):
         first, *rest = field.name.split("_")
         camel_case = first + "".join(map(str.capitalize, rest))
-        for declared in field.metadata[_DECLARED]:
+        for declared in field.metadata.get(_DECLARED, ()):
             section = declared.section or section
             options.append(dataclasses.replace(declared, name=declared.name or camel_case, section=section))
     return tuple(options)
@@ -121,11 +121,12 @@ def parse_texts(
     Raises:
         OptionError: a text is invalid for its option, or the option does not apply to this use.
     """
-    stored = "fragmentstore" in texts
-    if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:
+    # A store needs no broker, and Estuary's control plane names the brokers of a collection.
+    needs_address = "fragmentstore" not in texts and "collection" not in texts
+    if needs_address and not texts.get("brokeraddress") and "BROKER_ADDRESS" in environ:
         texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
     values = parse_values(texts, table, use)
-    if values["broker_address"] is None and not stored:
+    if needs_address and values["broker_address"] is None:
         raise OptionError(
             "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
         )

@@ -11,6 +11,8 @@ option               the driver's client        a task's client
 ``auth.keysSecret``  signs a token per request  signs a token per request
 ``tls.…File``        reads them when they       has their contents from the time of planning
                      change
+``collection``       asks the control plane     sends the token from the time of planning
+                     for a token, and renews it
 ==================== ========================== ==========================================================
 """
 
@@ -18,17 +20,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from gazette_spark._options.security import Security
+from gazette_spark._options.security import CollectionAccess, Security
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import KeySet
 
 if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do not need.
+    from gazette_spark._planning.collection_tokens import CollectionTokens
     from gazette_spark._planning.reads import JournalSource
     from gazette_spark._planning.stores import StoreJournals
     from gazette_spark.client import Client, TlsOptions
@@ -75,20 +78,24 @@ def open_client(options: SourceOptions) -> Client:
     """Return a client with a query's options. The caller closes it."""
     from gazette_spark.client import Client
 
+    security = options.security
+    address = options.broker_address or security.broker_address or ""
+    if security.collection is not None:
+        address = _tokens(security.collection).current().broker_address
     return Client(
-        options.broker_address,
+        address,
         timeout_s=options.request_timeout_ms / 1000,
         idle_timeout_s=options.idle_timeout_ms / 1000,
         connect_timeout_s=options.connect_timeout_ms / 1000,
         fragment_root=options.fragment_root,
-        **access(options.security),
+        **access(security),
     )
 
 
 class Access(TypedDict):
     """Arguments of a ``Client``."""
 
-    token: str | None
+    token: str | Callable[[], str] | None
     token_file: str | None
     auth_keys: KeySet | None
     tls: TlsOptions | None
@@ -100,8 +107,11 @@ def access(security: Security) -> Access:
     Raises:
         OptionError: a certificate's file cannot be read, or a certificate is invalid.
     """
+    token: str | Callable[[], str] | None = security.token
+    if security.collection is not None:
+        token = _tokens(security.collection).token
     return {
-        "token": security.token,
+        "token": token,
         "token_file": security.token_file,
         "auth_keys": security.keys,
         "tls": _tls(security),
@@ -112,16 +122,37 @@ def security_for_tasks(security: Security) -> Security:
     """Return the credentials of tasks: contents instead of files, and the current token.
 
     Raises:
+        CollectionAccessError: the control plane of a collection gives no token.
         OptionError: a file cannot be read, or a certificate is invalid.
     """
     from gazette_spark.client._transport.credentials import read_token
 
+    if security.collection is not None:
+        granted = _tokens(security.collection).current()
+        security = replace(
+            security, token=granted.token, collection=None, broker_address=granted.broker_address
+        )
     token = security.token if security.token_file is None else read_token(security.token_file)
     tls = _tls(security)
     if tls is None:
         return replace(security, token=token)
     cert, key = tls.pair or (None, None)
-    return Security(token, security.token_file, security.keys, ca=tls.authorities, cert=cert, key=key)
+    return Security(
+        token,
+        security.token_file,
+        security.keys,
+        ca=tls.authorities,
+        cert=cert,
+        key=key,
+        broker_address=security.broker_address,
+    )
+
+
+def _tokens(collection: CollectionAccess) -> CollectionTokens:
+    # Loaded here because few queries read collections.
+    from gazette_spark._planning.collection_tokens import tokens_of
+
+    return tokens_of(collection)
 
 
 def _tls(security: Security) -> TlsOptions | None:

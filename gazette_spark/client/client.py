@@ -78,7 +78,7 @@ class Client(Closing):
         connect_timeout_s: float = 10.0,
         fragment_root: str | None = None,
         fragment_hosts: Iterable[str] = (),
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         token_file: str | None = None,
         auth_keys: str | KeySet | None = None,
         tls: TlsOptions | None = None,
@@ -98,7 +98,8 @@ class Client(Closing):
             fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched over ``http://``,
                 or at private addresses although the broker's is public. Other ``https://`` stores need no
                 entry.
-            token: Token to send with each call. It cannot be renewed.
+            token: Token to send with each call, which cannot be renewed, or a function that returns the
+                current token. Any thread calls the function, for each request.
             token_file: File with the token to send, read again when it changes. It overrides ``token``, which
                 is sent while the file cannot be read.
             auth_keys: Keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate

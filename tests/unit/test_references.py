@@ -41,10 +41,11 @@ FOREIGN_FLAGS = re.compile(
 
 FOREIGN_OPTIONS = frozenset(
     """
-    addNewColumns availableNow checkpointLocation commitInfo dropDuplicates endOffset endingOffsetsByTimestamp
-    foreachBatch groupIdPrefix includeHeaders lastEntryOffset latestOffset mapInArrow maxOffsetsPerTrigger
-    maxRecordsPerPartition memoryOverhead minOffsetsPerTrigger numInputRows operationMetrics processingTime
-    readStream snapshotPartitions startOffset streamReader subscribePattern userMetadata writeStream
+    addNewColumns additionalProperties availableNow checkpointLocation commitInfo dropDuplicates endOffset
+    endingOffsetsByTimestamp foreachBatch groupIdPrefix includeHeaders lastEntryOffset latestOffset
+    mapInArrow maxOffsetsPerTrigger maxRecordsPerPartition memoryOverhead minOffsetsPerTrigger
+    numInputRows operationMetrics processingTime readSchema readStream snapshotPartitions startOffset
+    streamReader subscribePattern userMetadata writeSchema writeStream
     """.split()  # noqa: SIM905 - a list of this length is read more easily as words
 )
 """Options, triggers, fields and methods of Spark, its operator and Kafka source, Delta and Gazette."""

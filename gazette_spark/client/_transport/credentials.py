@@ -1,9 +1,9 @@
 """A client's credentials: a bearer token with each call, certificates on each connection.
 
-A token is fixed, or comes from a file, or is signed for each call with keys that the client shares with the
-brokers. A signed token claims only the capabilities of its call. A read that outlives its token ends cleanly
-and continues with the next one. The same holds for a file, if it gets a new token in time. A fixed token
-cannot be renewed.
+A token is fixed, or comes from a file or a function, or is signed for each call with keys that the client
+shares with the brokers. A signed token claims only the capabilities of its call. A read that outlives its
+token ends cleanly and continues with the next one. The same holds for a file, if it gets a new token in time.
+A fixed token cannot be renewed.
 
 Certificates and keys are files, which are checked for changes at each connection, or their contents.
 
@@ -103,6 +103,33 @@ class TokenFile:
         self._stamp = stamp
 
 
+class TokenFunction:
+    """A function that returns the current token. It is called for each request, by any thread."""
+
+    def __init__(self, function: Callable[[], str]) -> None:
+        self._function = function
+        self._token = ""
+
+    def __repr__(self) -> str:
+        return "TokenFunction()"
+
+    def token(self) -> str:
+        """Return the current token.
+
+        Raises:
+            OptionError: the function returned something else. It is not shown.
+        """
+        token = self._function()
+        if not (isinstance(token, str) and _TOKEN.fullmatch(token)):
+            raise OptionError("token", "a function whose result is not a token (not shown)", _TOKEN_FORM)
+        self._token = token
+        return token
+
+    def known(self) -> str:
+        """Return the last token without calling the function."""
+        return self._token
+
+
 def read_token(path: str) -> str:
     """Return the token in a file, without the blanks around it.
 
@@ -124,26 +151,36 @@ def read_token(path: str) -> str:
 class Credentials:
     """The identity of a client. Immutable. Without keys, file or token, no token is sent.
 
-    Keys override a file, and a file overrides a token. ``lifetime_s`` is the maximum validity of a signed
-    token, regardless of its call.
+    Keys override a file or a function, and these override a token. ``lifetime_s`` is the maximum validity of
+    a signed token, regardless of its call.
     """
 
     token: str | None = field(default=None, repr=False)
     auth_keys: KeySet | None = None
     lifetime_s: float = LIFETIME_S
     clock: Callable[[], float] = field(default=time.time, repr=False)
-    token_file: TokenFile | None = None
+    token_source: TokenFile | TokenFunction | None = None
+    """Gives the token of each call, in place of ``token``."""
 
     @classmethod
-    def given(cls, token: str | None, token_file: str | None, auth_keys: str | KeySet | None) -> Self:
+    def given(
+        cls,
+        token: str | Callable[[], str] | None,
+        token_file: str | None,
+        auth_keys: str | KeySet | None,
+    ) -> Self:
         """Return the identity from a client's arguments of these names.
 
         Raises:
             OptionError: an argument is invalid. Its value is not shown.
         """
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        if callable(token):
+            if token_file:
+                raise OptionError("token and token_file", "a function, and a file", "one of them")
+            return cls(None, keys, token_source=TokenFunction(token) if keys is None else None)
         file = TokenFile(token_file, token) if token_file and keys is None else None
-        return cls(token, keys, token_file=file)
+        return cls(token, keys, token_source=file)
 
     def __post_init__(self) -> None:
         # gRPC refuses any other value with a text that quotes it.
@@ -151,7 +188,7 @@ class Credentials:
             raise OptionError("token", "a value that is not a token (not shown)", _TOKEN_FORM)
 
     def __repr__(self) -> str:
-        shown = self.auth_keys or self.token_file or ("***" if self.token else None)
+        shown = self.auth_keys or self.token_source or ("***" if self.token else None)
         return f"Credentials({shown})"
 
     def __reduce__(self) -> NoReturn:
@@ -168,13 +205,13 @@ class Credentials:
             signed = claims() if callable(claims) else claims
             token: str | None = self.auth_keys.sign(signed, now=self.clock(), lifetime_s=lifetime_s)
         else:
-            token = self.token_file.token() if self.token_file is not None else self.token
+            token = self.token_source.token() if self.token_source is not None else self.token
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def masked(self, text: str) -> str:
         """Return a text with all tokens in it replaced by ``***``."""
         text = _TOKENS_IN_TEXT.sub("***", text)
-        for token in (self.token, self.token_file and self.token_file.known()):
+        for token in (self.token, self.token_source and self.token_source.known()):
             text = text.replace(token, "***") if token else text
         return text
 

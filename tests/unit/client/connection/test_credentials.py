@@ -75,7 +75,7 @@ def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     """Each call sends what the file holds then; the blanks around it are no part of it."""
     path = tmp_path / "token"
     path.write_text("first\n")
-    credentials = Credentials(token_file=TokenFile(str(path)))
+    credentials = Credentials(token_source=TokenFile(str(path)))
     assert credentials.metadata(CLAIMS) == (("authorization", "Bearer first"),)
     put(path, " second ")
     assert credentials.metadata(CLAIMS) == (("authorization", "Bearer second"),)
@@ -143,7 +143,7 @@ def test_a_token_of_a_file_is_masked(tmp_path: Path) -> None:
     """A broker's text that repeats it does not show it."""
     path = tmp_path / "token"
     path.write_text(SECRET)
-    credentials = Credentials(token_file=TokenFile(str(path)))
+    credentials = Credentials(token_source=TokenFile(str(path)))
     assert credentials.masked(f"no: {SECRET}") == "no: ***"
     assert SECRET not in repr(credentials)
 

@@ -1,0 +1,197 @@
+"""Access to a collection of Estuary Flow: its brokers, and a token for them, from Estuary's control plane.
+
+The user's own token is for the control plane only. ``POST /authorize/user/collection`` answers with the
+address of the data plane's brokers and with a token of an hour or so, which covers the journals of this
+collection and nothing else. Brokers end a read when its token expires, so the token is renewed in time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from gazette_spark._options.security import CollectionAccess
+from gazette_spark.client._transport.credentials import read_token
+from gazette_spark.errors import CollectionAccessError, JsonError
+from gazette_spark.strict_json import parse_json
+
+log = logging.getLogger(__name__)
+
+PATH = "/authorize/user/collection"
+
+REQUEST_TIMEOUT_S = 15.0
+"""Longest time of one request."""
+
+MAX_ANSWER_BYTES = 1 << 20
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
+"""Seconds between two requests while the control plane does not answer or is busy, at first and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """What the control plane has granted."""
+
+    broker_address: str
+    """URL of the brokers, with a port."""
+    token: str = field(repr=False)
+    expires_at: float
+    """Unix seconds."""
+    renew_at: float
+    """Unix seconds: half of the token's life. A task that is planned just before has the other half."""
+
+
+class CollectionTokens:
+    """The tokens of one collection. Thread-safe."""
+
+    def __init__(self, access: CollectionAccess) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._current: Authorization | None = None
+
+    def __repr__(self) -> str:
+        return f"CollectionTokens({self._access.collection})"
+
+    def current(self) -> Authorization:
+        """Return an authorization that is valid now, a new one if the last has passed half of its life.
+
+        Raises:
+            CollectionAccessError: the control plane refuses, or has not answered in time.
+            OptionError: the file of the user's token cannot be read.
+        """
+        with self._lock:
+            last, now = self._current, time.time()
+            if last is not None and now < last.renew_at:
+                return last
+            try:
+                self._current = authorize(self._access)
+            except CollectionAccessError as error:
+                # A control plane that is away for a while must not end a query that has a good token.
+                if last is None or now >= last.expires_at:
+                    raise
+                log.warning("the last token stays in use: %s", error)
+                retry_at = min(now + LONGEST_WAIT_S, last.expires_at)
+                self._current = Authorization(last.broker_address, last.token, last.expires_at, retry_at)
+            return self._current
+
+    def token(self) -> str:
+        """Return the token of :meth:`current`."""
+        return self.current().token
+
+
+@lru_cache(maxsize=64)
+def tokens_of(access: CollectionAccess) -> CollectionTokens:
+    """Return the tokens of a collection, the same for each client of this process."""
+    return CollectionTokens(access)
+
+
+def authorize(access: CollectionAccess) -> Authorization:
+    """Ask the control plane for access.
+
+    A control plane does not refuse at once what it may not have heard of yet: it names a time after which to
+    ask again. It does so until its knowledge is newer than the start of the request.
+
+    Raises:
+        CollectionAccessError: it refuses, or has not answered in time, or its answer is malformed.
+        OptionError: the file of the user's token cannot be read.
+    """
+    deadline = time.monotonic() + access.timeout_s
+    body = {"collection": access.collection, "capability": "read", "startedUnix": int(time.time())}
+    wait_s = FIRST_WAIT_S
+    while True:
+        # Read each time: whoever renews the file may do so while we wait.
+        user_token = access.token or read_token(access.token_file or "")
+        problem, pause_s = "", wait_s
+        try:
+            answer = _post(access, user_token, body)
+        except urllib.error.HTTPError as error:
+            problem = f"HTTP {error.code}: {_excerpt(error.read(500), user_token)}"
+            if error.code not in (408, 429) and error.code < 500:
+                raise _refused(access, problem) from None
+        except (OSError, ValueError) as error:
+            problem = f"no answer: {_excerpt(str(error).encode(), user_token)}"
+        else:
+            retry_ms = answer.get("retryMillis", 0)
+            if not isinstance(retry_ms, int | float) or isinstance(retry_ms, bool) or retry_ms < 0:
+                raise _refused(access, "its answer has an invalid retryMillis")
+            if not retry_ms:
+                return _authorization(access, answer)
+            problem, pause_s = "it asks to wait", retry_ms / 1000
+        if time.monotonic() + pause_s > deadline:
+            raise _refused(access, f"{problem}; gave up after {access.timeout_s:g} seconds, requestTimeoutMs")
+        log.info("collection=%s control_plane=%s: %s", access.collection, access.control_plane, problem)
+        time.sleep(pause_s)
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def _post(access: CollectionAccess, user_token: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - the option is an http or https URL.
+        access.control_plane + PATH,
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {user_token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:  # noqa: S310
+        content = response.read(MAX_ANSWER_BYTES + 1)
+    try:
+        answer = parse_json(content) if len(content) <= MAX_ANSWER_BYTES else None
+    except JsonError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise _refused(access, "its answer is not a JSON object; check controlPlane")
+    return answer
+
+
+def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authorization:
+    address, token = answer.get("brokerAddress"), answer.get("brokerToken")
+    if not (isinstance(address, str) and isinstance(token, str) and token):
+        raise _refused(access, "its answer has no brokerAddress or no brokerToken")
+    now, expires_at = time.time(), _expiry(token)
+    if expires_at is None or expires_at <= now:
+        raise _refused(access, "its brokerToken is no JWT that is valid now; check this machine's clock")
+    return Authorization(_with_port(access, address), token, expires_at, now + (expires_at - now) / 2)
+
+
+def _expiry(token: str) -> float | None:
+    """Return the claim ``exp`` of a JWT, in Unix seconds. Only brokers can verify the rest."""
+    try:
+        claims = token.split(".")[1]
+        payload = parse_json(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    except (IndexError, binascii.Error, JsonError, ValueError):
+        return None
+    match payload:
+        case {"exp": int(expires_at) | float(expires_at)} if not isinstance(expires_at, bool):
+            return float(expires_at)
+    return None
+
+
+def _with_port(access: CollectionAccess, address: str) -> str:
+    """Return a broker's URL with its port, which the client asks for."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        port = None
+    if port is None or not parts.hostname:
+        raise _refused(access, f"its brokerAddress {address[:100]!r} is no URL of a broker")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def _refused(access: CollectionAccess, problem: str) -> CollectionAccessError:
+    return CollectionAccessError(access.collection, access.control_plane, problem)
+
+
+def _excerpt(content: bytes, secret: str) -> str:
+    """Return the beginning of a text in one line, without the user's token."""
+    text = " ".join(content.decode("utf-8", errors="replace").replace(secret, "***").split())
+    return "".join(char if char.isprintable() else "?" for char in text)[:200] or "(empty)"
