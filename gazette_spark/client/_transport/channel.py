@@ -190,7 +190,8 @@ class Connection:
         self._used_at = clock()
         self._credentials = credentials
         self._tls = tls
-        self._probed = False
+        self._refusal: str | None = None
+        """Why the broker refuses connections, if TLS is the reason; None before the probe."""
         self._tried_at: float | None = None
         self.problem = ""
         """Why the last call could not reach the broker."""
@@ -247,18 +248,21 @@ class Connection:
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
         if isinstance(translated, UnavailableError) and not self.contacted:
             self.problem = translated.problem
-            problem = handshake_problem(translated.problem) or self._refusal(translated.problem)
+            problem = handshake_problem(translated.problem) or self._probe(translated.problem)
             translated = TlsError(self.endpoint.text, problem) if problem else translated
         translated.service = self._service
         return translated
 
-    def _refusal(self, problem: str) -> str:
+    def _probe(self, problem: str) -> str:
         """Find out, once, why the broker closes connections: it refuses certificates, or requires TLS."""
-        if self._probed or not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
+        if not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
             return ""
-        self._probed = True
-        context = unverified_context(self._tls.pair if self._tls else None)
-        return refusal(self.endpoint.target, context, secure=self.endpoint.secure)
+        # Once, because the probe makes a connection of its own and may take seconds. Its answer counts for
+        # later calls, too, until one of them succeeds.
+        if self._refusal is None:
+            context = unverified_context(self._tls.pair if self._tls else None)
+            self._refusal = refusal(self.endpoint.target, context, secure=self.endpoint.secure)
+        return self._refusal
 
     def patience_s(self, timeout_s: float) -> float:
         """Return the seconds for which to retry within ``timeout_s``."""
@@ -397,7 +401,9 @@ class Connection:
             if is_no_answer(translated):
                 # The connection may be half-open, so the next call makes a new one.
                 self.distrust()
-            if not isinstance(translated, UnavailableError):
+            # Any other status of gRPC was sent by a broker. A handshake that failed is not an answer: later
+            # calls must name its reason, too, instead of retrying until their deadline.
+            if not isinstance(translated, UnavailableError | TlsError):
                 self.contacted = True
             raise translated from None
         except StatusError:

@@ -128,6 +128,17 @@ def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
         client.read(JOURNAL).read()
 
 
+def test_each_call_of_a_client_fails_with_the_reason(ours: Authority, theirs: Authority) -> None:
+    """A handshake that failed is not an answer: the next call names the reason too, and does not retry."""
+    with (
+        secure_broker(theirs) as stub,
+        Client(stub.endpoint, tls=TlsOptions(ours.ca_file), timeout_s=3) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(TlsError, match="cannot be trusted"):
+                client.list_journals()
+
+
 def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> None:
     """Neither the public authorities nor ours vouch for the broker."""
     with secure_broker(theirs) as stub:
