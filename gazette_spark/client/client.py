@@ -121,6 +121,7 @@ class Client(Closing):
             ("idle_timeout_s", idle_timeout_s),
             ("connect_timeout_s", connect_timeout_s),
         ):
+            # A time of 0 would make each call fail, and a negative one is a mistake in any case.
             _check_seconds(name, value)
         self.endpoint = endpoint
         self.fragment_root = fragment_root
@@ -128,6 +129,7 @@ class Client(Closing):
         self._idle_timeout_s = idle_timeout_s
         credentials = Credentials.given(token, token_file, auth_keys)
         check_ttl(route_cache_ttl_s)
+        # No connection yet: a client may be made where its brokers cannot be reached, and before a fork.
         self._dialer = open_dialer(
             endpoint,
             connect_timeout_s=connect_timeout_s,
@@ -293,6 +295,8 @@ class Client(Closing):
             EtcdTransactionFailedError: a journal already exists.
             PartialApplyError: a journal of a later transaction already exists.
         """
+        # Apply has no "create if missing". Creating what a listing lacks, and looking again after a conflict,
+        # has the same effect.
         existing = self.journals_named(spec.name for spec in specs) if exist_ok else {}
         missing = [spec for spec in specs if spec.name not in existing]
         try:
@@ -302,6 +306,8 @@ class Client(Closing):
             if not exist_ok or len(self.journals_named(spec.name for spec in missing)) == 0:
                 raise
             return self.create_journals(*specs, exist_ok=True)
+        # A broker answers an apply before it has assigned the journals. An append without bytes waits until
+        # each has a primary, so that the caller's first append does not have to.
         for spec in missing:
             self._append(AppendOptions(spec.name), Content(b""), self._timeout_s, retry.after_create)
         return revision
@@ -330,6 +336,7 @@ class Client(Closing):
                 decide=partial(retry.after_read, waits=False),
             )
         except SuspendedError:
+            # No broker has a fully suspended journal. Its spec has the offset at which it will continue.
             return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
@@ -357,6 +364,8 @@ class Client(Closing):
             other_members: dict[str, Connection] = {}
             for name, header in headers.items():
                 members = header.route.members
+                # The broker that answered is not in its own route, so the route is changing. The journal's
+                # head is what it said.
                 if header.process_id not in members:
                     continue
                 rest = [at for at, member in enumerate(members) if member != header.process_id]
@@ -382,6 +391,7 @@ class Client(Closing):
         Args:
             reached: Offset by journal up to which it was read.
         """
+        # Most heads are high enough, and asking for them is one cheap call each. Only the others cost more.
         settled = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
         behind = [name for name, head in settled.items() if head.write_head < reached[name]]
         if behind:
@@ -566,6 +576,8 @@ class Client(Closing):
             begin_mod_time: Omit fragments that were stored before this time, in Unix seconds.
             timeout_s: Seconds without a byte after which the reader gives up, by default the client's.
         """
+        # A client that knows routes calls a member itself, so a broker that would have to proxy says so
+        # instead, and names the members. Gazette's client does the same.
         do_not_proxy = do_not_proxy or self._dialer.follows_routes
         return RetryReader(
             self._dialer.default,
@@ -680,6 +692,7 @@ class Client(Closing):
         """Call with the connection that ``dial`` returns for each attempt, or the default broker's."""
         limit_s = self._limit_s(timeout_s)
         return retry.retrying(
+            # Chosen again for each attempt: the failure may have changed the route, or the default.
             lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),
             decide,
             timeout_s=limit_s,

@@ -75,6 +75,8 @@ class AppendOptions:
     do_not_proxy: bool = False
 
     def __post_init__(self) -> None:
+        # Brokers check the same rules, but report a broken one only as gRPC UNKNOWN with a text. Here the
+        # caller's line is in the traceback.
         validate_append_request(self.request())
         if self.min_etcd_revision < 0:
             problem = f"must be 0 or more, got {self.min_etcd_revision}"
@@ -95,6 +97,8 @@ class AppendOptions:
     @property
     def takes_content(self) -> bool:
         """Whether the append may have bytes: one that only changes the suspension may not."""
+        # The other values suspend the journal, or keep it suspended. Brokers answer NOT_ALLOWED to bytes with
+        # them.
         return self.suspend in (pb.AppendRequest.SUSPEND_RESUME, pb.AppendRequest.SUSPEND_NO_RESUME)
 
     def request(self) -> pb.AppendRequest:
@@ -128,6 +132,8 @@ def append_options(journal: str | AppendOptions, **keywords: Unpack[AppendKeywor
 
     With an :class:`AppendOptions`, keywords replace its fields.
     """
+    # Without keywords the object itself is returned: an AppendService recognises equal options fastest by
+    # identity.
     if isinstance(journal, AppendOptions):
         return replace(journal, **keywords) if keywords else journal
     return AppendOptions(journal, **keywords)
@@ -136,6 +142,9 @@ def append_options(journal: str | AppendOptions, **keywords: Unpack[AppendKeywor
 class _Outbox:
     """Messages on their way from the writing thread to gRPC's, closed when either side ends."""
 
+    # gRPC takes the messages of a call from an iterator, in its own thread. A caller that writes piece by
+    # piece needs a hand-over between the two threads, and it must be bounded: otherwise a writer that is
+    # faster than the network would collect the whole append in memory.
     def __init__(self) -> None:
         self._messages: deque[pb.AppendRequest] = deque()
         self._changed = threading.Condition()
@@ -152,6 +161,8 @@ class _Outbox:
                 self._changed.wait()
             if self._dropped:
                 return False
+            # Message and flag change under one lock: an iteration that saw the flag without the message would
+            # half-close too early, which is a rollback.
             self._messages.append(message)
             self._closed = self._closed or last
             self._changed.notify_all()
@@ -159,6 +170,8 @@ class _Outbox:
 
     def drop(self) -> None:
         """End both sides, because the call is over."""
+        # The waiting messages are of no use any more. Ending the iteration half-closes the stream, which
+        # cannot commit: a half-close without the empty message before it is a rollback.
         with self._changed:
             self._dropped = True
             self._messages.clear()
@@ -173,6 +186,8 @@ class _Outbox:
                     return
                 message = self._messages.popleft()
                 self._changed.notify_all()
+            # Not under the lock, because gRPC continues this generator only when the network takes the next
+            # message.
             yield message
 
 
@@ -198,6 +213,8 @@ class Appender:
         self._timeout_s = timeout_s
         self._begin()
 
+    # Everything that belongs to one attempt is set here and nowhere else, so that an attempt after a reset
+    # shares nothing with the cancelled call, whose callbacks may still be under way.
     def _begin(self) -> None:
         self.sent_bytes = 0
         self.response: pb.AppendResponse | None = None
@@ -228,9 +245,13 @@ class Appender:
             GazetteError: the broker has ended the append; nothing was appended.
         """
         self._check_open()
+        # A loop of no rounds for empty content: a message without bytes is the marker of a commit, after
+        # which the broker accepts nothing but the half-close.
         view = memoryview(content).cast("B")
         for at in range(0, len(view), MAX_CONTENT_BYTES):
             piece = bytes(view[at : at + MAX_CONTENT_BYTES])
+            # `_put` raises if the broker has ended the append, so `sent_bytes` counts only what was handed
+            # over.
             self._put(pb.AppendRequest(content=piece))
             self.sent_bytes += len(piece)
         return len(view)
@@ -239,12 +260,16 @@ class Appender:
         """Commit the written bytes, and return their place. Without bytes it is a write barrier.
 
         Raises:
-            GazetteError: nothing was appended. After an UnavailableError the bytes may have been appended.
+            StatusError: nothing was appended.
+            GazetteError: the append failed. After an UnavailableError the bytes may have been appended.
         """
         self._check_open()
+        # A broker refuses this too, but only when it is the append's turn in the journal.
         if self.sent_bytes == 0 and self.options.changes_registers:
             self.abort()
             raise ProtocolError("AppendRequest", "register modification requires non-empty Append")
+        # The empty message declares the commit, and the half-close that follows it makes the commit. Two
+        # steps let the broker distinguish a complete append from a stream that breaks off.
         self._put(pb.AppendRequest(), last=True)
         return self._result()
 
@@ -258,21 +283,30 @@ class Appender:
 
         If another thread waits for the commit, the append may be rolled back or committed.
         """
+        # The flags come before the cancellation. Another thread may be about to make the call in `_put`: it
+        # either sees the flag or has published a call to cancel here.
         self._over = self._aborted = True
         if self._call is not None:
             self._call.cancel()
         self._outbox.drop()
 
     def _put(self, message: pb.AppendRequest, *, last: bool = False) -> None:
+        # The call begins with the first message. From then on the append occupies its journal at the broker,
+        # and other appends to it wait.
         if self._call is None:
+            # A token is signed for this call alone and claims only appends to this journal: one that leaks is
+            # worth little.
             claims = journal_claims(Capability.APPEND, self.options.journal)
             metadata = self._connection.metadata(claims)
+            # There is room, because the queue is empty before the call.
             self._outbox.put(self.options.request())
             self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
             outbox = self._outbox  # That of this call, even after a reset.
             self._call.add_done_callback(lambda _: outbox.drop())
+            # A connection that nobody holds is closed when it has been idle for a while, and with it this
+            # call.
             self._connection.hold()
             self._call.add_done_callback(lambda _: self._connection.release())
             if self._aborted:  # Another thread aborted before there was a call to cancel.
@@ -287,6 +321,8 @@ class Appender:
     def _result(self) -> AppendResult:
         """Wait for the broker's answer and return its result."""
         self._over = True
+        # Only a status proves that nothing was appended. After a broken connection or a deadline the broker
+        # may have committed, and with an error of gRPC some of its replicas may have.
         with self._connection.errors():
             try:
                 self.response = self._call.result()
@@ -294,15 +330,22 @@ class Appender:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
         response, journal = self.response, self.options.journal
         assert response is not None
+        # Before the status is checked: a broker that refuses the append because another is the primary names
+        # it here, and the next attempt calls that one.
         self._connection.observe(journal, response.header)
         detail = response.store_health_error
+        # The registers show which writer has fenced this one.
         if response.status == pb.REGISTER_MISMATCH:
             registers = format_selector(pb.LabelSelector(include=response.registers))
             detail = f"its registers are {registers or 'empty'}"
         check_status(response.status, journal, detail)
+        # An absent fragment reads as [0, 0) and an absent label set as an empty one, so nothing but the
+        # presence of the fields distinguishes an answer that lacks them.
         if not (response.HasField("commit") and response.HasField("registers")):
             raise ProtocolError("AppendResponse", "expected Commit and Registers")
         commit = response.commit
+        # Callers compute with this range: writers that share an append find their bytes in it by counting
+        # from its begin.
         if commit.end - commit.begin != self.sent_bytes:
             span = f"[{commit.begin}, {commit.end})"
             raise ProtocolError("AppendResponse.Commit", f"{span} for an append of {self.sent_bytes} bytes")
@@ -334,12 +377,14 @@ class Content:
     def __init__(self, content: Piece | Iterable[Piece]) -> None:
         alone = isinstance(content, bytes | bytearray | memoryview) or hasattr(content, "read")
         self._pieces = cast(Iterable[Piece], (content,) if alone else content)
+        # An iterator returns itself; a list or a tuple returns a new iterator each time.
         self._one_shot = iter(self._pieces) is self._pieces
         self.spent = False
         """Whether the content cannot be sent again."""
 
     def __iter__(self) -> Iterator[Bytes]:
         for piece in self._pieces:
+            # Before the bytes leave: a retry must not append only the rest.
             self.spent = self.spent or self._one_shot
             if isinstance(piece, bytes | bytearray | memoryview):
                 yield piece
@@ -347,9 +392,10 @@ class Content:
                 yield from self._read(piece)
 
     def _read(self, file: Readable) -> Iterator[bytes]:
-        again = getattr(file, "seekable", lambda: hasattr(file, "seek"))()
-        if again:
+        # An opened pipe has `seek` but cannot seek; an object with only `read` has neither.
+        can_restart = getattr(file, "seekable", lambda: hasattr(file, "seek"))()
+        if can_restart:
             cast(BinaryIO, file).seek(0)
         while content := file.read(MAX_CONTENT_BYTES):
-            self.spent = self.spent or not again
+            self.spent = self.spent or not can_restart
             yield content

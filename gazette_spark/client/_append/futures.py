@@ -40,6 +40,8 @@ class AsyncOperation(Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
+        # A running future cannot be cancelled. The bytes may be on their way already, and no caller could
+        # take them back.
         self.set_running_or_notify_cancel()
 
     def resolve(self, error: BaseException | None = None, result: T | None = None) -> None:

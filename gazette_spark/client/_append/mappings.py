@@ -55,6 +55,7 @@ def fnv1a32(key: bytes) -> int:
     """Return the 32-bit FNV-1a hash of any bytes."""
     value = FNV1A32_BASIS
     for byte in key:
+        # Python's integers do not overflow, so the hash is cut to 32 bits after each multiplication.
         value = (value ^ byte) * FNV1A32_PRIME & 0xFFFFFFFF
     return value
 
@@ -126,6 +127,7 @@ class RendezvousMapping(Generic[M]):
 def _source(partitions: Partitions) -> Callable[[], Journals]:
     if callable(partitions):
         return partitions
+    # A copy, so that the caller's later changes do not move keys between journals.
     journals = tuple(partitions)
     return lambda: journals
 
@@ -147,6 +149,8 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
         octets: The bytes of all keys.
         bounds: Shape ``(n + 1,)``; key *i* is ``octets[bounds[i]:bounds[i + 1]]``.
     """
+    # Keys differ in length, but numpy works on whole columns. Sorted by length, the keys that still have a
+    # byte at a position are the first ones, so each position is one operation on a slice.
     lengths = np.diff(bounds)
     order = np.argsort(-lengths, kind="stable")
     starts, ascending = bounds[:-1][order], lengths[order][::-1]
@@ -159,6 +163,7 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
         values[:count] = (values[:count] ^ octets[starts[:count] + at]) * prime
     hashes = np.empty_like(values)
     hashes[order] = values
+    # Otherwise one long key would cost a pass for each of its bytes.
     for index in np.flatnonzero(lengths > LONG_KEY_BYTES):
         hashes[index] = fnv1a32(octets[bounds[index] : bounds[index + 1]].tobytes())
     return hashes
@@ -175,6 +180,7 @@ def rendezvous_picks(hashes: Hashes, journals: Hashes) -> Picks:
     greatest = hashes ^ journals[0]
     for index in range(1, len(journals)):
         weights = hashes ^ journals[index]
+        # Strictly greater: among equal weights the first journal wins, as in Gazette.
         picks[weights > greatest] = index
         np.maximum(greatest, weights, out=greatest)
     return picks

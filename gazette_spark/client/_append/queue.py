@@ -49,6 +49,7 @@ from gazette_spark.errors import (
     WrongAppendOffsetError,
 )
 
+# A journal's appends are in order, so one that can never succeed ends all that follow it.
 TERMINAL_STATUSES = (
     FragmentStoreUnhealthyError,
     IndexHasGreaterOffsetError,
@@ -202,9 +203,13 @@ def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures
     return (
         not batch.sealed
         and not batch.ended
+        # A batch occupies its journal at the broker for as long as it is sent, and a broken call sends all of
+        # it again.
         and batch.size < limits.batch_bytes
         and options.offset == 0
         and (batch.options is options or batch.options == options)
+        # A writer with other dependencies would hold back those who are in the batch already, and if they
+        # failed, fail them.
         and dependencies <= batch.dependencies
     )
 
@@ -221,8 +226,11 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
             return not options.resumes
         case StatusError():
             return isinstance(error, TERMINAL_STATUSES)
+        # A broker reports most failures as UNKNOWN with a text, and only the texts tell a request that breaks
+        # a rule from a failure that passes.
         case BrokerError():
             return error.code in REFUSAL_CODES or retry.is_refusal(error)
+    # The rest does not pass by itself: a refused token, an answer that breaks the protocol, a full disk.
     return not isinstance(error, UnavailableError)
 
 
@@ -255,7 +263,11 @@ class AppendQueue:
         self.last_error: BaseException | None = None
         """Why the last attempt failed; None if it succeeded."""
         self._attempt_timeout_s = attempt_timeout_s
+        # Journals wait in the order in which they became ready, so that a busy one cannot keep others
+        # waiting.
         self._ready: deque[JournalQueue] = deque()
+        # A heap of due times. Entries are not removed when a batch moves on: `batch.due` tells which one
+        # still counts. The sequence number breaks ties, because batches have no order.
         self._timers: list[tuple[float, int, AppendBatch]] = []
         self._sequence = count()
 
@@ -276,7 +288,8 @@ class AppendQueue:
             plain = AppendOptions(options.journal)
             journal_queue = self.journal_queues[options.journal] = JournalQueue(plain)
         if journal_queue.failure is not None:
-            # The writer may write as before the failure. Its release raises the reason.
+            # The writer may write as before the failure. Its bytes are dropped, and its result raises the
+            # reason.
             return AppendBatch(
                 journal_queue,
                 options,
@@ -317,6 +330,7 @@ class AppendQueue:
             or self.pending_bytes + size > limits.pending_bytes
         ):
             return None
+        # As `enter`, `place` and `leave` do, without a state in between, because nothing comes between.
         total, memory, file = batch.counted
         batch.counted = (total + size, memory + size, file)
         self.pending_bytes += size
@@ -333,9 +347,12 @@ class AppendQueue:
         if self.pending_bytes + size > limits.pending_bytes:
             return BufferTarget.NOWHERE
         total, memory, file = batch.counted
+        # Small batches stay in memory. When a batch outgrows it, all its bytes move to its file, and later
+        # ones collect in memory again.
         if memory + size <= limits.batch_memory_bytes and self.memory_bytes + size <= limits.memory_bytes:
             self._count(batch, (total + size, memory + size, file))
             return BufferTarget.MEMORY
+        # Each file is a descriptor, of which a process has about a thousand for everything.
         if not file and self.files >= limits.files:
             return BufferTarget.NOWHERE
         self._count(batch, (total + size, memory, True))
@@ -354,6 +371,7 @@ class AppendQueue:
             return self._free([batch])
         batch.writers += keep
         self.recount(batch)
+        # A batch behind others is enqueued when it becomes first.
         if batch.journal_queue.batches[0] is batch:
             self._enqueue(batch.journal_queue)
         return Resolve()
@@ -457,6 +475,8 @@ class AppendQueue:
                 # appends do not depend on it.
                 return self._end_first(journal_queue, error=error)
             return self._fail(journal_queue, error)
+        # The wait grows from 50 ms to five seconds, as in Gazette's client: most failures are a change of the
+        # primary, which is over in a moment, and an outage must not become a storm of attempts.
         wait_s: float | None = retry.backoff_s(batch.attempt)
         if batch.deadline is not None:
             wait_s = retry.within(retry.backoff_s(batch.attempt), batch.deadline - now)
@@ -504,6 +524,7 @@ class AppendQueue:
         if journal_queue.batches:
             self._enqueue(journal_queue)
         else:
+            # A service may see any number of journals, and an empty queue has no state worth keeping.
             del self.journal_queues[journal_queue.journal]
         outcome = self._free([batch])
         outcome.ended, outcome.result, outcome.error = [batch], result, error
@@ -518,6 +539,8 @@ class AppendQueue:
         journal_queue.batches.clear()
         for batch in ended:
             batch.ended = True
+        # The failure stays in the table, so that appends that depend on this journal fail too, instead of
+        # going ahead of what is missing.
         journal_queue.failure = BatchOperation(journal_queue)
         journal_queue.failure.resolve(error)
         outcome = self._free(ended)
@@ -528,6 +551,8 @@ class AppendQueue:
         """Subtract batches from the sums, except those that a writer or sender still uses and then frees."""
         outcome = Resolve()
         for batch in batches:
+            # A thread that writes or sends the batch still uses its spool. It finds the batch ended and frees
+            # it then.
             if not (batch.writing or batch.sending):
                 self._count(batch, (0, 0, False))
                 outcome.freed.append(batch.spool)
@@ -546,6 +571,7 @@ class AppendQueue:
         self._enqueue(journal_queue)
 
     def _enqueue(self, journal_queue: JournalQueue) -> None:
+        # At most once in the queue. A busy journal enters it again when its first batch goes on or ends.
         if not (journal_queue.queued or journal_queue.busy):
             journal_queue.queued = True
             self._ready.append(journal_queue)

@@ -131,6 +131,7 @@ class AsyncAppend:
     @property
     def future(self) -> Future[AppendResult]:
         """The whole append's future, for functions such as ``concurrent.futures.wait``."""
+        # The bytes of an aborted writer were taken out of the batch, whose outcome is not the writer's.
         if self._error is not None:
             return finished_operation(self._error)  # type: ignore[return-value]  # It never has a result.
         return self._batch.operation
@@ -149,6 +150,8 @@ class AsyncAppend:
     @property
     def span(self) -> tuple[int, int]:
         """Range ``[begin, end)`` of this writer's bytes, after the append is done."""
+        # The broker reports one range for the whole append. This writer's part follows those of the writers
+        # that entered the batch before it.
         begin = self.response.begin + self._begin
         return begin, begin + self._size
 
@@ -160,10 +163,13 @@ class AsyncAppend:
             ClosedError: the append was already released or aborted, or the service is closed.
         """
         self._check_open()
+        # As bytes, because the length of a view of other items is their number.
         view = memoryview(content).cast("B")
         try:
             self._service._write(self._batch, view, self._size)
         except BaseException as error:
+            # After a failed write the batch may have some of the bytes. The release takes all of this
+            # writer's back, so that no half of a message is appended.
             self.require(error)
             raise
         self._size += len(view)
@@ -182,6 +188,8 @@ class AsyncAppend:
             Exception: a requirement is not met, or a write failed. The bytes were removed from the batch.
         """
         self._check_open()
+        # Whether a writer has bytes is known only now. Brokers refuse both cases, but a refusal ends all
+        # appends to the journal. Here only this writer fails.
         options = self._batch.options
         if self._error is None and self._size == 0 and options.changes_registers:
             self._error = ProtocolError("AppendRequest", "register modification requires non-empty Append")
@@ -209,6 +217,7 @@ class AsyncAppend:
         Raises:
             TimeoutError: the append is not done within ``timeout`` seconds.
         """
+        # The batch is not sent while its writer has not left, so this thread would wait for itself.
         if self._owner == threading.get_ident():
             raise ClosedError(
                 f"append to journal {self._batch.options.journal!r}", "release it before waiting for it"
@@ -217,6 +226,7 @@ class AsyncAppend:
             error = self._batch.operation.exception(timeout)
             if self._error is None:
                 journal_queue = self._batch.journal_queue
+                # `close` raises failures that no caller has seen. This caller has.
                 journal_queue.reported |= error is not None and journal_queue.failure is not None
                 return error
         return self._error
@@ -242,6 +252,7 @@ class AsyncAppend:
         self.future.add_done_callback(lambda _: fn(self))
 
     def _end(self) -> None:
+        # First, so that a second release or abort finds the append ended, even if leaving raises.
         self._owner = 0
         self._service._leave(self._batch, self._begin, keep=self._error is None)
 
@@ -315,13 +326,20 @@ class AppendService:
             raise OptionError("timeout_s", repr(timeout_s), "a number of seconds above 0, or None")
         if max_concurrency < 1:
             raise OptionError("max_concurrency", repr(max_concurrency), "1 or more")
+        # Appends to different journals share these limits, so one journal behind an unavailable broker can
+        # use them up. Then all writers wait, which is better than a process without memory.
         limits = Limits(pending_bytes=max_pending_bytes, memory_bytes=max_memory_bytes)
         self._client = client
+        # Appends outlast any outage if there is no timeout, but a caller that is blocked needs an end: it may
+        # hold what others wait for.
         self._wait_s = client.timeout_s if timeout_s is None else timeout_s
         self._queue = AppendQueue(limits, timeout_s=timeout_s, attempt_timeout_s=client.timeout_s)
         self._max_threads = max_concurrency
         self._spool_dir = spool_dir
         self._clock = clock
+        # One lock for the queue, and conditions on it for those who wait: threads for work, writers for room
+        # and for their turn, the watcher for hanging calls. It is never held during a call, a callback or an
+        # operation on a disk.
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -355,6 +373,8 @@ class AppendService:
             self.close()
             return
         try:
+            # After an ordinary error the appends that the block has begun are still wanted. KeyboardInterrupt
+            # and the like must not wait for a broker.
             self.close(abort=not isinstance(error, Exception))
         except Exception:  # The error in flight says more.
             _LOGGER.exception("append_service.close_failed")
@@ -366,6 +386,10 @@ class AppendService:
 
     def append(self, journal: str, content: Bytes) -> AsyncAppend:
         """Append bytes in the background, a shorter and faster form of :meth:`start_append`."""
+        # Most small appends join a batch that already waits to be sent. The general way takes the lock three
+        # times: to enter, to write and to leave. This takes it once, and there is nothing to wake: the
+        # batch's first writer has enqueued it. A bytes object cannot change, and its length is its number of
+        # bytes.
         if type(content) is bytes and os.getpid() == self._pid:
             size = len(content)
             with self._lock:
@@ -394,9 +418,12 @@ class AppendService:
             BacklogError: there was no room before the timeout.
             ClosedError: the service is closed.
         """
+        # The stages of an append: wait for room and for the turn here; write; release. Then the queue sends
+        # the batch when it is first in its journal and its dependencies are done.
         self._check_process()
         options = append_options(journal, **keywords)
         # The future of the whole append, because its writers' parts end together.
+        # Operations that have succeeded are left out: with fewer dependencies, more writers share a batch.
         awaited = unfinished(
             dependency.future if isinstance(dependency, AsyncAppend) else dependency
             for dependency in dependencies
@@ -457,17 +484,23 @@ class AppendService:
             AppendWaitError: some appends have not ended in time.
             Exception: the failure of an append whose result was never requested.
         """
+        # A forked child has a copy of the service without its threads, perhaps with a lock that is held for
+        # good. The parent's appends are not the child's to flush or to abort.
         if os.getpid() != self._pid:
             return
         with self._lock:
             if self._closing:
                 return
+            # No append begins from here on, so the flush has an end. Writers that wait for room or for their
+            # turn are woken to see it.
             self._closing = True
             self._wake_writers()
         try:
             if not abort:
                 self._await_all(timeout_s)
         finally:
+            # In any case, or the threads would go on appending after the caller was told that the flush has
+            # failed.
             self._stop()
         if not abort:
             self._raise_first(
@@ -477,6 +510,7 @@ class AppendService:
     def _stop(self) -> None:
         with self._lock:
             closed = ClosedError("append service", "it was closed before the append was done")
+            # Every pending append ends here, so nobody waits for one that no thread will send.
             outcome = self._queue.fail_all(closed)
             self._stopped = True
             self._work.notify_all()
@@ -488,12 +522,17 @@ class AppendService:
             appender.abort()
         self._carry_out(outcome)
         for thread in threads:
+            # A callback may close the service, and callbacks run on its threads.
             if thread is not threading.current_thread():
+                # A cancelled call ends at once, as a rule. The threads are daemons, so one that hangs does
+                # not keep the process alive.
                 thread.join(JOIN_TIMEOUT_S)
 
     def _await_all(self, timeout_s: float | EllipsisType | None) -> None:
         limit_s = self._wait_s if timeout_s is ... else timeout_s
         started = self._clock()
+        # A snapshot: a flush waits for the appends that have begun, not for those that others begin
+        # meanwhile.
         for operation in self.pending_except(""):
             left_s = None if limit_s is None else max(0.0, limit_s - (self._clock() - started))
             try:
@@ -509,6 +548,7 @@ class AppendService:
     def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
         for journal_queue in failed:
             journal_queue.reported = True
+            # Without its traceback, because several callers may raise the same error.
             if journal_queue.failure is not None and (error := failure_of(journal_queue.failure)) is not None:
                 raise error.with_traceback(None)
 
@@ -521,6 +561,8 @@ class AppendService:
 
         if (batch := enter()) is not None:
             return batch
+        # Writers of other journals must not wake for this turn, so each journal has a condition, for as long
+        # as somebody waits on it. A service may see any number of journals.
         turn = self._turns.setdefault(options.journal, _Turn(threading.Condition(self._lock)))
         turn.waiting += 1
         try:
@@ -551,6 +593,8 @@ class AppendService:
             return BacklogError(batch.journal_queue.journal, size, queue.pending_bytes, limit)
 
         with self._lock:
+            # With MEMORY the bytes are copied under the lock. That is short, and the caller may reuse its
+            # buffer at once.
             target = self._wait(self._room, place, no_room)
             if target is BufferTarget.MEMORY:
                 batch.spool.memory += content
@@ -560,6 +604,7 @@ class AppendService:
                 batch.spool.spill(content, self._open_file)
             finally:
                 with self._lock:
+                    # Spilling has moved the bytes in memory to the file, too, unless the disk is full.
                     self._queue.recount(batch)
 
     def _open_file(self) -> BinaryIO:
@@ -569,12 +614,14 @@ class AppendService:
     def _leave(self, batch: AppendBatch, begin: int, *, keep: bool) -> None:
         """End a writer's turn. Its bytes from ``begin`` on stay or are removed."""
         if not keep:
+            # Without the lock: until this writer leaves, the batch is neither sent nor written by another.
             batch.spool.truncate(begin)
         with self._lock:
             outcome = self._queue.leave(batch, keep=keep)
             if not keep:
                 self._room.notify_all()
             if (turn := self._turns.get(batch.options.journal)) is not None:
+                # One is enough, because only one can enter. It passes the turn on when it leaves.
                 turn.changed.notify()
             self._wake()
         self._carry_out(outcome)
@@ -586,6 +633,8 @@ class AppendService:
         late: Callable[[], GazetteError],
     ) -> T:
         """Wait until ``ready`` returns a value; at the timeout, raise ``late``. The lock is held."""
+        # The state is examined again after each wake-up: another writer may have taken the room or the turn
+        # first.
         begun = self._clock()
         while (value := ready()) is None:
             left_s = self._wait_s - (self._clock() - begun)
@@ -605,6 +654,8 @@ class AppendService:
         """
         if not self._queue.has_ready or self._stopped:
             return
+        # A thread that was notified but is not awake yet still counts as idle. So two notifications may go to
+        # one thread, which is why each thread that has taken work calls this again.
         if self._idle:
             self._work.notify()
         elif len(self._threads) < self._allowed_threads():
@@ -618,6 +669,8 @@ class AppendService:
 
     def _allowed_threads(self) -> int:
         """Return the number of threads that may run: one more for each hanging call."""
+        # `_begun` is in the order of the calls' beginnings, so the first call that is not slow ends the
+        # count.
         slow_since = self._clock() - SLOW_S
         hanging = sum(1 for _ in takewhile(lambda begun: begun <= slow_since, self._begun.values()))
         return min(self._max_threads + hanging, max(self._max_threads, MAX_THREADS))
@@ -626,6 +679,7 @@ class AppendService:
         """Start additional threads for hanging ones, as long as work waits."""
         with self._lock:
             while self._queue.has_ready and not self._stopped:
+                # Nothing but the end of the service notifies this condition: that a call hangs is no event.
                 self._calm.wait(SLOW_S)
                 # Each thread that takes work starts the next thread.
                 self._wake()
@@ -644,6 +698,8 @@ class AppendService:
                     case Send():
                         self._carry_out(self._send(work))
                     case Await():
+                        # A dependency that has ended calls back at once, in this thread, which must not hold
+                        # the lock.
                         for dependency in work.batch.dependencies:
                             dependency.add_done_callback(partial(self._dependency_done, work.batch))
                     case Resolve():
@@ -663,13 +719,18 @@ class AppendService:
             while not self._stopped:
                 work = self._queue.take(self._clock())
                 if work is not None:
+                    # Room has become free or a journal has failed, and writers wait for both.
                     if isinstance(work, Resolve):
                         self._notice(work)
                     self._wake()
                     return work
+                # There are more threads than calls may be in flight, because calls that hung have been
+                # answered since.
                 if len(self._threads) > self._allowed_threads():
                     self._threads.remove(threading.current_thread())
                     return None
+                # Back-offs and deadlines end without an event, so a waiting thread wakes up for the next one.
+                # If several do, the first takes the work and the others find nothing.
                 due = self._queue.next_due
                 self._idle += 1
                 self._work.wait(None if due is None else max(0.0, due - self._clock()))
@@ -679,8 +740,11 @@ class AppendService:
     def _send(self, work: Send) -> Resolve:
         batch = work.batch
         with self._lock:
+            # From here on the call counts as in flight, and, after SLOW_S, as hanging.
             self._begun[batch] = self._clock()
         try:
+            # One attempt: the queue decides about the next one, because a retry must keep the batch first in
+            # its journal.
             result = self._client.try_append(
                 batch.options, batch.spool, timeout_s=work.timeout_s, on_start=partial(self._started, batch)
             )
@@ -689,6 +753,8 @@ class AppendService:
                 self._forget(batch)
                 outcome = self._queue.failed(batch, error, self._clock())
                 self._notice(outcome)
+            # The queue keeps the batch and sends it again. In a long outage that is a warning every five
+            # seconds for each journal, the longest back-off.
             if not batch.ended:
                 _LOGGER.warning(
                     "append_service.retry journal=%s error=%s", batch.journal_queue.journal, error
@@ -701,11 +767,13 @@ class AppendService:
         return outcome
 
     def _forget(self, batch: AppendBatch) -> None:
+        # The call is over: it no longer counts as hanging, and there is nothing to abort.
         self._sending.pop(batch, None)
         self._begun.pop(batch, None)
 
     def _started(self, batch: AppendBatch, appender: Appender) -> None:
         with self._lock:
+            # An aborted service cancels the calls that it finds here.
             self._sending[batch] = appender
             ended = batch.ended
         if ended:  # The service stopped after the choice of the batch, and did not see the call.
@@ -723,19 +791,26 @@ class AppendService:
         """Wake the writers that wait for this outcome. The lock is held."""
         if outcome.freed:
             self._room.notify_all()
+        # A failed journal admits all its waiting writers: their bytes are dropped, and their results raise
+        # the reason.
         if outcome.error is not None:
             self._wake_writers()
 
     def _carry_out(self, outcome: Resolve) -> None:
         """Carry out the queue's decisions. The lock is not held, because callbacks may call this service."""
+        # Closing a spool's file frees its disk space, which takes time.
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:
+            # An error without a failed journal is the answer to an append that suspends its journal, which is
+            # what its caller wanted.
             journal_queue = outcome.ended[0].journal_queue
             level = logging.INFO if journal_queue.failure is None else logging.ERROR
             _LOGGER.log(
                 level, "append_service.failed journal=%s error=%s", journal_queue.journal, outcome.error
             )
+        # Last, because it runs the callbacks of the callers. By now the queue has forgotten the batch, so a
+        # callback that begins an append finds the state after this one.
         for batch in outcome.ended:
             batch.operation.resolve(outcome.error, outcome.result)
 

@@ -44,17 +44,20 @@ class AppendSpool:
         """
         if self._file is None:
             self._file = open_file()
+        # The memory first, then the new bytes, so that the file alone has all bytes in order.
         before = self.disk_bytes
         try:
             for piece in (self.memory, content):
                 self._write(piece)
         except OSError:
+            # What was written is behind the end of the valid bytes, and the next write replaces it.
             self.disk_bytes = before
             raise
         self.memory = bytearray()
 
     def truncate(self, size: int) -> None:
         """Forget the bytes from ``size`` on."""
+        # The file is not cut: bytes behind `disk_bytes` are never read.
         del self.memory[max(0, size - self.disk_bytes) :]
         self.disk_bytes = min(size, self.disk_bytes)
 
@@ -71,7 +74,9 @@ class AppendSpool:
         at = 0
         while at < self.disk_bytes:
             assert self._file is not None
+            # By position, so that a second attempt begins at the first byte without a seek.
             content = os.pread(self._file.fileno(), min(MAX_CONTENT_BYTES, self.disk_bytes - at), at)
+            # Somebody has cut the file. To send fewer bytes than were written would lose them silently.
             if not content:
                 raise OSError(f"spool file ends at {at}, {self.disk_bytes} bytes were written to it")
             at += len(content)
@@ -87,6 +92,7 @@ class AppendSpool:
         view = memoryview(content).cast("B")
         with view:
             written = 0
+            # A write to a nearly full disk may take only some of the bytes.
             while written < len(view):
                 written += os.pwrite(self._file.fileno(), view[written:], self.disk_bytes + written)
         self.disk_bytes += written

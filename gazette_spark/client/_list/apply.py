@@ -39,6 +39,7 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
                 metadata=connection.metadata(claims, APPLY_LIFETIME_S),
             )
     except BrokerError as error:
+        # Etcd's limit is a setting of its server, so it cannot be checked here.
         if _TOO_MANY in error.problem:
             problem = f"{len(changes)} changes are too many for one transaction; apply them in batches"
             raise ProtocolError("ApplyRequest.Changes", problem) from error
@@ -91,6 +92,8 @@ def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[
         raise ProtocolError("ApplyRequest", f"invalid batch size ({size}; expected 0 or more)")
     size = size or max(1, len(changes))
     revision = 0
+    # The batches are separate transactions: after a failure, those before it stay. The error says how many,
+    # so that the caller can continue or undo.
     for begin in range(0, len(changes), size):
         try:
             revision = apply(changes[begin : begin + size])

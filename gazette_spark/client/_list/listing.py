@@ -136,11 +136,13 @@ class SnapshotJoiner:
         if self._header is None:
             self._begin(message)
             return None
+        # Only the first message of a listing has a header with a revision.
         if message.header.etcd.revision:
             raise ProtocolError(_WHERE, "a listing begins before the previous one has ended")
         if message.journals:
             self._add(message.journals)
             return None
+        # In a watch this message is the end of a listing. In a plain call the end of the stream is.
         if not self._watch:
             raise ProtocolError(_WHERE, "an empty message follows the first message of a listing")
         return self._complete()
@@ -153,17 +155,22 @@ class SnapshotJoiner:
         """
         if self._watch and self._header is None:
             return None
+        # A stream that breaks off inside a listing looks as if journals had been deleted, so it is not a
+        # listing.
         if self._watch or self._header is None:
             raise ProtocolError(_WHERE, "the stream ended before a listing was complete")
         return self._complete()
 
     def _begin(self, message: pb.ListResponse) -> None:
         revision = message.header.etcd.revision
+        # A watch resumes after the revision, so it must have one. Plain listings of old brokers may lack it.
         if self._watch and revision <= 0:
             raise ProtocolError(_WHERE, "a listing begins without a header and its revision")
+        # A broker that is behind Etcd would otherwise take back journals that an earlier listing had.
         if revision < self._least_revision:
             problem = f"revision {revision} is not new; expected {self._least_revision} or more"
             raise ProtocolError(f"{_WHERE}.Header.Etcd", problem)
+        # A copy, because a part of a message keeps all of the message, with its journals, in memory.
         self._header = pb.Header()
         self._header.CopyFrom(message.header)
         self._add(message.journals)
@@ -178,11 +185,13 @@ class SnapshotJoiner:
 
     def _complete(self) -> Listing:
         assert self._header is not None
+        # Brokers send them by name, but `get`, which searches by halves, must not depend on that.
         journals = sorted(self._journals, key=_name)
         for before, after in pairwise(journals):
             if before.spec.name == after.spec.name:
                 raise ProtocolError(f"{_WHERE}.Journals", f"{after.spec.name!r} is listed twice")
         listing = Listing(self._header, tuple(journals))
+        # The next listing of a watch is sent because something has changed, so its revision is larger.
         self._least_revision = listing.revision + 1
         self._header, self._journals = None, []
         return listing
@@ -269,9 +278,11 @@ def list_journals(
             for message in call:
                 joiner.feed(message)
                 listed += len(message.journals)
+                # The rest is cut off: the caller wants some journals, for example to suggest a name.
                 if 0 < limit <= listed:
                     break
     finally:
+        # Also after the limit, or gRPC would keep the call with the pages that nobody reads.
         settle(call)
     listing = joiner.finish()
     assert listing is not None
@@ -396,6 +407,7 @@ def list_fragments(
         listed.extend(_listed(message, options.journal) for message in page.fragments)
         if page.next_page_token == 0 or (limit and len(listed) >= limit):
             return listed
+        # A broker that repeated a token would be asked forever.
         if page.next_page_token <= request.next_page_token:
             raise ProtocolError("FragmentsResponse.NextPageToken", "it does not grow from page to page")
         request.next_page_token = page.next_page_token

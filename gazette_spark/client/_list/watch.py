@@ -104,6 +104,7 @@ class LiveList(Closing, ABC):
         self._failure: GazetteError | None = None
         self._closed = threading.Event()
         self._pid = os.getpid()
+        # Started by `start`, not here: a thread in the constructor would run before a subclass is complete.
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -125,6 +126,8 @@ class LiveList(Closing, ABC):
         """
         with self._changed:
             self._check_usable()
+            # Two threads may start the list at the same time. One begins, and both wait for the first
+            # listing.
             begins = self._thread is None
             if begins:
                 name = f"{type(self).__name__} of {self._client.endpoint}"
@@ -134,6 +137,7 @@ class LiveList(Closing, ABC):
         try:
             return self._first()
         except GazetteError:
+            # The thread must not go on in the background after its caller was told that there is no list.
             self.close()
             raise
 
@@ -141,6 +145,8 @@ class LiveList(Closing, ABC):
         connection = self._client.default_connection
         started = time.monotonic()
         while not self._closed.is_set():
+            # Computed again in each round, because the patience grows when the broker has answered for the
+            # first time.
             left_s = connection.patience_s(self._client.timeout_s) - (time.monotonic() - started)
             if left_s + START_MARGIN_S <= 0:
                 break
@@ -194,19 +200,23 @@ class LiveList(Closing, ABC):
     def close(self) -> None:
         """End the thread and all waits. May be called again, and from a callback."""
         self._closed.set()
+        # After the event, which a thread that is about to make a call checks behind it.
         self._interrupt()
         with self._changed:
             self._changed.notify_all()
         thread = self._thread
+        # A callback may close the list, on the thread itself. In a forked child the thread does not exist.
         if thread is not None and thread is not threading.current_thread() and os.getpid() == self._pid:
             thread.join(CLOSE_TIMEOUT_S)
 
     def _publish(self, listing: Listing) -> None:
         with self._changed:
+            # A listing that arrives during the close is no longer published.
             if self._closed.is_set():
                 return
             self._latest = listing
             self._changed.notify_all()
+        # Without the lock, like the callback below, which may call this list.
         observe_routes(self._client.default_connection, listing)
         if self._on_update is not None:
             try:
@@ -264,6 +274,8 @@ class PolledList(LiveList):
         self._interval_s = interval_s
 
     def _run(self) -> None:
+        # The first failure is raised, and reaches `start`: it is more likely a wrong address or token than an
+        # outage.
         latest = self._client.list_all_journals(self.selector)
         self._publish(latest)
         outage = False
@@ -327,6 +339,8 @@ class Follower:
         Raises:
             GazetteError: the watch has failed permanently.
         """
+        # A resumed stream sends nothing until something changes. Only a request without the last header
+        # brings the routes of today, and shows that the connection is alive.
         whole = self._asks_whole or self._latest is None
         progressed = False
         self.cause = None
@@ -343,9 +357,12 @@ class Follower:
             self._asks_whole = not whole
             self.attempt = 0
             return 0.0
+        # Streams are counted for the back-off only if they are in a row without a listing.
         if progressed:
             self.attempt = 0
         # Give up on a broker whose streams end cleanly within the first listing.
+        # A broker before 0.100 answers a watch with one message and ends. A single such end may also be a
+        # broker that stops, so it has to happen several times in a row.
         watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
         self._watchless = self._watchless + 1 if watchless else 0
         if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
@@ -360,6 +377,8 @@ class Follower:
         request = pb.ListRequest(selector=self._selector, watch=True)
         least = 0
         if self._latest is not None:
+            # A complete listing may repeat the revision. A resumed stream begins with a later one, by the
+            # protocol.
             least = self._latest.revision + (0 if whole else 1)
             if not whole:
                 request.watch_resume.CopyFrom(self._latest.header)
@@ -382,6 +401,7 @@ class Follower:
 
 def after_watch(cause: GazetteError | None, attempt: int) -> float | None:
     """Return the seconds to wait after ``attempt`` consecutive streams without a listing; None to give up."""
+    # A broken listing is dropped, and the stream is opened again: a proxy or a stopping broker can cut one.
     if cause is None or isinstance(cause, ProtocolError):
         return retry.backoff_s(attempt)
     return retry.after_read(cause, attempt, waits=False)

@@ -64,6 +64,7 @@ class ChunkReader(Closing, ABC):
         self._jumps_raised = 0
         self._rest = _NOTHING
         self._rest_at = 0
+        # Not to wait for: a second thread would read every other chunk. It gets an error instead.
         self._in_use = threading.Lock()
 
     @abstractmethod
@@ -127,9 +128,12 @@ class ChunkReader(Closing, ABC):
                     parts.append(self._take(missing))
                     missing -= len(parts[-1]) if missing > 0 else 0
             except GazetteError:
+                # The error comes again with the next call, so the bytes before it are not lost.
                 if parts and missing > 0 and self._errors_last and not self._ended():
                     return b"".join(parts)
                 if parts:
+                    # The error does not come again, so the bytes go back to the buffer and the offset to
+                    # where it was.
                     self._rest, self._rest_at = Chunk(began, b"".join(parts)), 0
                 raise
         return b"".join(parts)
@@ -162,6 +166,8 @@ class ChunkReader(Closing, ABC):
         if offset < 0:
             raise OffsetError("cannot seek to a negative offset", self.journal, offset)
         with self._alone():
+            # Buffered bytes ahead are skipped here. Everything else, also going back in the buffer, is for
+            # the subclass.
             ahead = offset - self.offset
             if 0 <= ahead <= self._left_of_rest():
                 self._rest_at += ahead
@@ -218,6 +224,7 @@ class ChunkReader(Closing, ABC):
             elif not self._jump_is_due():
                 return False
         if raises:
+            # Counted before it is raised, so that the next call continues after the jump.
             requested, landed = self.jumps[self._jumps_raised]
             self._jumps_raised += 1
             raise OffsetJumpError(self.journal, requested, landed)
@@ -233,6 +240,7 @@ class ChunkReader(Closing, ABC):
         low, content = self._rest_at, self._rest.content
         high = len(content) if n < 0 else min(low + n, len(content))
         self._rest_at = high
+        # Drops the reference, so that a large chunk is freed when it has been read.
         if high == len(content):
             self._rest, self._rest_at = _NOTHING, 0
         return content[low:high]
@@ -287,6 +295,8 @@ class RawChunks(io.RawIOBase):
         try:
             size = self.reader.readinto(buffer)
         except OffsetJumpError as jump:
+            # `io.BufferedReader` discards what it has collected if its raw file raises. It returns it if the
+            # raw file has "no bytes now". So the error waits for the next call.
             if not self._brought_bytes:
                 raise
             self.held, self._brought_bytes = jump, False
@@ -318,6 +328,7 @@ class BufferedChunks(_Buffered):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes, fewer only at the end or before a jump."""
+        # None or no bytes mean the end, or a jump that the raw file still holds.
         return super().read(size) or self._nothing()
 
     def read1(self, size: int = -1, /) -> bytes:

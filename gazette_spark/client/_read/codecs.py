@@ -98,6 +98,8 @@ def _plain(stream: BinaryStream) -> Iterator[bytes]:
 
 
 def _gzip(stream: BinaryStream) -> Iterator[bytes]:
+    # One decompressor for each member: Gazette's brokers compress as bytes are committed, one member at a
+    # time, and the standard's decompressor ends with its member.
     data = stream.read(READ_BYTES)
     while data:
         member = _decompressobj(_GZIP_WBITS)
@@ -105,6 +107,8 @@ def _gzip(stream: BinaryStream) -> Iterator[bytes]:
             if not data:
                 raise CodecError("GZIP", "the file ends inside a member")
             try:
+                # The limit bounds what a few compressed bytes can become: a file that expands a thousandfold
+                # is decoded piece by piece. What is left of the input comes back as `unconsumed_tail`.
                 piece = member.decompress(data, PIECE_BYTES)
             except _GZIP_ERRORS as error:
                 raise CodecError("GZIP", str(error)) from error
@@ -115,6 +119,8 @@ def _gzip(stream: BinaryStream) -> Iterator[bytes]:
 
 
 def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
+    # A frame says how large a window it needs, and the decoder allocates it. A damaged or malicious frame
+    # must not take gigabytes.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     # The decompressor only calls the stream's read().
     reader = decompressor.stream_reader(
@@ -129,6 +135,7 @@ def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
 
 def _snappy(stream: BinaryStream) -> Iterator[bytes]:
     group: list[bytes] = []
+    # Each call of the decoder has a cost, and a chunk is small, so several are decoded at once.
     for chunk in _snappy_chunks(stream):
         group.append(chunk)
         if len(group) == SNAPPY_GROUP:
@@ -156,8 +163,11 @@ def _snappy_chunks(stream: BinaryStream) -> Iterator[bytes]:
             raise CodecError("SNAPPY", "the file ends inside a chunk header")
         if first and header != _SNAPPY_IDENTIFIER[:4]:
             raise CodecError("SNAPPY", "the stream identifier is missing")
+        # Before the body is read: three bytes of size can claim 16 MiB.
         if kind < 0x02 and size > _SNAPPY_BODY_BYTES:
             raise CodecError("SNAPPY", f"a chunk of {size} bytes is larger than any block")
+        # The format reserves these types for data that a decoder must not skip. Those from 0x80 on may be
+        # skipped.
         if 0x02 <= kind < 0x80:
             raise CodecError("SNAPPY", f"unknown chunk type {kind:#04x}")
         body = stream.read(size)

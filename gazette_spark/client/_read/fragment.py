@@ -78,6 +78,7 @@ class FetchLimit:
         self.changed = threading.Condition()
         """Notified of bytes, of the end, and of a cancellation."""
         self._timeout_s = timeout_s
+        # Without an end until the first bytes are requested, however long the caller takes to request them.
         self._until = math.inf
         self._cancelled = False
 
@@ -98,6 +99,7 @@ class FetchLimit:
             ClosedError: the wait was cancelled.
             DirectReadError: the time limit is over.
         """
+        # The cancellation first: a reader that was closed is not told that its store is slow.
         if self._cancelled:
             raise ClosedError(f"read of fragment {source}", "it was cancelled")
         left_s = self._until - time.monotonic()
@@ -163,6 +165,7 @@ class FragmentReader(ChunkReader):
         """Offset up to which bytes have been counted, as read or as discarded."""
         self._metrics.add(FRAGMENT_OPEN, 1, fragment.journal, fragment.codec)
         self._at = offset
+        # A read may end in a later fragment; this reader ends with its own.
         self._stop = min(end_offset or fragment.end, fragment.end)
         pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
         self._chunks = verified(
@@ -176,6 +179,7 @@ class FragmentReader(ChunkReader):
 
     def close(self) -> None:
         """Close the stream. Reading then raises ClosedError. May be called again."""
+        # The generator first: it ends the thread that computes the sum, which uses no stream.
         self._chunks.close()
         if self._stream is not None:
             self._stream.close()
@@ -192,9 +196,12 @@ class FragmentReader(ChunkReader):
     def _fetch(self) -> Chunk | None:
         if self._failure is not None:
             raise self._failure
+        # The limit is on each wait for bytes, so a large fragment may take as long as its bytes keep coming.
         if self._limit is not None:
             self._limit.begin()
         try:
+            # After a seek, chunks before the new offset are passed over. They are decoded nevertheless: a
+            # compressed stream cannot be entered in the middle, and the sum is one of all bytes.
             for chunk in self._chunks:
                 if chunk.end > self._at:
                     chunk = _clip(chunk, self._at, self._stop)  # noqa: PLW2901
@@ -202,6 +209,7 @@ class FragmentReader(ChunkReader):
                     self._count(chunk)
                     return chunk
         except GazetteError as error:
+            # A generator that has raised looks like one at its end, so the error is kept and raised again.
             self._failure = error
             raise
         return None
@@ -238,6 +246,7 @@ def verified(
         FragmentTooLongError: the pieces continue past the fragment.
         CorruptFragmentError: the pieces do not match the codec or the sum.
     """
+    # A list has all chunks or, if a check fails, raises before the first is returned.
     chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
     # If the end is not read, withholding bytes would not reveal anything.
     if fragment.length <= HELD_BYTES and not 0 < end_offset < fragment.end:
@@ -255,25 +264,36 @@ def _verified(
     start: int | None,
     source: str,
 ) -> Generator[Chunk, None, None]:
+    # The sum in the name is one of the whole content. A read of a part can only be checked for length.
     position = fragment.begin if start is None else start
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end
     try:
         # Without decompression, passing pieces to another thread would cost more than it saves.
         aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
+        # SHA-1 releases the interpreter's lock, so a second core can compute it while this thread decodes.
         with _summing(aside=aside) as digest:
             for piece in pieces:
                 behind = position + len(piece)
+                # Before the piece is returned: bytes behind the end of the name's range would be taken for
+                # the next fragment's, and appear twice.
                 if behind > fragment.end:
                     problem = f"it continues past its end by at least {behind - fragment.end} bytes"
                     raise _corrupt(fragment, source, problem, FragmentTooLongError)
+                # Also for pieces before the offset, which the caller does not get.
                 if whole:
                     digest.update(piece)
+                # The last piece is checked before it is returned, so a caller that gets it has the fragment
+                # as it was written.
                 if behind == fragment.end and stop == fragment.end:
+                    # Reading on takes the decoder to the end of the file, where the checksum of its codec is.
+                    # It shows, too, whether there is more than the name says.
                     if next(pieces, b""):
                         raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
                     if whole:
                         _check_sum(digest.digest(), fragment, source)
+                # Pieces before the offset were needed for the sum and to reach the offset. The caller did not
+                # ask for them.
                 if behind > offset:
                     chunk = _clip(Chunk(position, piece, fragment.mod_time), offset, stop)
                     if chunk.content:
@@ -283,6 +303,7 @@ def _verified(
                     return
     except CodecError as error:
         raise _corrupt(fragment, source, str(error)) from error
+    # The stream has ended between two frames, which no codec reports.
     if position < fragment.end:
         problem = f"it ends at offset {position}, {fragment.end - position} bytes short"
         raise _corrupt(fragment, source, problem, FragmentTooShortError)
@@ -292,6 +313,7 @@ def _clip(chunk: Chunk, offset: int, stop: int) -> Chunk:
     """Return the part of a chunk within ``[offset, stop)``."""
     low = max(offset - chunk.offset, 0)
     high = min(stop - chunk.offset, len(chunk.content))
+    # The usual case, without a copy of the bytes.
     if low == 0 and high == len(chunk.content):
         return chunk
     return Chunk(chunk.offset + low, chunk.content[low:high], chunk.mod_time)
@@ -308,12 +330,14 @@ class _DigestAside:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha1(usedforsecurity=False)
+        # Bounded, so that a decoder that is faster than the hash does not collect the fragment in memory.
         self._pieces: queue.Queue[bytes] = queue.Queue(HASH_PIECES)
         # A reader that is never closed must not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="fragment-sum", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
+        # No piece of a fragment is empty, so an empty one can mean the end.
         while piece := self._pieces.get():
             self._digest.update(piece)
 
@@ -342,6 +366,7 @@ def _summing(*, aside: bool) -> Iterator[_Digest]:
     try:
         yield digest
     finally:
+        # Also if the reader is closed in the middle of a fragment, or every such reader would leave a thread.
         digest.end()
 
 

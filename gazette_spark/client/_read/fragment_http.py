@@ -42,6 +42,7 @@ def new_http(connect_timeout_s: float, authorities: bytes | None = None) -> http
     if authorities is not None:
         trusted = httpx.create_ssl_context()
         trusted.load_verify_locations(cadata=authorities.decode("ascii", errors="ignore"))
+    # The variables for proxies apply to stores, but a proxy cannot reach this machine under these names.
     direct = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
     timeout = httpx.Timeout(HTTP_TIMEOUT_S, connect=connect_timeout_s)
     return httpx.Client(verify=trusted, timeout=timeout, follow_redirects=False, mounts=direct)
@@ -97,6 +98,8 @@ class Body:
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, none at the end. Errors are those of :meth:`response`."""
+        # A decoder asks for a number of bytes and takes fewer for the end of the file. HTTP delivers pieces
+        # of any size.
         while len(self._rest) < size and (piece := self._next()):
             self._rest = self._rest + piece if self._rest else piece
         taken, self._rest = self._rest[:size], self._rest[size:]
@@ -105,6 +108,8 @@ class Body:
     def close(self) -> None:
         """Let the thread close the body and everything that belongs to it."""
         with self._changed:
+            # The thread closes the response itself, because a response is for one thread, and closing may
+            # block.
             self._closed = True
             self._pieces.clear()
             self._changed.notify_all()
@@ -131,8 +136,11 @@ class Body:
                 with self._changed:
                     self._response = response
                     self._changed.notify_all()
+                # The raw bytes, because httpx would decode a Content-Encoding, and a fragment of the codec
+                # GZIP is stored with gzip's bytes on purpose.
                 for piece in response.iter_raw(BODY_PIECE_BYTES):
                     with self._changed:
+                        # Bounded, so that a fast store does not fill the memory of a slow reader.
                         while len(self._pieces) >= WAITING_PIECES and not self._closed:
                             self._changed.wait()
                         if self._closed:
@@ -190,6 +198,8 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
         refusal_of: Returns why the host's address is refused; None allows any address.
     """
     source = without_query(url)
+    # Named explicitly, or httpx would offer encodings of its own, and a store might send other bytes than it
+    # has. The two values are those of Gazette's client. The body is decoded as a fragment, never as HTTP.
     accept = "gzip" if codec == pb.GZIP else "identity"
     try:
         request = http.build_request("GET", url, headers={"Accept-Encoding": accept})
@@ -200,8 +210,11 @@ def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None =
         raise ProtocolError(URL_FIELD, f"{source[:200]!r} is not a URL to open") from None
     except httpx.HTTPError as error:
         raise DirectReadError(source, type(error).__name__, passing=True) from error
+    # Also 206 and redirects are refused: a body must be the whole fragment, from the host that was checked.
     if response.status_code != httpx.codes.OK:
         response.close()
+        # A signed URL that has expired is answered 401 or 403, and a fresh one may succeed. 429 and 5xx pass.
+        # Others stay.
         status = response.status_code
         raise DirectReadError(
             source,

@@ -97,6 +97,7 @@ class FragmentOpener:
             # Spark's driver need not have the workers' directory. A missing one has no files.
             if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
                 raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
+            # With the root of the file system, a broker's URL could name any file of this machine.
             if os.path.realpath(root) == "/":
                 raise OptionError("fragmentRoot", repr(root), expected)
         for host in self.hosts:
@@ -140,6 +141,8 @@ class FragmentOpener:
             ClosedError: the limit was cancelled.
             OffsetError: the offset is outside the fragment.
         """
+        # The URL comes from a broker, and the broker has it from a fragment's name, which anybody who writes
+        # to the store can choose.
         check_url(url)
         if url.startswith(FILE_SCHEME) and self.root is not None:
             path = resolve_file(url, self.root)
@@ -173,6 +176,7 @@ class FragmentOpener:
 
         source = without_query(url)
         limit = limit or FetchLimit()
+        # The connection counts too: a store that accepts none must not use up the reader's time.
         limit.begin()
         body = fragment_http.Body(ask, source, limit)
         try:
@@ -202,10 +206,14 @@ class FragmentOpener:
     def _refusal_of(self, text: str) -> str:
         """Return why an address is refused; empty if it is not."""
         address = ip_address(text)
+        # `::ffff:10.0.0.1` connects to 10.0.0.1, so that address decides.
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         address = mapped or address
+        # The metadata services of clouds, which hand out credentials, have link-local addresses.
         if address.is_link_local or address.is_multicast or address.is_unspecified:
             return f"{address} is not an address of a store"
+        # A broker on the Internet could otherwise have a client inside a company's network fetch from its
+        # neighbours. Where the broker's address is private, its stores usually are, too.
         if not address.is_global and self._broker_is_public:
             return f"{address} is a private address, but the broker's is not; to allow it, set fragmentHosts"
         return ""
@@ -221,6 +229,7 @@ class FragmentOpener:
             addresses = [ip_address(text) for text in self.resolve(self.broker, 0)] if self.broker else []
         except (OSError, ValueError):
             addresses = []
+        # An unknown broker counts as public, which is the stricter case.
         return not addresses or any(address.is_global for address in addresses)
 
 

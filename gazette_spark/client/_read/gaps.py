@@ -46,6 +46,7 @@ class FragmentGap:
 
 def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
     """Return the parts of ``[begin, end)`` that no fragment of a journal contains, ascending."""
+    # Neighbouring fragments may overlap, so their union counts.
     held = joined((fragment.begin, fragment.end) for fragment in fragments)
     return [FragmentGap(journal, low, high) for low, high in outside(held, begin, end)]
 
@@ -58,6 +59,7 @@ def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int 
     head = client.write_head(journal)
     try:
         fragments = [listed.fragment for listed in client.list_fragments(journal)]
+    # A fully suspended journal has no fragments, and therefore no gaps.
     except SuspendedError:
         fragments = []
     if end is not None and end > head:

@@ -125,6 +125,8 @@ def head_request(journal: str, header: pb.Header | None = None) -> pb.ReadReques
     That member does not proxy the request. It first waits for the Etcd revision of the header's sender, or it
     might answer for an outdated route.
     """
+    # A read does not wait until the broker has listed its stores, so a head can be too low: see
+    # `settle_head`.
     request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
     if header is not None:
         request.do_not_proxy, request.min_etcd_revision = True, header.etcd.revision
@@ -162,6 +164,7 @@ class TailCall:
         self._connection = connection
         self._offset = offset
         self._max_bytes = max_bytes
+        # Without `block`, the broker sends what it has and then the write head, in one call.
         request = pb.ReadRequest(journal=journal, offset=offset, end_offset=offset + max_bytes)
         self._answers = _read(connection, request, timeout_s)
 
@@ -178,6 +181,8 @@ class TailCall:
         with self._connection.errors():
             for message in self._answers:
                 size += len(message.content)
+                # `end_offset` bounds the bytes of an honest broker. The number of messages has no such bound:
+                # one that sends metadata forever would be listened to until the deadline.
                 if size > self._max_bytes or len(messages) == MAX_TAIL_MESSAGES:
                     # There are more bytes than requested. Without the rest, only the head is of use.
                     settle(self._answers)
@@ -208,6 +213,7 @@ def tail_of(journal: str, messages: Sequence[pb.ReadResponse], offset: int) -> T
         with suppress(OffsetNotYetAvailableError):  # The normal end of the stream.
             for message in messages:
                 cursor.feed(message)
+    # The largest head counts, because the journal may grow while the broker answers.
     head, at, parts, whole = 0, offset, [], True
     for message in messages:
         whole = whole and (message.offset == at or message.status == pb.OFFSET_NOT_YET_AVAILABLE)
@@ -233,6 +239,7 @@ def write_heads(
     ``dial`` returns each journal's connection, and ``request`` its request. If a call fails, ``again``
     retries it until the deadline. The headers of the other answers are added to ``headers``, by journal.
     """
+    # Each journal once, in the caller's order.
     names = list(dict.fromkeys(journals))
 
     def begin(name: str) -> HeadCall:
@@ -355,8 +362,11 @@ def settle_head(
     Raises:
         GazetteError: no broker answers for the journal.
     """
+    # First the cheap question, which settles the matter if the head was only late. Then the append that
+    # proves it.
     started, attempt, may_append, doubt = clock(), 0, True, ""
     while True:
+        # A member that joined late may be the one that answered first. All of them together know more.
         head = ask_members()
         if head >= reached:
             return SettledHead(head)
@@ -396,12 +406,15 @@ def _asked(
 
     try:
         for journal in journals:
+            # The oldest call is the likeliest to have its answer. Taking it makes room for the next one.
             if len(under_way) == CALLS_IN_FLIGHT:
                 take()
             under_way.append(begin(journal))
         while under_way:
             take()
     finally:
+        # Left only after an error that is not one of a broker. A call that nobody takes would stay open at
+        # the broker.
         for call in under_way:
             call.close()
     return answers

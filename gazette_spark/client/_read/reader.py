@@ -124,6 +124,8 @@ class Reader(ChunkReader):
         """
         super().__init__(options.journal)
         self.options = options
+        # A retrying reader passes its own list, so that the jumps of all its calls are in one place, in
+        # order.
         self.jumps = self.jumps if jumps is None else jumps
         self._cursor = Cursor(options.journal, options.offset, self.jumps)
         self._open_stream = open_stream
@@ -134,6 +136,8 @@ class Reader(ChunkReader):
         self._limit = FetchLimit(fetch_timeout_s)
         self._stream: Stream | None = None
         self._direct: FragmentReader | None = None
+        # A generator that has raised looks like one at its end. Without this, the next read would return "no
+        # more bytes" after a failure, and a caller that ignored the first error would lose bytes silently.
         self._failure: GazetteError | None = None
         self._chunks = self.run()
 
@@ -173,6 +177,8 @@ class Reader(ChunkReader):
     def cancel(self) -> None:
         """End the call, from any thread: current and later reads raise ClosedError."""
         self._stopped.set()
+        # The event comes first: a reader that is about to wait or to make a call checks it afterwards. Then
+        # both waits end: the one for a fragment's bytes, and the one for the broker's next message.
         self._limit.cancel()
         stream = self._stream
         if stream is not None:
@@ -186,6 +192,7 @@ class Reader(ChunkReader):
             self._chunks.close()
 
     def _fetched(self) -> int:
+        # A jump may have passed the end. The read is then over, and its offset is its end.
         end_offset = self.options.end_offset
         return min(self._at, end_offset) if end_offset else self._at
 
@@ -201,11 +208,14 @@ class Reader(ChunkReader):
                 chunk = next(self._chunks, None)
             except GazetteError as error:
                 self._failure = self.explain(error)
+        # A chunk that has arrived is returned even if the reader was cancelled meanwhile.
         if chunk is None and (failure := self._ended() or self._failure):
             raise failure
         return chunk
 
     def _move(self, offset: int) -> None:
+        # The bytes of a stream are on their way in one order. Only a fragment that this reader fetches itself
+        # has bytes that it can skip.
         if self._direct is None:
             raise SeekRequiresNewReaderError(self.journal, self.offset, offset)
         self._direct.seek(offset)
@@ -224,6 +234,7 @@ class Reader(ChunkReader):
 
     def _run(self) -> Generator[Chunk, None, None]:  # noqa: PLR0912 - one call, told in order
         end_offset = self.options.end_offset
+        # A broker with `block` set would wait forever for bytes of an empty range.
         if self._at_end():
             return
 
@@ -234,8 +245,12 @@ class Reader(ChunkReader):
             stream.cancel()  # cancel() was called before there was a stream.
         url = ""
         try:
+            # A message is metadata, which describes a fragment, or content of the fragment that the last
+            # metadata named.
             for message in stream.messages():
                 chunk = cursor.feed(message)
+                # Metadata may move the offset, too: from -1 to the write head, or over bytes that the journal
+                # has lost.
                 self._at = cursor.offset
                 if chunk is not None:
                     url = ""
@@ -246,6 +261,7 @@ class Reader(ChunkReader):
                     yield chunk
                 else:
                     url = message.fragment_url
+                    # The broker is about to send the content. Ending the call here leaves it to the store.
                     if url and self._prefers_url(message):
                         break
                 if self._at_end():
@@ -261,6 +277,7 @@ class Reader(ChunkReader):
         if not url or fragment is None or self._at_end() or self._at >= fragment.end:
             return
         with self._opener.open(fragment, url, self._at, end_offset=end_offset, limit=self._limit) as direct:
+            # For `seek`, which may skip within the fragment, until it ends.
             self._direct = direct
             try:
                 for chunk in direct:
@@ -295,6 +312,7 @@ class _FragmentAccess:
 
     def prefers_url(self, message: pb.ReadResponse) -> bool:
         """Return whether to open a fragment that the broker is about to send."""
+        # An earlier attempt at this fragment's URL has failed, and the broker now sends the bytes as asked.
         if self._never_by_url or message.offset < self._proxied_to:
             return False
         if not self._opener.can_open(message.fragment_url):
@@ -311,11 +329,16 @@ class _FragmentAccess:
         """
         fragment = reader.fragment
         assert fragment is not None
+        # A broker signs URLs for one minute. A task that was slow to open its URL gets a fresh one, once: a
+        # store that refuses that too has another reason.
         if error.expired and self._signed_again != fragment.begin:
             self._signed_again = fragment.begin
             return False
+        # A busy store recovers as a rule, and the broker would have to fetch the bytes from the same store.
         if error.passing and attempt + 1 < STORE_TRIES:
             return True
+        # The broker reads the same file with its own credentials and network, so it may succeed where this
+        # host does not. Later fragments are tried by their URLs again.
         self._proxied_to = fragment.end
         # If a URL is refused because of its host, the next ones will be, too.
         self._never_by_url = error.refused and self._opener.can_open(reader.url)
@@ -341,6 +364,7 @@ class _Members:
 
     def choose_other(self, header: pb.Header | None, answer: OffsetNotYetAvailableError) -> bool:
         """Choose another member for the next call; return False if all relevant members had no bytes."""
+        # The broker that answered is not in the route, so the route is older or newer than the answer.
         if header is None or header.process_id not in header.route.members:
             return False
         members = list(header.route.members)
@@ -351,6 +375,7 @@ class _Members:
             candidates += range(len(members))
         member = next((candidate for candidate in candidates if candidate not in self._asked), None)
         if member is None:
+            # All have had their turn. The next call, after the back-off, begins another round.
             self._asked.clear()
             return False
         self._asked.add(member)
@@ -418,7 +443,9 @@ class RetryReader(ChunkReader):
         self._members = _Members()
         asks_for_urls = options.do_not_proxy or self._opener.root is not None
         self._access = _FragmentAccess(self._opener, asks_for_urls=asks_for_urls)
+        # Not used for a call. It makes `reader` and `cancel` work before the first read.
         self._reader = self._new_reader(by_url=False)
+        # A generator has the state of a read in progress: the open stream, and the place in it.
         self._chunks_left: Generator[Chunk, None, None] = self._chunks()
 
     def __repr__(self) -> str:
@@ -448,6 +475,7 @@ class RetryReader(ChunkReader):
             raise ClosedError(f"reader of journal {self.journal!r}", "it is closed")
         options = request if isinstance(request, ReadOptions) else ReadOptions.of(request)
         self._reader.cancel()
+        # A cancelled reader refuses all calls but this one.
         with self._alone(even_if_ended=True):
             self._chunks_left.close()
             self._stopped.clear()
@@ -461,6 +489,8 @@ class RetryReader(ChunkReader):
 
         A current iteration stops; ``read`` and ``readinto`` raise ClosedError.
         """
+        # Before the cancellation, which a reading thread notices: it must find out that the reader is closed
+        # for good.
         self._closed = True
         self.cancel()
         # A thread that is reading finds the reader closed, and cleans up.
@@ -500,6 +530,8 @@ class RetryReader(ChunkReader):
 
     def _move(self, offset: int) -> None:
         try:
+            # Within a fragment that is being fetched, seeking skips bytes. Otherwise the next call begins at
+            # the offset.
             self._reader.seek(offset)
         except GazetteError:
             self._chunks_left.close()
@@ -511,7 +543,10 @@ class RetryReader(ChunkReader):
     def _chunks(self) -> Generator[Chunk, None, None]:  # noqa: C901, PLR0912, PLR0915 - told in order
         """Yield chunks from the next offset on, call after call, until the end or a lasting failure."""
         options = self._options
+        # A reader with an end knows that the bytes up to it exist or will exist, so it waits for them.
+        # Without an end and without `block`, the end of the journal is the end of the read.
         waits = options.block or options.end_offset != 0
+        # The wait begins with the caller's first read, not when the reader was made.
         self._since = self._clock()
         while not self._stopped.is_set() and not self._at_end():
             # One Read call, and the stored fragment with which it may end.
@@ -533,11 +568,18 @@ class RetryReader(ChunkReader):
                         if self._stopped.is_set():
                             return
             except DirectReadError as error:
+                # The store has failed, not the broker. Unless the same URL is worth another try, the broker
+                # is called at once, as after a stream that ended without an error.
                 cause = error if self._access.retries(error, reader, self._attempt) else None
             except GazetteError as error:
                 cause = error
             finally:
+                # Also after a failure: the offset of an OFFSET_NOT_YET_AVAILABLE may be past the requested
+                # one, behind bytes that the journal has lost.
                 self._offset = reader.offset
+            # A clean end is not the end of the read. Brokers also end a stream when they stop, when the
+            # journal moves to others, when a token expires, and at a fragment's end; then the loop goes on at
+            # the next offset.
             if self._stopped.is_set() or self._at_end():
                 return
 
@@ -565,7 +607,8 @@ class RetryReader(ChunkReader):
                 f"{self._attempt + 1} streams in a row ended without a byte",
             )
 
-            # Retry or raise.
+            # Retry or raise. The kind of failure decides first, by the retry module's table, and then the
+            # time that is left.
             wait_s = after_read(cause, self._attempt, waits=waits)
             if wait_s is None:
                 raise reader.explain(failure)
@@ -574,6 +617,8 @@ class RetryReader(ChunkReader):
                 logger.warning(
                     "read is retried journal=%s offset=%d cause=%s", self.journal, self._offset, failure
                 )
+            # The limit is on the time without a byte, not on the whole read, which may last for days. It is
+            # shorter as long as no broker has ever answered: then the address is probably wrong.
             patience_s = self._connection.patience_s(self._timeout_s)
             wait_s = within(wait_s, patience_s - (self._clock() - self._since))
             if wait_s is None:
@@ -596,6 +641,8 @@ class RetryReader(ChunkReader):
         )
 
     def _open(self, request: pb.ReadRequest) -> Stream:
+        # A call on a half-open connection gives no sign of it. The deadline ends the call, and the next one,
+        # on a new connection, costs a millisecond (decision 0003).
         self._try_s = timeout_s = min(self._idle_timeout_s, max(self._left_s(), MARGIN_S))
         stream = None
         if (member := self._members.take_next()) is not None and self._open_member is not None:
@@ -611,6 +658,7 @@ class RetryReader(ChunkReader):
 
     def _broker_answers(self) -> bool:
         """Return whether the broker still reports the write head."""
+        # The cheapest question, which every member answers at once, from its index.
         request = pb.ReadRequest(journal=self.journal, offset=-1, metadata_only=True)
         timeout_s = min(self._idle_timeout_s, self._connection.connect_timeout_s)
         stream = self._open_stream(request, timeout_s)

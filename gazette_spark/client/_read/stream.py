@@ -25,6 +25,7 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
+# A broker reports a fragment that it cannot decode as UNKNOWN, with the text of Go's codec.
 _CORRUPT_TEXTS = (
     "eof",
     "corrupt",
@@ -49,6 +50,8 @@ class ReadOptions:
     begin_mod_time: int = 0
 
     def __post_init__(self) -> None:
+        # Brokers report a broken rule only as UNKNOWN with a text, which a reader cannot tell from a failure
+        # that passes.
         validate_journal_name(self.journal, allow_meta=True)
         if self.offset < -1:
             raise ProtocolError("ReadRequest.Offset", f"invalid Offset ({self.offset}; expected -1 or more)")
@@ -101,6 +104,7 @@ class Cursor:
         """The stream's header, with its broker and the journal's route."""
         self.fragment: Fragment | None = None
         """Fragment of the last valid metadata."""
+        # End of the fragment that the last metadata named. Content that goes past it belongs to no fragment.
         self._limit = -1
         self._digest: hashlib._Hash | None = None
 
@@ -126,9 +130,12 @@ class Cursor:
         if not content:
             self._on_metadata(message)
             return None
+        # In protobuf a missing field is a zero, so metadata and content can be told apart only by what they
+        # may not have.
         if message.status or message.write_head or message.fragment_url or message.HasField("fragment"):
             raise self._lie("content comes together with metadata")
         offset = message.offset
+        # This is what makes a read exact: bytes that a broker repeats or leaves out never reach the caller.
         if offset != self.offset:
             raise self._lie(f"a chunk begins at offset {offset}; expected {self.offset}")
         end = offset + len(content)
@@ -136,6 +143,8 @@ class Cursor:
             raise self._lie(f"a chunk ends at offset {end}, its fragment at {self._limit}")
         if self._digest is not None:
             self._digest.update(content)
+            # The sum is known at the fragment's last byte, when earlier chunks have been returned already.
+            # The last one is not, so a reader does not get past the fragment.
             if end == self._limit:
                 self._check_sum(self._digest.digest())
         self.offset = end
@@ -150,6 +159,7 @@ class Cursor:
         if not isinstance(error, BrokerError):
             return error
         fragment = self.fragment
+        # Without a stored fragment the failure is not one of the store.
         if fragment is None or not self.url:
             problem = f"journal {self.journal!r} at offset {self.offset}: {error.problem}"
             return BrokerError(error.endpoint, error.code, problem)
@@ -162,10 +172,12 @@ class Cursor:
 
     def _on_metadata(self, message: pb.ReadResponse) -> None:
         if message.HasField("header"):
+            # Only the first message has one.
             self.header = message.header
         if message.status == pb.OK:
             self._check_offset(message.offset)
             fragment = Fragment.from_pb(message.fragment)
+            # A journal's metadata path, behind a semicolon, is not part of its fragments' names.
             if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
                 raise self._lie(f"a fragment of journal {fragment.journal!r}")
             if not fragment.begin <= message.offset < fragment.end <= message.write_head:
@@ -189,6 +201,8 @@ class Cursor:
             raise self._lie(f"it went back to offset {offset} from {self.offset}")
 
     def _advance(self, message: pb.ReadResponse) -> None:
+        # A jump: the journal has lost the bytes between. At -1 the broker has only said where the write head
+        # is.
         if message.offset > self.offset and self.offset != -1:
             self.jumps.append((self.offset, message.offset))
         self.offset = message.offset
@@ -215,7 +229,10 @@ class ReadStream:
     def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
         self._connection = connection
         self._request = request
+        # Whether the call ended without any answer, after which its channel is not used for another call.
         self._silent = False
+        # A channel of its own, because the streams of a connection share a window: a slow reader would stop
+        # all others.
         self._channel: grpc.Channel | None = connection.lease()
         metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
@@ -232,6 +249,8 @@ class ReadStream:
         except grpc.RpcError as error:
             translated = self._connection.rpc_error(error)
             self._connection.report(translated, waits=self._request.block)
+            # A read that waits for new bytes is silent on a healthy connection, too. Its channel is not
+            # trusted any more, but those of other calls are.
             self._silent = is_no_answer(translated)
             if self._silent and not self._request.block:
                 self._connection.distrust()

@@ -99,6 +99,7 @@ class Endpoint:
             port = url.port
         except ValueError:
             raise _bad_endpoint(text) from None
+        # A URL with a password or a token in it would appear in logs and errors, as endpoints do.
         if url.username is not None or url.query or url.fragment or re.search(r"\s", text):
             raise _bad_endpoint(text)
         if url.scheme == "unix" and url.path:
@@ -129,6 +130,8 @@ def rpc_error(
             return UnavailableError(endpoint, details)
         case grpc.StatusCode.CANCELLED:
             return UnavailableError(endpoint, f"{CANCELLED}: {details}")
+        # Only the text tells it from other failures. It has an error of its own because a retry would be as
+        # slow.
         case grpc.StatusCode.UNKNOWN if UNDERFLOW in details:
             return FlowControlError(endpoint, code.name, details)
     return BrokerError(endpoint, code.name, details)
@@ -197,6 +200,7 @@ class Connection:
         """Why the last call could not reach the broker."""
         # The garbage collector may close a dropped reader in any thread, even one that holds the lock.
         self._lock = threading.RLock()
+        # Channels wait here for the next reader, because making a connection costs more than a short read.
         self._idle: list[grpc.Channel] = []
         self._leased: set[grpc.Channel] = set()
         """Referenced here so that the garbage collector does not close the channel of a collected reader."""
@@ -245,7 +249,10 @@ class Connection:
 
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
         """Return the package's error for a failed call, with tokens masked in its text."""
+        # gRPC's texts may quote metadata, and with it a token.
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
+        # A broker that has answered before has valid certificates. Later failures are outages and are
+        # retried.
         if isinstance(translated, UnavailableError) and not self.contacted:
             self.problem = translated.problem
             problem = handshake_problem(translated.problem) or self._probe(translated.problem)
@@ -298,6 +305,7 @@ class Connection:
     def hang_up(self, idle_s: float) -> None:
         """Close the channels if no call has used them for ``idle_s``. The next call creates new ones."""
         with self._lock:
+            # A stream in progress uses its channel however long it is silent.
             if self._calls or self._clock() - self._used_at < idle_s:
                 return
             channels = self._take_channels()
@@ -339,6 +347,7 @@ class Connection:
             if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
                 return
+        # Outside the lock, because closing waits for gRPC's threads.
         channel.close()
 
     def distrust(self) -> None:
@@ -368,6 +377,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             if self._http is None:
+                # Imported here because most clients fetch nothing over HTTP, and Spark starts many workers.
                 from gazette_spark.client._read.fragment_http import new_http
 
                 self._http = new_http(self.connect_timeout_s, self._tls.authorities if self._tls else None)
@@ -406,6 +416,7 @@ class Connection:
             if not isinstance(translated, UnavailableError | TlsError):
                 self.contacted = True
             raise translated from None
+        # The broker has answered, if only with a refusal.
         except StatusError:
             self.contacted = True
             raise
@@ -417,6 +428,7 @@ class Connection:
     def _check_usable(self) -> None:
         if self._closed:
             raise ClosedError(f"client of {self.endpoint.text}", "it is closed")
+        # gRPC does not survive a fork: a call on an inherited channel may never end.
         if os.getpid() != self._pid:
             problem = f"it belongs to process {self._pid}; make one in each process"
             raise ClosedError(f"client of {self.endpoint.text}", problem)
@@ -463,6 +475,7 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
 def cancel(call: grpc.Call | None) -> None:
     """Cancel a call in any state."""
     if call is not None:
+        # The channel may have been closed meanwhile.
         with suppress(ValueError, grpc.RpcError):
             call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
 

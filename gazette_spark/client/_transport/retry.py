@@ -86,6 +86,7 @@ def within(wait_s: float, left_s: float) -> float | None:
     """Return the seconds to wait so that an attempt still fits into ``left_s``; None if none fits."""
     if wait_s + MARGIN_S <= left_s:
         return wait_s
+    # A wait that is too long is cut, so that the last attempt is just before the deadline instead of never.
     return left_s - MARGIN_S if left_s > 2 * MARGIN_S else None
 
 
@@ -102,14 +103,19 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
     """
     match cause:
         case None:
+            # Brokers end streams for many good reasons. A second end without a byte between them is unusual,
+            # and must not become a loop without a pause.
             return 0.0 if attempt == 0 else BACKOFF_S[0]
         case DirectReadError():
             return backoff_s(attempt) if cause.passing else None
         case OffsetNotYetAvailableError():
             return backoff_s(attempt) if waits else None
+        # The broker called may not have heard of a new journal yet.
         case JournalNotFoundError():
             return backoff_s(attempt) if attempt < NOT_FOUND_TRIES else None
         case BrokerError() if _may_pass(cause) and not _is_stale_process(cause):
+            # Gazette's reader retries these forever. A text that is not known to be temporary is most often
+            # permanent.
             tries = 1 if is_refusal(cause) else UNKNOWN_TRIES
             return backoff_s(attempt) if attempt + 1 < tries else None
     return after_call(cause, attempt)
@@ -117,6 +123,7 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
 
 def after_call(cause: GazetteError, attempt: int) -> float | None:
     """Decide about an append or a listing, like :func:`after_read`."""
+    # A broker that was restarted under the same address has another process id, until routes have caught up.
     again = cause.retryable or (isinstance(cause, BrokerError) and _is_stale_process(cause))
     return backoff_s(attempt) if again else None
 
@@ -124,6 +131,7 @@ def after_call(cause: GazetteError, attempt: int) -> float | None:
 def after_create(cause: GazetteError, attempt: int) -> float | None:
     """Decide about the first append to a new journal."""
     if isinstance(cause, JournalNotFoundError):
+        # At most every tenth of a second, because the news takes moments, not seconds.
         return backoff_s(min(attempt, 3))
     return after_call(cause, attempt)
 

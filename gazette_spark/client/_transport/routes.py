@@ -86,11 +86,14 @@ class RouteCache:
 
     def update_route(self, item: str, route: pb.Route) -> None:
         """Remember a copy of a route. A route without members removes the item's route."""
+        # Without endpoints there is nobody to call. A journal that has lost its members is asked for at the
+        # default.
         usable = bool(route.members) and len(route.endpoints) == len(route.members)
         with self._lock:
             self._routes.pop(item, None)
             if not usable:
                 return
+            # The answer belongs to its caller, who may change it.
             copy = pb.Route()
             copy.CopyFrom(route)
             self._routes[item] = _CachedRoute(copy, self._clock() + self._ttl_s)
@@ -168,6 +171,8 @@ class Dialer:
         self._secure = self._defaults[0].endpoint.secure
         if any(default.endpoint.secure != self._secure for default in self._defaults):
             raise OptionError("brokerAddress", f"{','.join(endpoints)!r}", "all https:// or none")
+        # Counts failures, and thereby chooses the default: each failure of the current one moves on to the
+        # next.
         self._at = 0
         self._members: dict[str, Connection] = {}
         self._failed: dict[str, float] = {}
@@ -222,6 +227,8 @@ class Dialer:
             cluster_id = source.etcd.cluster_id
             with self._lock:
                 expected = self._cluster_id = self._cluster_id or cluster_id
+            # An address that now belongs to another cluster would otherwise serve its journals under the same
+            # names, and a reader would continue in them at an offset of the first.
             if cluster_id not in (0, expected):
                 problem = (
                     f"ClusterId {cluster_id} of another Etcd; expected {expected}. Offsets of one cluster "
@@ -235,6 +242,8 @@ class Dialer:
         """Avoid a broker that could not be reached: a member for a while, a default until its next turn."""
         with self._lock:
             self._failed[connection.endpoint.text] = self._clock() + FAILED_S
+            # Several threads may report the same failure. Only the first finds it the default, so none is
+            # passed over.
             if connection is self.default:
                 self._at += 1
 
@@ -256,6 +265,8 @@ class Dialer:
 
     def _dial_or_forget(self, item: str, endpoint: str) -> Connection:
         """Return the connection to a member, or the default if that fails, and forget the route then."""
+        # A route that leads to a broker that has failed is older than the failure. Any broker knows the
+        # current one.
         connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
         if connection is None:
             assert self._cache is not None
@@ -268,6 +279,7 @@ class Dialer:
             endpoint = Endpoint.parse(text)
         except OptionError:
             return None
+        # A default's connection is shared: it has channels, and knows whether the cluster has answered.
         for default in self._defaults:
             if default.endpoint.target == endpoint.target and default.endpoint.secure == endpoint.secure:
                 return default
@@ -282,6 +294,7 @@ class Dialer:
             if connection is None:
                 connection = self._members[text] = self._connect(self, text)
             connection.touch()
+            # There is no thread for it: connections that nobody uses are closed when another is looked up.
             other_members = [member for member in self._members.values() if member is not connection]
         for member in other_members:
             member.hang_up(IDLE_S)
