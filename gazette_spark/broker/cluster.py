@@ -92,6 +92,8 @@ class LocalBroker:
         """Start it with empty spools, at the port it had. If it is running, this does nothing."""
         if self._running is not None:
             return
+        # A killed broker whose lease has not lapsed is still a member. Under the same name it would be
+        # assigned journals whose bytes it no longer has.
         if self._port and self.member in self._cluster.keyspace.state.members:
             self.leave()
         spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
@@ -123,6 +125,7 @@ class LocalBroker:
         running = self._running
         if running is None:
             return
+        # A broker that hangs cannot hand anything over. It leaves like one that died.
         if self.can_agree:
             self._cluster.hand_over(self)
         self._cluster.keyspace.leave(self.member)
@@ -349,6 +352,7 @@ class LocalCluster:
         slots = self.slots(journal)
         if not slots or slots[0] is None:
             return
+        # Syncing would wait for the one that hangs.
         if not all(self._broker(member).can_agree for member in slots if member is not None):
             return
         try:
@@ -370,11 +374,15 @@ class LocalCluster:
             if keyspace.was_synced(name):
                 before = keyspace.state.slots[name]
                 joint[name] = (*before, *(member for member in after[name] if member not in before))
+        # The new members take part in the next agreement, so they know the write head before the old ones
+        # leave.
         keyspace.put_slots(joint)
         for name in journals:
             if not keyspace.was_synced(name):
                 continue
             try:
+                # The roll makes all of them begin at one offset, and closes what the leaving broker has,
+                # which is then stored.
                 self.primary(name).roll(name)
                 leaving.store(name)
                 if after[name]:

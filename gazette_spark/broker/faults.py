@@ -153,6 +153,8 @@ class Faults:
                 fault.hits += 1
                 if fault.times is not None:
                     fault.times -= 1
+            # A stall stays in the list after its last call, so that `clear` can release the calls that hang
+            # in it.
             self._faults = [fault for fault in self._faults if fault.times != 0 or fault.stalls]
             self._lock.notify_all()
         return taken

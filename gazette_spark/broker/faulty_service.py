@@ -93,6 +93,7 @@ class FaultyService(pb_grpc.JournalServicer):
         self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
     ) -> pb.AppendResponse:
         """Serve Append."""
+        # The first message has the journal, by which faults are chosen.
         first = next(request_iterator, None)
         if first is None:
             return self._inner.Append(iter(()), context)
@@ -100,6 +101,7 @@ class FaultyService(pb_grpc.JournalServicer):
         if (status := _status(faults)) is not None:
             return pb.AppendResponse(status=_name(status), header=self._header(first.journal))
         messages: Iterator[pb.AppendRequest] = chain([first], request_iterator)
+        # The broker reports the broken stream in its own words. The client is to see the fault's.
         failing: Any = _FailsAs(context)
         for fault in faults:
             if fault.code is not None and fault.after_bytes:

@@ -168,6 +168,8 @@ class LiveJournal:
 
     def roll(self, begin: int | None = None) -> None:
         """Close the current spool, unless it is empty, and begin the next one, at every replica."""
+        # With other replicas, all have to begin the same spool, so the pipeline does it, and calls `begin_at`
+        # here.
         offset = self._spool.end if begin is None else begin
         codec = self.spec.fragment.compression_codec
         if self.pipeline is not None:
@@ -178,6 +180,8 @@ class LiveJournal:
     def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
         """Close this broker's current spool, unless it is empty, and begin the next one."""
         old = self._spool
+        # A crash at any point leaves the old spool, the new one, or both. `_recover` takes the last one as
+        # the current and the others as closed.
         header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
         # The header preserves write head and registers across a restart while the spool is empty. A journal
@@ -260,6 +264,7 @@ class LiveJournal:
     def route_changed(self) -> None:
         """Cancel the streams that were opened under the old route."""
         with self.changed:
+            # They act outside the lock, because they end calls whose threads may need it.
             watchers = list(self._watchers.values())
             pipeline = self.pipeline
         if pipeline is not None:
@@ -283,8 +288,11 @@ class LiveJournal:
             now = self._settings.clock()
             position = resolve_read(self._view, offset, begin_mod_time, now)
             fragment = position.fragment
+            # The version lets the reader wait for a change of exactly this index: one that came in between is
+            # not missed.
             if fragment is None:
                 return ReadSource(position, self._version)
+            # A fragment with a time is one of a store. A spool that it covers is deleted soon, if it is not.
             if fragment.mod_time:
                 return ReadSource(position, self._version, store=self.store_of(fragment))
             # Opened under the lock: an upload may delete the spool at any time after it.
@@ -320,6 +328,7 @@ class LiveJournal:
 
     def use_spec(self, spec: pb.JournalSpec) -> None:
         """Adopt a spec, new or changed, and list its stores."""
+        # Before the lock, because a store that cannot be opened must leave the old spec in place.
         stores = {url: open_store(self._settings.root, url) for url in spec.fragment.stores}
         with self.changed:
             self.spec = spec
@@ -331,6 +340,8 @@ class LiveJournal:
         """List the stores and index their current fragments."""
         with self._listing_lock:
             with self.changed:
+                # From here on uploads are remembered: the listing may pass their directory before they are
+                # there.
                 self._uploaded = []
             listed: list[Fragment] = []
             for url in self.spec.fragment.stores:
@@ -372,6 +383,7 @@ class LiveJournal:
                     if spool not in self._sealed:
                         continue  # A listing found its bytes in a store and dropped it.
                     content = spool.blocks()
+                # The template of the current spec, as in Gazette: it may have changed since the append.
                 template = self.spec.fragment.path_postfix_template
                 fragment = replace(
                     spool.fragment, path_postfix=render_postfix(template, spool.first_append_time)
@@ -444,6 +456,7 @@ class LiveJournal:
         self.changed.notify_all()
 
     def _drop_covered(self) -> None:
+        # A closed spool may go once stored fragments contain its bytes, whoever stored them.
         for spool in [spool for spool in self._sealed if self._stored.is_covered(spool.begin, spool.end)]:
             self._sealed.remove(spool)
             spool.delete()
@@ -451,6 +464,7 @@ class LiveJournal:
     # -- Start.
 
     def _recover(self) -> tuple[list[Spool], Spool]:
+        # The numbers of the files are in the order in which the spools were begun.
         stems = sorted({path.with_suffix("") for path in self.directory.glob("*.log")})
         recovered = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
         spools = [spool for spool in recovered if spool is not None]
@@ -459,6 +473,7 @@ class LiveJournal:
             codec = self.spec.fragment.compression_codec
             return [], self._make_spool(SpoolHeader(self.name, 0, codec, ()))
         *older, current = spools
+        # An older spool is closed, and waits for its upload. An empty one was only the beginning of the next.
         for spool in older:
             if not spool.length:
                 spool.delete()

@@ -84,6 +84,7 @@ class Keyspace(Generic[S]):
         self._synced: dict[str, Slots] = {}
         try:
             self.state = KeyspaceState(self._directory.load(kind))
+            # A new cluster id is kept from the start: clients remember it, and refuse another one later.
             self._directory.save(self.state.catalog, fsync=fsync)
         except BaseException:
             self._directory.close()  # Another broker may have the root: this one never started.
@@ -131,6 +132,7 @@ class Keyspace(Generic[S]):
             The revision after it, or None if an item is not at its expected revision.
         """
         with self._lock:
+            # Under the lock, so that the check is about the catalog that the changes are made to.
             check(self.state.catalog)
             catalog = apply_changes(self.state.catalog, changes)
             if catalog is None:
@@ -213,13 +215,17 @@ class Keyspace(Generic[S]):
     def _take_up(self, after: KeyspaceState[S], names: Collection[str]) -> None:
         before = self.state
         if after.catalog.revision != before.catalog.revision:
+            # On disk before anybody can see it, as in Etcd.
             self._directory.save(after.catalog, fsync=self._fsync)
         observers = list(self._observers.values())
         for observer in observers:
+            # Before the state is in use: a call that finds this member in the new state also finds its
+            # journal open.
             observer.prepare(before, after, names)
         with self.changed:
             self.state = after
             self.changed.notify_all()
         for observer in observers:
+            # After it: no call finds the member any more, so nobody asks for what it closes.
             observer.settle(before, after, names)
         self.wake()

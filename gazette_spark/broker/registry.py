@@ -99,6 +99,7 @@ class JournalRegistry:
         try:
             self.keyspace.join(member, self)
             directories = {journal.directory for journal in self._live.values()}
+            # Spools of journals that were deleted, or assigned to others, when this broker could not see it.
             for path in self._spools.glob("*"):
                 if path not in directories:
                     _log.warning("orphaned_spools_removed path=%s", path)
@@ -154,6 +155,8 @@ class JournalRegistry:
     def set_suspension(self, name: str, level: int, offset: int) -> None:
         """Change a journal's suspension, as its next revision. A journal that was deleted stays deleted."""
         while (entry := self.catalog.items.get(name)) is not None:
+            # With the revision that was read, as any client would: a spec that changed in between is read
+            # again.
             change = pb.ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=entry.spec)
             change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
             change.upsert.suspend.offset = offset
@@ -176,6 +179,7 @@ class JournalRegistry:
 
     def stop(self) -> None:
         """End every wait, read and queued append."""
+        # The flag before the wake-up, which makes the waiting threads look at it.
         self.stopped = True
         self.wake()
         for journal in self.journals():
@@ -184,6 +188,7 @@ class JournalRegistry:
     def abandon(self) -> None:
         """End everything as :meth:`stop` does, and commit nothing more, as if the process had been killed."""
         self.stopped = True
+        # A killed broker is told of no more changes, but stays a member until somebody lets its lease lapse.
         self.keyspace.forget(self.member)
         self.wake()
         for journal in self.journals():
@@ -202,6 +207,8 @@ class JournalRegistry:
     def prepare(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
         """Open the journals that are assigned to this broker."""
         live = dict(self._live)
+        # Before the journals open: their listings must already leave out the files of journals that this
+        # change creates.
         self._names = after.catalog
         for name in names:
             if self.member not in after.slots.get(name, ()):
@@ -209,11 +216,13 @@ class JournalRegistry:
             entry = after.catalog.items[name]
             old = before.catalog.items.get(name)
             replica = live.get(name)
+            # A journal that was created again must not find the bytes of its predecessor.
             if replica is not None and old is not None and old.create_revision != entry.create_revision:
                 live.pop(name).delete()
                 replica = None
             if replica is None:
                 live[name] = self._open(entry, after.catalog.revision)
+        # In one assignment, so that a thread sees all journals of a change or none.
         self._live = live
 
     def settle(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
@@ -222,6 +231,9 @@ class JournalRegistry:
         is_expelled = self.member not in after.members
         for name in names:
             if name in live and self.member not in after.slots.get(name, ()):
+                # A broker that lost its membership has been replaced, and what it still holds may no longer
+                # be the journal's. One that gave the journal up in order keeps its closed spools until it
+                # ends, because they may not be stored yet.
                 deleted = is_expelled or name not in after.catalog.items
                 journal = live.pop(name)
                 if deleted:

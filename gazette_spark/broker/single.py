@@ -174,11 +174,14 @@ class BrokerRuntime:
     def __init__(self, broker: SingleBroker, options: _Options) -> None:
         membership = options.membership
         threads = options.serving.threads
+        # Two pools: an append needs one thread to be served and one that takes its messages. In a single
+        # pool, as many appends as threads would wait for each other.
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
         self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
         interceptors = list(membership.interceptors) if membership is not None else []
         self.server = new_server(self.pool, interceptors)
         try:
+            # The port first: it is part of the member's endpoint, by which the registry joins.
             broker.port = bind_server(self.server, broker.host, broker.port, options.tls)
             self.registry = self._registry(broker, options)
         except BaseException:
@@ -212,6 +215,7 @@ class BrokerRuntime:
             if options.faults is not None:
                 served = FaultyService(served, options.faults, service.header)
             pb_grpc.add_JournalServicer_to_server(served, self.server)
+            # In this order, so that the first call finds everything running.
             self.persister.start()
             self.server.start()
             for http in (self.gateway, self.fragments):

@@ -49,10 +49,14 @@ def append(
         OSError: the disk failed; nothing was appended.
     """
     try:
+        # An open call without a message holds one of the server's threads, of which there is a fixed number.
         request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
         if isinstance(request, NoMessage):
             raise _aborted(append_fsm.UNEXPECTED_EOF)
+        # Before any waiting: a request that breaks a rule is answered at once.
         validate_append_request(request, first=True)
+        # A client or a proxying broker may have heard of a newer revision, in which this journal exists or
+        # has other members.
         if not await_request(context, request, call):
             raise JournalClosedError
         # The journal's members may change while the append waits. Until content is taken off the wire nothing
@@ -62,6 +66,7 @@ def append(
                 raise JournalClosedError
         return response
     finally:
+        # In any case, or the thread that takes messages off the wire would wait for the next one.
         messages.close()
 
 
@@ -72,8 +77,12 @@ def _attempt(
     call: ServedCall,
 ) -> pb.AppendResponse | None:
     """Serve the append with the journal's current members; None if they changed before content was taken."""
+    # First, which broker serves the append? Only the primary, because one broker has to decide the order.
     may_proxy = not request.do_not_proxy
     resolved = resolve(context, request.journal, call.claims, need_primary=True, may_proxy=may_proxy)
+    # A fully suspended journal has no members. Resuming it changes its spec, so that members are assigned,
+    # and the append starts over. It may then meet NO_JOURNAL_PRIMARY_BROKER for a moment, which clients
+    # retry.
     if resolved.status == pb.SUSPENDED and request.suspend == pb.AppendRequest.SUSPEND_RESUME:
         assert resolved.spec is not None
         context.registry.set_suspension(resolved.spec.name, _Suspend.NONE, resolved.spec.suspend.offset)
@@ -89,8 +98,12 @@ def _attempt(
     journal = resolved.journal
     if journal is None:
         return proxy_append(context, request, resolved, messages, call)
+    # A client that leaves while its append waits for the turn must not keep its place in the queue.
     call.wake_when_over(journal.wake)
+    # Appends to a journal are made one at a time, in the order of their arrival. So their bytes are never
+    # mixed, and a client that sends slowly delays those behind it, not only itself: hence the minimum rate.
     with journal.fair_lock.turn(lambda: call.is_awaited() and not journal.closed) as granted:
+        # The wait may have taken long, so everything that could have changed is looked at again.
         if context.registry.stopped or not call.is_awaited():
             raise JournalClosedError
         # The journal may have moved to other brokers while this append waited for its turn.
@@ -100,6 +113,7 @@ def _attempt(
 
 
 def _refusal(context: ServiceContext, journal: str, status: int, problem: str = "") -> pb.AppendResponse:
+    # A caller that may not know of a journal must not see its route either.
     header = context.header(None if status == pb.JOURNAL_NOT_FOUND else journal)
     return pb.AppendResponse(status=pb.Status.Name(status), header=header, store_health_error=problem)
 
@@ -137,6 +151,8 @@ class _AppendTurn:
             The answer, or None if the journal's members changed before any content was taken.
         """
         journal, request = self._journal, self._request
+        # Below, this thread waits for replicas. If one of them hangs, only the end of the call gets it out of
+        # there.
         self._call.wake_when_over(self._give_up)
         try:
             # The replicas agree first. One of them may hold a commit of an earlier primary; agreeing on it
@@ -151,6 +167,8 @@ class _AppendTurn:
                 if problem:
                     return _refusal(self._context, journal.name, pb.FRAGMENT_STORE_UNHEALTHY, problem)
 
+            # The preconditions: registers, then the offset. They hold until the commit, because nobody else
+            # has the turn.
             plan = journal.plan(request)
             if plan.status != pb.OK:
                 response = _refusal(self._context, journal.name, plan.status)
@@ -176,6 +194,7 @@ class _AppendTurn:
                 self._stage(txn, messages)
                 committed = self._commit(txn)
             except NotAllowedError:
+                # Found out only with the first content: a read-only journal takes appends without bytes.
                 return _refusal(self._context, journal.name, pb.NOT_ALLOWED)
             finally:
                 # Staged bytes that stayed behind would become part of the next append.
@@ -186,6 +205,8 @@ class _AppendTurn:
             if self._patience is not None:
                 self._patience.cancel()
 
+        # The range of this append alone, with the SHA-1 of its bytes, by which a client recognises its own
+        # append. The fragment that it became a part of has another range and sum.
         extent = (committed.begin, committed.end, committed.sum, committed.codec)
         response = pb.AppendResponse(
             status=pb.OK,
@@ -207,6 +228,7 @@ class _AppendTurn:
         pipeline = self._journal.pipeline
         if self._is_over or pipeline is None:
             return
+        # Nothing has been proposed, so nothing can be half done: the replicas drop what they staged.
         if not self._is_committing:
             pipeline.cancel()
             return
@@ -215,6 +237,9 @@ class _AppendTurn:
             if not self._is_over:
                 pipeline.cancel()
 
+        # The replicas that have committed cannot be told to take it back. If all commit, the client's retry
+        # appends the bytes a second time, which appends may do. That is better than replicas with different
+        # ends.
         self._patience = threading.Timer(COMMIT_PATIENCE_S, cancel_unless_over)
         self._patience.daemon = True
         self._patience.start()
@@ -237,6 +262,8 @@ class _AppendTurn:
         if ignore_age and head.spool_end > head.spool_begin:
             journal.roll()
             journal.persist()
+        # How far the journal can be suspended follows from what is stored: fully if there is nothing,
+        # partially if no broker is needed for any byte.
         fragments = [(fragment.end, fragment.mod_time) for fragment in journal.view.fragments()]
         reachable = append_fsm.suspend_level(fragments, journal.spec, ignore_age=ignore_age, now=time.time())
         level = journal.spec.suspend.level
@@ -246,12 +273,17 @@ class _AppendTurn:
 
     def _stage(self, txn: AppendTxn, messages: MessageSource[pb.AppendRequest]) -> None:
         """Stage the stream's content; raise unless the client means to commit it."""
+        # Content is written where it belongs as it arrives, behind the committed bytes, so an append of any
+        # size takes little memory. Readers do not see it, and a roll-back only moves the end back.
         state = StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
+            # Not longer than a tick, so that a client that sends nothing is noticed.
             message = messages.take(TICK_S)
             content = b"" if isinstance(message, NoMessage) else message.content
             rate = rate.at_time(time.monotonic()).delivered(len(content))
+            # The connection broke, or the client cancelled. That is not a half-close, even if the marker has
+            # arrived.
             if message is NoMessage.BROKEN:
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
             # The rate counts even when a message has arrived: a client that sends a few bytes at a time
@@ -266,6 +298,7 @@ class _AppendTurn:
             else:
                 event = append_fsm.classify(message, content)
                 self._chunks += 1
+            # Only a marker that is followed by a half-close leads to COMMIT.
             state, problem = append_fsm.TRANSITIONS[state, event]
             if problem:
                 raise _aborted(problem)
@@ -281,9 +314,11 @@ class _AppendTurn:
         """Wait until the journal's maximum rate has room for a chunk."""
         journal, now = self._journal, time.monotonic()
         rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
+        # The credit belongs to the journal, not to the append, or many small appends could exceed the rate.
         journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
         self._delayed += bool(seconds)
         while (remaining_s := now + seconds - time.monotonic()) > 0:
+            # A chunk may be held back for long: nobody may be waiting for it any more.
             if journal.closed or not self._call.is_awaited():
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
             time.sleep(min(remaining_s, TICK_S))
@@ -296,8 +331,10 @@ class _AppendTurn:
             raise _aborted(append_fsm.UNEXPECTED_EOF)
         if self._journal.abandoned:
             raise _aborted(f"journal {self._journal.name} was deleted during the append")
+        # The registers change with the bytes, in the same commit record, or not at all.
         if not append_fsm.modifies_registers(self._request):
             return txn.commit_append(txn.registers)
+        # Registers are replicated and stored with a commit, and an append without bytes makes none.
         if not txn.size:
             raise _aborted(append_fsm.REGISTERS_NEED_CONTENT)
         return txn.commit_append(append_fsm.next_registers(txn.registers, self._request))

@@ -70,6 +70,8 @@ def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
     if not content:
         return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
     # A tag, a length of seven bits a byte, and the content: nothing else is set.
+    # The size is compared, because `ListFields` makes Python objects of the fields, and with that a copy of
+    # the content.
     bare_size = 1 + -(-len(content).bit_length() // 7) + len(content)
     if message.ByteSize() == bare_size or len(message.ListFields()) == 1:
         return StreamEvent.CHUNK
@@ -101,10 +103,16 @@ class AppendPlan:
 
 def plan_append(head: JournalHead, spec: pb.JournalSpec, request: pb.AppendRequest, now: float) -> AppendPlan:
     """Check the preconditions of an append, in Gazette's order, and say whether the spool rolls."""
+    # The registers first: a writer that was fenced must hear of that, whatever else is wrong.
     if request.HasField("check_registers") and not registers_match(head.registers, request.check_registers):
         return AppendPlan(pb.REGISTER_MISMATCH)
+    # A resumed journal goes on where it was suspended, even if its new brokers have not listed all of its
+    # fragments.
     begin = max(head.spool_end, spec.suspend.offset)
     furthest = max(begin, head.index_end)
+    # The index is ahead of the spool if the replicas with the last bytes were lost after others had stored
+    # them. Offsets would be used twice. So nothing is appended until somebody confirms the loss, by an append
+    # at the index's end.
     if request.offset == 0:
         if begin != furthest and is_writable(spec):
             return AppendPlan(pb.INDEX_HAS_GREATER_OFFSET)
@@ -127,6 +135,8 @@ def should_roll(head: JournalHead, spec: pb.JournalSpec, now: float) -> bool:
     if length == 0:
         return head.spool_codec != spec.fragment.compression_codec
     return (
+        # Strictly more, and checked before the append, so a fragment exceeds its length by the last append. A
+        # fragment has whole appends.
         length > spec.fragment.length
         or head.spool_begin == head.index_begin
         or crossed_flush_boundary(head.first_append_time, now, spec.fragment.flush_interval.ToNanoseconds())
@@ -158,6 +168,7 @@ def may_carry_content(spec: pb.JournalSpec, request: pb.AppendRequest) -> bool:
 
 def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector) -> bool:
     """Whether the registers admit the append. Empty registers match every selector."""
+    # Registers are lost with the last replica. If empty ones did not match, nobody could append any more.
     return not registers.labels or labels.selector_matches(selector, registers)
 
 
@@ -215,6 +226,7 @@ def suspend_level(
     """
     if not fragments:
         return _FULL
+    # A fragment that is only at the brokers would be lost with the replicas that the journal gives up.
     if any(mod_time == 0 for _, mod_time in fragments):
         return _NONE
     age_limit = spec.fragment.flush_interval.ToSeconds() or 24 * 3600

@@ -49,6 +49,7 @@ class AppendTxn:
     """An append in progress. The thread that has the journal's turn owns it, and commits or rolls back."""
 
     def __init__(self, journal: StagingJournal) -> None:
+        # What was agreed on before the append. A roll-back returns to it.
         extent, self._registers = journal.committed()
         self.begin = extent.end
         self.size = 0
@@ -82,9 +83,11 @@ class AppendTxn:
 
     def flush(self) -> None:
         """Stage the gathered bytes."""
+        # One piece, the usual case of a small append, needs no copy.
         content = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         if content:
+            # The primary of other replicas sends the bytes to them, and stages them here, too.
             (self._pipeline.write if self._pipeline is not None else self._journal.stage)(content)
             self._sum.update(content)
 

@@ -88,11 +88,13 @@ class ServedCall:
 
     def wake_when_over(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` when the call ends, so that no wait outlives it."""
+        # gRPC reports that a client has left, but not that a token has expired. So somebody has to look.
         if self.claims.expires_at < inf:
             self._when_ended(self._watch.watch(lambda: self.is_expired, wake))
         self._when_ended(wake)
 
     def _when_ended(self, callback: Callable[[], None]) -> None:
+        # The call has ended before the callback was there, so nobody else will call it.
         if not self._peer.add_callback(callback):
             callback()
 
@@ -124,6 +126,8 @@ def resolve_route(
     route = make_route(slots)
     primary = slots[0] if slots else None
     members = [member for member in slots if member is not None]
+    # The order of the refusals is Gazette's, and clients rely on it: SUSPENDED needs an append, the others
+    # need time.
     if spec.suspend.level == pb.JournalSpec.Suspend.FULL:
         return RouteDecision(pb.SUSPENDED, route, None)
     if need_primary and primary is None:
@@ -181,6 +185,7 @@ def resolve(
         JournalClosedError: this broker should serve the call, but is stopping.
     """
     registry, bare = context.registry, bare_name(name)
+    # One state for the whole decision: spec, members and revision belong together.
     state = registry.keyspace.state
     entry = state.catalog.items.get(bare)
     spec = entry.spec if entry is not None and covers(claims, entry.spec) else None
@@ -191,6 +196,7 @@ def resolve(
     if decision.target is not None and decision.target != local:
         return Resolved(decision.status, header, slots, spec, target=decision.target)
     journal = registry.get(bare) if decision.target is not None else None
+    # The members name this broker, but it has given the journal up, because it is stopping.
     if decision.target is not None and journal is None:
         raise JournalClosedError
     return Resolved(decision.status, header, slots, spec, journal)
@@ -216,5 +222,6 @@ def await_request(
     revision = request.min_etcd_revision
     if request.HasField("header"):
         context.identity.check_proxied(request.header)
+        # The other broker has routed by this revision. An older one may know of another primary.
         revision = max(revision, request.header.etcd.revision)
     return await_revision(context, revision, call)

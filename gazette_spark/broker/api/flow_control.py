@@ -35,6 +35,7 @@ class MinRate:
 
     def delivered(self, size: int) -> MinRate:
         """Add credit for ``size`` received bytes."""
+        # Capped: a client that sent a lot at first must not be able to stop for long afterwards.
         return replace(self, credit=min(self.credit + size, float(self.rate)))
 
     def at_time(self, now: float) -> MinRate:
@@ -56,6 +57,7 @@ def effective_max_rate(of_journal: int, of_broker: int) -> int:
 
     The broker's limit lowers a journal's limit, but does not apply to a journal without one.
     """
+    # As in Gazette, where the broker's flag is a cap on limits, not a limit.
     if of_journal and of_broker:
         return min(of_journal, of_broker)
     return of_journal
@@ -78,6 +80,7 @@ class MaxRate:
 
     def at_time(self, now: float, rate: int) -> MaxRate:
         """Add credit for the time since the last update, up to the maximum; adopt the current rate."""
+        # A changed spec starts afresh: credit that was earned at another rate says nothing about this one.
         if rate != self.rate:
             return MaxRate.start(rate, now)
         earned = self.balance + (now - self.at) * rate
@@ -92,5 +95,7 @@ class MaxRate:
         """
         if not self.rate or size <= self.balance:
             return replace(self, balance=self.balance - size if self.rate else 0.0), 0.0
+        # The time of payment becomes the time of the update, so that the seconds of waiting are not earned
+        # twice.
         seconds = (size - self.balance) / self.rate
         return MaxRate(self.rate, 0.0, self.at + seconds), seconds

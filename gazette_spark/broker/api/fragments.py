@@ -59,6 +59,8 @@ def page_of(fragments: Iterable[Fragment], request: pb.FragmentsRequest) -> tupl
             or (request.end_mod_time and not 0 < mod_time <= request.end_mod_time)
         ):
             continue
+        # The token is where the next page begins, so fragments that are added in between are neither repeated
+        # nor left out.
         if len(page) == limit:
             return page, fragment.begin
         page.append(fragment)
@@ -69,6 +71,7 @@ def _entry(
     context: ServiceContext, journal: LiveJournal, fragment: Fragment, request: pb.FragmentsRequest
 ) -> pb.FragmentsResponse._Fragment:
     entry = pb.FragmentsResponse._Fragment(spec=fragment.to_pb())
+    # Bytes that only brokers have are at no URL.
     if request.HasField("signatureTTL") and fragment.mod_time:
         ttl_s = request.signatureTTL.ToNanoseconds() / 1e9
         entry.signed_url = context.url_of(journal.store_of(fragment), fragment, ttl_s)

@@ -43,17 +43,20 @@ def _watch(
     registry = context.registry
     call.wake_when_over(registry.wake)
     resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
+    # A resumed watch has the listing of that revision, so it waits for a later one.
     if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_awaited):
         return
     sent: tuple[int, int] | None = None
     while call.is_awaited():
         state = registry.keyspace.state
         entries = state.catalog.select(*selectors)
+        # Gazette's own rule: a change of routes alone sends nothing.
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
         if mark != sent:
             sent = mark
             yield from _snapshot(context, state, entries)
             yield pb.ListResponse()  # Ends the snapshot.
+        # The revision of the state that was sent, not of now, or a change during the sending would be missed.
         seen = state.catalog.revision
         if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_awaited):  # type: ignore[misc]
             return
@@ -92,6 +95,8 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Serve
     """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
 
+    # Called by the keyspace with the catalog that the changes apply to, so nothing changes between check and
+    # change.
     def check(catalog: JournalCatalog) -> None:
         for change in request.changes:
             entry = catalog.items.get(JOURNALS.changed(change))

@@ -66,10 +66,13 @@ class MessagePump(Generic[_T]):
         """Take no more; the pump's thread ends with the call."""
         with self._changed:
             self._closed = True
+            # A thread that waits for room gets it, and ends.
             self._waiting.clear()
             self._changed.notify_all()
 
     def _run(self, messages: Iterator[_T]) -> None:
+        # Unless the iterator ends by itself, which gRPC does only after a half-close, the call is broken.
+        # That difference decides whether an append may commit.
         end = NoMessage.BROKEN
         try:
             with contextlib.suppress(grpc.RpcError):  # The call was cancelled.

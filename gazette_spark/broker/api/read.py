@@ -40,6 +40,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: ServedCall) -> 
     responses = ReadHandler(
         request, journal, context.chunk_bytes, call.is_awaited, context.url_of
     ).responses()
+    # The header belongs to the first message only; Gazette's clients refuse it in later ones.
     for first in responses:
         first.header.CopyFrom(header)
         yield first
@@ -63,6 +64,8 @@ class ReadHandler:
         while self.is_awaited() and (source := self._next_fragment(offset)) is not None:
             offset, fragment = source.position.offset, source.position.fragment
             metadata = pb.ReadResponse(offset=offset, write_head=source.position.write_head)
+            # Caught up, or at a hole that may still be filled. The metadata has the write head, which tells
+            # which.
             if fragment is None:
                 metadata.status = pb.OFFSET_NOT_YET_AVAILABLE
                 yield metadata
@@ -76,6 +79,8 @@ class ReadHandler:
             if request.do_not_proxy and source.store is not None:
                 return  # The client reads the stored fragment by its URL.
 
+            # The fragment as it was when its metadata was sent: what is appended meanwhile comes after the
+            # next metadata.
             end = min(fragment.end, request.end_offset) if request.end_offset else fragment.end
             if source.spool is not None:
                 chunks = spool_content(source.spool, fragment, offset, end, self.chunk_bytes)
@@ -101,5 +106,6 @@ class ReadHandler:
                 # request; resolving it again would skip what was appended meanwhile.
                 source = self.journal.serve(source.position.offset, self.request.begin_mod_time)
         except JournalClosedError:
+            # A clean end of the stream makes the client continue at another broker.
             return None
         return source

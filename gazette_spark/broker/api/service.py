@@ -105,6 +105,8 @@ class JournalService(pb_grpc.JournalServicer):
             call = ServedCall(context, claims, self._service.watch)
             # Another broker replicates each journal by a call that lasts, so it has no limit.
             place = nullcontext() if needed is Capability.REPLICATE else self._calls.hold(context)
+            # The place is given back when the answer has been sent, because a generator's block ends with its
+            # last message.
             with place, _errors(context, call):
                 yield call
         except UnauthenticatedError as error:
@@ -119,10 +121,12 @@ def _errors(context: grpc.ServicerContext, call: ServedCall) -> Iterator[None]:
     except UnauthenticatedError:
         raise
     except GazetteError as error:
+        # A wait that the expiry ended raises what an end of the broker would raise.
         if call.is_expired:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
         if isinstance(error, PeerError):
             context.abort(error.code, error.details)
+        # UNAVAILABLE makes clients retry, and says that the outcome is unknown.
         if isinstance(error, ReplicationError):
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         if isinstance(error, JournalClosedError):

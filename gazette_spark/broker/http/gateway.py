@@ -159,8 +159,11 @@ class Gateway:
             RequestError: the request is refused.
             OSError: the client is gone.
         """
+        # A web page can give its own name this machine's address, and then read what the browser gets from
+        # here. The Host header shows the name.
         if not is_own_host(exchange.headers.get("host"), self._names):
             raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, UNKNOWN_HOST)
+        # Any page may make a browser send such a request, even though it cannot read the answer.
         if exchange.method not in ("GET", "HEAD") and is_cross_site(exchange.headers):
             raise RequestError(HTTPStatus.FORBIDDEN, CROSS_SITE)
         try:
@@ -191,6 +194,8 @@ class Gateway:
         with self._call(exchange, claims) as call:
             try:
                 responses = read(self._service, request, call)
+                # The status and the headers of HTTP come before the body, so the first message has to be here
+                # before the answer begins.
                 first = next(responses, None)
             except ProtocolError as error:
                 exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
@@ -208,6 +213,7 @@ class Gateway:
                 return
             trailer = {} if request.metadata_only else {"Trailer": "X-Close-Error"}
             exchange.begin(status, {**headers, "Content-Type": "application/octet-stream", **trailer})
+            # The answer's status is gone by now. Why the stream ended goes into a trailer.
             problem = "" if request.metadata_only else _send_content(exchange, first.offset, responses)
             exchange.end({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
 
@@ -223,6 +229,7 @@ class Gateway:
             try:
                 response = append(self._service, messages, call)
             except (GazetteError, OSError) as error:
+                # The append failed because its body did. The client gets the status of that.
                 if messages.problem is not None:
                     raise messages.problem from None
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))

@@ -56,6 +56,7 @@ class UrlSigner:
         expires, signature = (parameters.get(name, [""])[0] for name in ("expires", "signature"))
         if not (expires.isascii() and expires.isdigit() and len(expires) < 20):
             raise SignatureError("the URL is not signed")
+        # In constant time, or the time of the answer would reveal how many characters are right.
         if not hmac.compare_digest(signature.encode(), self._signature(path, int(expires)).encode()):
             raise SignatureError("the URL's signature is invalid")
         if self.clock() >= int(expires):

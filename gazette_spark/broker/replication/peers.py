@@ -24,6 +24,8 @@ from gazette_spark.protocol.tokens import Capability, KeySet, journal_claims
 LOOK_AHEAD = 8
 """Messages of a Replicate stream that wait to be sent before the next one has to wait."""
 
+# Brokers send content in messages of any size, and find a restarted peer within half a second. Channels are
+# not shared: to cut one off must not end the calls of another broker in this process.
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -47,6 +49,7 @@ class PeerError(GazetteError):
     @classmethod
     def of(cls, error: grpc.RpcError) -> PeerError:
         """Return the error of a failed call. A cancelled call means that the peer cannot be reached."""
+        # The channel was closed, because the peer cannot be reached. The caller's own call was not cancelled.
         code: grpc.StatusCode = error.code()
         if code is grpc.StatusCode.CANCELLED:
             code = grpc.StatusCode.UNAVAILABLE
@@ -98,6 +101,8 @@ class Peers:
         """Return the metadata that authorizes a call about a journal."""
         if self._keys is None:
             return ()
+        # With the capability of this call only. A proxied call is the caller's, who has been checked, but the
+        # peer checks brokers, too.
         token = self._keys.sign(journal_claims(capability, journal), now=time.time())
         return (("authorization", f"Bearer {token}"),)
 
@@ -106,6 +111,7 @@ class Peers:
         with self._lock:
             cut = members or tuple(self._channels)
             channels = [self._channels.pop(member) for member in cut if member in self._channels]
+        # Not under the lock: closing ends calls, whose threads may ask for a stub at once.
         for channel in channels:
             channel.close()
 
@@ -133,6 +139,8 @@ class ReplicateStream:
         """
         self.member = member.process_id
         self._changed = threading.Condition()
+        # gRPC takes the messages in a thread of its own. The short queue lets the primary run ahead of the
+        # network, but not by a whole append.
         self._waiting: deque[pb.ReplicateRequest] = deque()
         self._is_closed = False
         self.is_over = False
@@ -142,6 +150,7 @@ class ReplicateStream:
             self._call = stub.Replicate(self._requests(), metadata=metadata)
         except (PeerError, ValueError) as error:  # gRPC's for a channel closed meanwhile.
             raise PeerLostError(str(error)) from error
+        # A call that has ended already takes no callback.
         if not self._call.add_callback(self._ended):
             self._ended()
 
@@ -151,6 +160,8 @@ class ReplicateStream:
     def send(self, request: pb.ReplicateRequest) -> None:
         """Send a message, as soon as there is room for it."""
         with self._changed:
+            # A hanging replica holds the primary here. The end of the client's call, or a new route, cancels
+            # the stream.
             self._changed.wait_for(lambda: self.is_over or len(self._waiting) < LOOK_AHEAD)
             if not self.is_over:
                 self._waiting.append(request)
@@ -189,6 +200,8 @@ class ReplicateStream:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed or self.is_over)
+                # An end of the iteration half-closes the stream. The replica then rolls back what was not
+                # committed.
                 if self.is_over or not self._waiting:
                     return
                 request = self._waiting.popleft()

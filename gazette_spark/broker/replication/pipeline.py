@@ -86,6 +86,8 @@ class Pipeline:
 
     def __init__(self, spool: ReplicaSpool, peers: Sequence[PeerStream], header: pb.Header) -> None:
         self.header = header
+        # A new pipeline knows nothing about its replicas. They may have any extent: that of an earlier
+        # primary's commit, or none. Nothing may be appended before `sync`.
         self.state = PipelineState.OPENED
         self.is_cancelled = False
         self._spool = spool
@@ -98,6 +100,7 @@ class Pipeline:
     @property
     def is_usable(self) -> bool:
         """Whether appends may use it."""
+        # A replica may have ended its stream since the last append. Content sent now would only fail later.
         is_whole = not self.is_cancelled and not any(peer.is_over for peer in self._peers)
         return is_whole and self.state is PipelineState.SYNCED
 
@@ -113,6 +116,8 @@ class Pipeline:
         # stream.
         spool.roll_back()
         extent, registers = spool.committed()
+        # The first proposal is the primary's own extent. If all have the same, which is usual, one round is
+        # enough. The bound ends a disagreement that no proposal can end.
         for _ in range(SYNC_ROUNDS):
             answers = self._propose(extent, registers)
             decision = decide_sync(extent.end, self.header, answers)
@@ -140,6 +145,7 @@ class Pipeline:
         Raises:
             ReplicationError: a replica is lost.
         """
+        # A roll moves no bytes, so the registers stay.
         registers = self._spool.committed()[1]
         extent = Extent.empty(offset, codec)
         # The others first: if one is lost, this spool is unchanged and the next sync starts from it.
@@ -174,6 +180,9 @@ class Pipeline:
             self._agree(self._spool.staged(), registers)
         else:
             self._transition(PipelineEvent.AGREED)
+        # A crash before this line leaves a commit that the others have and this broker lacks. The next
+        # primary's sync rolls all to its end, and the append counts, although its client heard of a failure
+        # or of nothing.
         self._spool.commit_staged(registers)
 
     def barrier(self) -> None:
@@ -214,12 +223,15 @@ class Pipeline:
 
     def _agree(self, extent: Extent, registers: Registers) -> None:
         answers = self._propose(extent, registers)
+        # All answers have been read, so the streams are in step even if one of them refuses.
         for answer in answers:
             if answer.status != pb.OK:
                 raise self._lost(f"unexpected {pb.Status.Name(answer.status)}")
         self._transition(PipelineEvent.AGREED)
 
     def _propose(self, extent: Extent, registers: Registers) -> list[pb.ReplicateResponse]:
+        # Sent to all before the first answer is awaited, so that the replicas' disks work at the same time.
+        # One stream has one order, so the proposal arrives after the content that it covers.
         self._send(self._proposal(extent, registers, acknowledge=True))
         answers = []
         for peer in self._peers:
@@ -256,6 +268,8 @@ class Pipeline:
             raise self._lost(f"{peer.member.zone}/{peer.member.suffix}: {error}") from error
 
     def _lost(self, problem: str) -> ReplicationError:
+        # What the lost replica has is unknown now, and the other streams may have answers that nobody read. A
+        # new pipeline asks everybody again.
         self._transition(PipelineEvent.LOST)
         self.cancel()
         return ReplicationError(self._spool.name, problem)

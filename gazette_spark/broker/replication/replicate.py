@@ -32,6 +32,7 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
         OSError: the disk failed.
     """
     try:
+        # The first message says which journal the stream is for, under which route, and where the primary is.
         request = first = next(requests, None)
         if first is None:
             return
@@ -45,6 +46,8 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
         # The primary may have heard of the assignment before this broker did.
         if not await_revision(context, first.header.etcd.revision, call):
             return
+        # Like an append, the stream holds the journal's turn: neither another primary's stream nor an append
+        # from the time when this broker was the primary may change the spool meanwhile.
         while call.is_awaited():
             resolved = resolve(context, first.proposal.journal, call.claims)
             status, journal = resolved.status, resolved.journal
@@ -55,6 +58,8 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
             if status != pb.OK or journal is None:
                 yield pb.ReplicateResponse(status=pb.Status.Name(status), header=resolved.header)
                 return
+            # The stream of an earlier primary holds the turn until it ends. A change of the route cancels it,
+            # so the wait is short.
             with _turn(context, resolved, journal, call, cancel) as granted:
                 if not granted:
                     continue  # The route changed while the stream waited for its turn.
@@ -73,10 +78,14 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
                             status_name = pb.Status.Name(answer.status)
                             text = f"no ack requested but status is {status_name}"
                             raise ProtocolError("ReplicateRequest", text)
+                        # A primary keeps the stream open between appends. The replica waits here, often for
+                        # long.
                         request = next(requests, None)
                         if request is not None:
                             validate_replicate_request(request)
                 finally:
+                    # The primary is gone, or uses another stream now. It will not commit what it staged on
+                    # this one.
                     journal.roll_back()
                 return
     except grpc.RpcError:

@@ -28,6 +28,7 @@ class Replicator:
         self._identity = identity
         self._peers = peers
         self._lock = threading.Lock()
+        # An ordered dict as a queue by last use: the oldest is at its front.
         self._open: OrderedDict[LiveJournal, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -50,11 +51,15 @@ class Replicator:
         """
         replicas = [member for member in slots if member is not None and member != self._registry.member]
         if not replicas:
+            # A pipeline of an earlier route, with replicas that the journal no longer has.
             self._close(journal)
+            # A cluster hands over only journals whose members have agreed. One member agrees with itself.
             if not self._registry.is_alone:
                 self._registry.keyspace.note_synced(journal.name, slots)
             return self._is_current(journal, slots)
         route = make_route(slots)
+        # An open pipeline saves the round trips of a sync. Under another route it does not count: its
+        # replicas are other brokers, or have learnt of another primary.
         pipeline = journal.pipeline
         if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
             self._close(journal)
@@ -71,6 +76,7 @@ class Replicator:
             with other.fair_lock.turn_if_free() as granted:
                 if granted:
                     self._close(other)
+        # Syncing takes time. If the members changed meanwhile, the append must reach the new ones, too.
         return self._is_current(journal, slots)
 
     def pulse(self, journal: LiveJournal) -> None:
@@ -83,6 +89,8 @@ class Replicator:
         """
         if not self._registry.is_primary(journal.name):
             return
+        # An idle journal has no append that could notice that its fragment is due, by its flush interval or
+        # because it is the journal's first.
         offset = journal.due_roll()
         if offset is not None and self.prepare(journal, self.slots(journal)):
             journal.roll(offset)
@@ -138,6 +146,7 @@ class Replicator:
     def _close(self, journal: LiveJournal) -> None:
         pipeline, journal.pipeline = journal.pipeline, None
         if pipeline is not None:
+            # A half-close, not a cancellation: the replicas have everything, and keep what is committed.
             pipeline.close()
         with self._lock:
             self._open.pop(journal, None)

@@ -137,12 +137,16 @@ def relate(
 ) -> Relation:
     """Return the relation of a proposal to a replica's spool."""
     extent, own_registers = committed
+    # The order of these tests is Gazette's. A larger end comes first: a replica that is behind cannot judge
+    # anything else.
     if proposal.end > staged.end:
         return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
     if (proposal, registers) == committed:
         return Relation.SAME
     if proposal.is_empty and proposal.end == extent.end:
         return Relation.ROLL if registers == own_registers else Relation.ROLL_OTHER_REGISTERS
+    # Compared as a whole, sum included: one byte that was lost or changed on the way makes the staged extent
+    # another one, and it is not committed.
     if staged != extent and proposal == staged:
         return Relation.NEXT
     return Relation.FOREIGN
@@ -157,6 +161,8 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
     """
     if not request.HasField("proposal"):
         extent, staged = spool.committed()[0], spool.staged()
+        # Messages of one stream cannot be lost or overtaken by gRPC's rules. This also finds a primary that
+        # counts wrong.
         if request.content_delta != staged.end - extent.end:
             problem = f"invalid ContentDelta ({request.content_delta}; expected {staged.end - extent.end})"
             raise ProtocolError("ReplicateRequest", problem)
@@ -171,6 +177,8 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
             spool.roll_back()
         case Action.BEGIN_THERE | Action.BEGIN_HERE:
             spool.roll_back()
+            # At a larger end the primary knows a later commit, and with it later registers. At the same end
+            # this replica may be the one that does, so it keeps its own and reports them.
             adopted = registers if action is Action.BEGIN_THERE else spool.committed()[1]
             spool.begin_at(proposal.end, proposal.codec, adopted)
     if status == pb.OK:
@@ -219,6 +227,9 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
     for answer in answers:
         if answer.status == pb.OK:
             continue
+        # A replica with an older view has waited for this revision, so a refusal because of the route means
+        # that it knows a newer one. With the same or an older revision it contradicts itself, which is a
+        # failure below.
         newer = answer.header.etcd.revision
         if (
             answer.status == pb.WRONG_ROUTE
@@ -239,6 +250,7 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
             # The replica that is ahead has the latest commit, and so the latest registers.
             adopted = registers_of(answer.registers) if theirs.end > end else None
             roll = SyncDecision(SyncStep.ROLL, theirs.end, adopted)
+    # First the route: under a newer one, other brokers have to agree, and a roll would be wasted.
     if revision:
         return SyncDecision(SyncStep.READ_THROUGH, revision=revision)
     return roll or SyncDecision(SyncStep.AGREED)

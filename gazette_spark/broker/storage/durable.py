@@ -25,6 +25,7 @@ def make_directories(path: Path, *, mode: int = 0o777, fsync: bool) -> None:
     while not path.is_dir():
         missing.append(path)
         path = path.parent
+    # From the top, and each name is synced in its parent before the next is made below it.
     for directory in reversed(missing):
         directory.mkdir(mode=mode, exist_ok=True)
         if fsync:

@@ -71,6 +71,7 @@ def _snappy_frames(blocks: Iterable[bytes]) -> Iterator[bytes]:
     compressor = cramjam.snappy.Compressor()
     for block in blocks:
         compressor.compress(block)
+        # Each block becomes a frame now, or the compressor would collect the whole fragment.
         yield bytes(compressor.flush())
     yield bytes(compressor.finish())
 

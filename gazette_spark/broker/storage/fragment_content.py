@@ -21,6 +21,7 @@ def spool_content(
     """Yield bytes [begin, end) of a local fragment."""
     while begin < end:
         content = data.read(begin - fragment.begin, min(chunk_bytes, end - begin))
+        # A commit is recorded after its bytes, so this is a disk that lost some.
         if not content:
             raise _corrupt(fragment, f"the spool ends at {begin}", None)
         yield content
@@ -48,6 +49,7 @@ def _pieces(file: BinaryIO, path: Path, fragment: Fragment, begin: int, chunk_by
     skipped = begin - fragment.begin
     if fragment.codec != pb.NONE:
         return _skip(decode_fragment(file, fragment.codec), skipped)
+    # Without compression the length is known before a byte is sent.
     size = os.fstat(file.fileno()).st_size
     if size != fragment.end - fragment.begin:
         raise _corrupt(fragment, f"the file has {size} bytes", path)

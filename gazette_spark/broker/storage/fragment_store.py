@@ -144,7 +144,11 @@ class FragmentStore:
         """
         path = self.path(fragment)
         make_directories(path.parent, mode=0o750, fsync=fsync)
+        # Another replica may have stored the same fragment. Its name has the sum of its bytes, so they are
+        # the same.
         if not os.path.lexists(path):
+            # A file appears under a fragment's name only when it is complete. A crash leaves a partial file,
+            # whose name no listing takes for a fragment's.
             partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
             try:
                 _write(partial, blocks, fsync=fsync)
@@ -153,6 +157,7 @@ class FragmentStore:
                     sync_directory(path.parent)  # The spool, the only other copy, is deleted next.
             finally:
                 partial.unlink(missing_ok=True)
+        # Not followed: a link in the place of a fragment could name any file.
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise OSError(
@@ -164,6 +169,7 @@ class FragmentStore:
         """Return the final path of an object, below the root. Its parts decide, not those of the URL."""
         final = self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
         parts = final.split("/")
+        # After `find` and `replace`, which can make any path of a clean one.
         if any(part in ("", ".", "..") for part in parts) or "\0" in final:
             problem = f"{path!r} becomes {final!r}, which is not a clean path below the broker's root"
             raise ProtocolError("FragmentStore", f"{self.url}: {problem}")
@@ -180,6 +186,7 @@ class FragmentStore:
         """
         root = self.root.resolve()
         directory, _, name = final.rpartition("/")
+        # Links are followed before the comparison: a directory below the root can be a link to one elsewhere.
         located = (root / directory).resolve() / name
         if not located.is_relative_to(root) or located.is_relative_to(root / STATE_DIRECTORY):
             problem = f"{final!r} leads out of the broker's root, or into its state"
@@ -197,6 +204,8 @@ class FragmentStore:
             for entry in entries:
                 inner = f"{postfix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
+                    # Without this, a journal whose name continues with a slash would have its files listed as
+                    # this one's. Gazette's broker does that, reads foreign bytes and then refuses appends.
                     if not is_journal(f"{journal}/{inner}"):
                         yield from self._walk(journal, f"{inner}/", Path(entry.path), is_journal)
                 elif entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
@@ -230,6 +239,8 @@ def open_store(root: Path, url: str) -> FragmentStore:
     if not base.is_relative_to(real_root) or base.is_relative_to(real_root / STATE_DIRECTORY):
         raise ProtocolError("FragmentStore", f"{url}: path leaves the broker's root through a symbolic link")
     arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
+    # Arguments of object stores, such as a region, mean nothing for a directory, but belong to a production
+    # spec.
     if parts.scheme == "file" and (unknown := sorted(set(arguments) - set(_REWRITES))):
         raise ProtocolError("FragmentStore", f"{url}: unknown argument {unknown[0]!r}; known: find, replace")
     return FragmentStore(url, root, prefix, arguments.get("find", ""), arguments.get("replace", ""))
@@ -244,6 +255,7 @@ def _try_out(path: Path) -> None:
 
 
 def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:
+    # The mode is Gazette's: only the broker's user reads fragments.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         for block in blocks:

@@ -45,6 +45,7 @@ class IndexView:
         Returns:
             The fragment and None; or None and the next fragment behind the offset, which may be None, too.
         """
+        # The growing spool first: it has the latest bytes, which most readers wait for.
         current = self.current
         if current is not None and current.begin <= offset < current.end:
             return current, None
@@ -82,6 +83,7 @@ def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) 
         offset = view.end
     while True:
         fragment, following = view.covering(offset)
+        # Its end, not the next fragment's begin: the two may overlap or leave a hole.
         if fragment is not None and 0 != fragment.mod_time < begin_mod_time:
             offset = fragment.end
         elif fragment is None and following is not None and following.mod_time != 0:

@@ -95,6 +95,7 @@ class Persister:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
+        # Uploads that have begun are finished. Others are made up for when the broker starts again.
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def upload(self, journal: LiveJournal) -> None:
@@ -102,6 +103,8 @@ class Persister:
         with self._changed:
             if self._stopping:
                 return
+            # One upload of a journal at a time, oldest spool first. What was closed meanwhile needs another
+            # round.
             if journal in self._uploading:
                 self._again.add(journal)
                 return
@@ -140,6 +143,8 @@ class Persister:
             _log.exception("persist_failed journal=%s", journal.name)
         finally:
             with self._changed:
+                # Under the lock together with the flags: a spool that is closed now either is seen by `again`
+                # or starts its own upload.
                 self._note(journal, problem)
                 again = journal in self._again
                 self._again.discard(journal)
@@ -165,6 +170,7 @@ class Persister:
                 try:
                     if now >= due.pulse:
                         due.pulse = now + self._pulse_interval_s
+                        # A journal whose turn is taken has an append that does what the pulse would do.
                         with journal.fair_lock.turn_if_free() as granted:
                             if granted and not journal.closed:
                                 self._pulse_journal(journal)
@@ -173,6 +179,7 @@ class Persister:
                     if now >= due.refresh:
                         due.refresh = now + refresh_s
                         journal.refresh()
+                # One journal's failure must not end the thread that serves all of them.
                 except (OSError, ReplicationError, JournalClosedError) as error:
                     _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
             with self._changed:

@@ -110,6 +110,7 @@ class Spool:
 
     def stage(self, content: bytes) -> None:
         """Write content behind the committed and staged bytes. Readers do not see it."""
+        # By position, so a write after a roll-back replaces what was staged before.
         self.data().write(self._staged_end - self.begin, content)
         self._staged_sum.update(content)
         self._staged_end += len(content)
@@ -155,6 +156,8 @@ class Spool:
         path = self.stem.with_suffix(".log")
         if not path.exists():
             make_directories(self.stem.parent, fsync=self._fsync)
+            # A log without its header would be a spool without a begin. It appears under its name only when
+            # it is complete.
             partial = path.with_suffix(".log.partial")
             partial.write_bytes(commit_log.encode_header(self.header))
             if self._fsync:
@@ -216,6 +219,7 @@ class Spool:
         """Open a spool left by an earlier broker, cut back to its last commit; None if it has no header."""
         log_path = stem.with_suffix(".log")
         parsed = commit_log.parse_log(read_regular(log_path), str(log_path)) if log_path.exists() else None
+        # Without a header there is no commit that can be read.
         if parsed is None or parsed.header is None:
             return None
         spool = cls(stem, parsed.header, fsync=fsync)
@@ -226,6 +230,7 @@ class Spool:
         lost = len(parsed.records) and parsed.records[-1][0].end - spool.end
         if lost:
             _log.warning("spool_cut_back spool=%r lost_bytes=%d", spool, lost)
+        # Both files are cut to the last commit that is proven, so that the next one continues from there.
         os.truncate(log_path, log_bytes)
         if data_path.exists():
             os.truncate(data_path, spool.length)
@@ -239,6 +244,8 @@ class Spool:
             for record, length in records:
                 running = self._sum.copy()
                 running.update(data.read(record.end - self.end))
+                # Without `fsync`, a power cut may keep a record and lose its bytes. Everything up to the
+                # record before is proven.
                 if running.digest() != record.sum:
                     break
                 self._sum, log_bytes = running, length

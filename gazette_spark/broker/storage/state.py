@@ -78,6 +78,8 @@ class StateDirectory:
                 f"another broker (process {owner}) is using it; stop that broker or choose another directory"
             )
             raise BrokerRootError(str(self.root), problem) from error
+        # The lock is the kernel's and ends with the process. The number is only for the error of the next
+        # broker.
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
@@ -92,10 +94,12 @@ class StateDirectory:
                 problem = f"{STATE_DIRECTORY}/state.json is damaged: {error.problem}"
                 raise BrokerRootError(str(self.root), problem) from error
             return catalog_from_json(kind, text, str(self.root))
+        # Odd, because brokers and clients take 0 for "no cluster".
         return Catalog(kind, cluster_id=secrets.randbits(63) | 1)
 
     def save(self, catalog: Catalog[S], *, fsync: bool) -> None:
         """Replace the stored catalog, whole or not at all."""
+        # Written beside and renamed: a crash leaves the old catalog or the new one.
         partial = self.path / "state.json.partial"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_regular_fd(partial, flags), "wb") as file:
