@@ -52,8 +52,12 @@ class Authorizer:
         if self.keys is None:
             return Claims(needed, pb.LabelSelector(), inf)
         if not header:
+            # The special key AA== of Gazette: tokens are checked, but callers without one are served, while a
+            # cluster changes over to tokens.
             if self.keys.allow_missing:
                 return Claims(needed, pb.LabelSelector(), self.clock() + NO_TOKEN_LIFETIME_S)
+            # A missing token and an invalid one have the same code, as in Gazette, and different texts for
+            # people.
             raise UnauthenticatedError("missing authorization: no bearer token")
         if not header.startswith(SCHEME):
             raise UnauthenticatedError(f"invalid authorization: expected {SCHEME!r} and a token")

@@ -54,6 +54,7 @@ class CallWatch:
 
     def _run(self) -> None:
         while self._wait():
+            # Outside the lock, because a check may look at a socket, and a wake-up takes the locks of others.
             for watched in [one for one in self._snapshot() if one.is_over()]:
                 self._forget(watched)
                 watched.wake()
@@ -64,6 +65,7 @@ class CallWatch:
 
     def _wait(self) -> bool:
         with self._changed:
+            # Without calls to watch, the thread sleeps for good.
             self._changed.wait_for(lambda: self._watched or self._stopped)
             self._changed.wait_for(lambda: self._stopped, self._tick_s)
             return not self._stopped

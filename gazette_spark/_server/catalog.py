@@ -123,15 +123,19 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[CatalogChange[S]]) -> C
     """
     if not changes:
         return catalog
+    # All are compared before the first is made: a transaction is applied as a whole or not at all.
     for change in changes:
         entry = catalog.items.get(catalog.kind.changed(change))
         if change.expect_mod_revision not in (-1, entry.mod_revision if entry else 0):
             return None
     revision = catalog.revision + 1
+    # A new catalog with the next revision. Threads that hold the old one go on with it undisturbed.
     items, retired = dict(catalog.items), set(catalog.retired)
     for change in changes:
         name = catalog.kind.changed(change)
         if change.HasField("upsert"):
+            # A changed item keeps its first revision. One that was deleted and created again gets a new one,
+            # by which readers notice that its offsets are others.
             created = items[name].create_revision if name in items else revision
             items[name] = CatalogEntry.make(change.upsert, created, revision)
             retired.discard(name)

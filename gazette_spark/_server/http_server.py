@@ -123,6 +123,7 @@ class Exchange:
             RequestError: the body is malformed, or ended early.
             OSError: the connection is gone.
         """
+        # The body has come complete. In the state ERROR, the next event raises the reason.
         if self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
             return b""
         event = _next_event(self.connection, self._http, self._framing, monotonic() + timeout_s)
@@ -137,6 +138,8 @@ class Exchange:
             RequestError: it is malformed, ended early, has more than ``limit`` bytes, or took too long.
             OSError: the connection is gone.
         """
+        # The whole body has one deadline, or a client that sends a byte now and then would hold its thread
+        # for good.
         deadline = monotonic() + IDLE_TIMEOUT_S
         body = b""
         while piece := self.receive(deadline - monotonic()):
@@ -162,6 +165,7 @@ class Exchange:
 
     def begin(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
         """Send status and headers; without Content-Length the body has any length."""
+        # A browser must not take a journal's bytes for a page or a script.
         sent = [("X-Content-Type-Options", "nosniff"), *headers.items()]
         # Has the body come complete? Throw away the bytes at hand to find out.
         if not self._http.they_are_waiting_for_100_continue:
@@ -180,6 +184,7 @@ class Exchange:
         """Send the first ``size`` bytes of a file, which is all of the body."""
         if not size:
             return
+        # h11 writes the framing around the body, and the kernel copies the file to the socket without Python.
         for part in self._http.send_with_data_passthrough(h11.Data(data=_Sized(size))) or []:  # type: ignore[arg-type]  # h11 needs its length only.
             if not isinstance(part, _Sized):
                 self.connection.sendall(part)
@@ -188,6 +193,7 @@ class Exchange:
 
     def end(self, trailers: Mapping[str, str] | None = None) -> None:
         """End the answer. A client of HTTP/1.0 gets no trailers."""
+        # Trailers exist only in chunked bodies, and those only in HTTP/1.1.
         is_chunked = self._http.their_http_version == b"1.1" and self.method != "HEAD"
         self._send(h11.EndOfMessage(headers=list((trailers or {}).items()) if is_chunked else []))
 
@@ -228,6 +234,7 @@ def _next_event(
                 received = connection.recv(_RECEIVE_BYTES)
             except TimeoutError:
                 return None
+            # Before h11, which takes some requests that two parsers can understand differently.
             framing.feed(received)
             http.receive_data(received)
     except FramingError as error:
@@ -288,6 +295,8 @@ def _serve_one(
         exchange.check()
         handle(exchange)
     except RequestError as error:
+        # The answer has begun, so the client cannot be told. That the connection ends tells it that the body
+        # is cut off.
         if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return False
         _refuse(connection, http, error, has_body=framing.method != b"HEAD")
@@ -382,6 +391,7 @@ class HttpServer:
         if self._thread.ident is not None:
             self._server.shutdown()
             self._thread.join()
+        # The threads end by this: each waits for its socket. `server_close` then joins them.
         self._server.drop_all()
         self._server.server_close()
 
@@ -403,6 +413,7 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
+        # In the accepting thread, before the connection has a thread: a flood of them costs no threads.
         admission = self._shares.admit(request, client_of(client_address[0]))
         if not admission.is_admitted:
             with contextlib.suppress(OSError):
@@ -442,6 +453,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def _enter(self, request: socket.socket, connection: socket.socket) -> None:
         with self._changed:
+            # The connection was accepted while the server stopped, after the others were dropped.
             if self._dropping:
                 raise ConnectionError("the server is stopping")
             self._open[request] = connection
@@ -461,6 +473,8 @@ class _Server(socketserver.ThreadingTCPServer):
         """End connections: first idle ones and incomplete requests, then also those that still respond."""
         with self._changed:
             self._dropping = True
+            # Half a shutdown ends waits for requests and bodies, and lets an answer that is being sent be
+            # finished.
             self._shut_down_all(socket.SHUT_RD)
             self._changed.wait_for(lambda: not self._open, STOP_GRACE_S)
             self._shut_down_all(socket.SHUT_RDWR)

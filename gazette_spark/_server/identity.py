@@ -8,6 +8,7 @@ from gazette_spark._server.topology import Member, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
+# Gazette's clients refuse headers in which one of Etcd's four numbers is zero. Nothing depends on these two.
 _ETCD_MEMBER = 1
 _RAFT_TERM = 1
 
@@ -56,9 +57,12 @@ def check_proxied(header: pb.Header, cluster_id: int, process_id: pb.ProcessSpec
         ProtocolError: in Gazette's words.
     """
     named_cluster, named = header.etcd.cluster_id, header.process_id
+    # Offsets and revisions of one cluster mean nothing in another.
     if named_cluster != cluster_id:
         problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {cluster_id})"
         raise ProtocolError("Header.Etcd", problem)
+    # A process that was started again under an old address has another id, and lacks what its predecessor
+    # had.
     if (named.zone or named.suffix) and named != process_id:
         problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
         raise ProtocolError("Header.ProcessId", problem)

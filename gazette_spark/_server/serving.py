@@ -82,6 +82,7 @@ class CallPlaces:
         """Hold a place for a call; a call for which none is left ends with UNAVAILABLE."""
         client = client_of_peer(context.peer())
         with self._lock:
+            # The place is taken in the step that finds it free, so two calls never share the last one.
             is_free = self._held.total() < self._total and self._held[client] < self._per_client
             self._held[client] += is_free
         if not is_free:
@@ -94,6 +95,7 @@ class CallPlaces:
         finally:
             with self._lock:
                 self._held[client] -= 1
+                # There may be any number of clients over time.
                 if not self._held[client]:
                     del self._held[client]
 

@@ -28,6 +28,8 @@ class ServerTls:
     """Authorities of client certificates. If given, a client needs a certificate from one of them."""
 
     def __post_init__(self) -> None:
+        # A certificate that cannot be used is reported where the settings are made, not when the broker
+        # starts.
         self.ssl_context()
 
     def ssl_context(self) -> ssl.SSLContext:
@@ -52,6 +54,7 @@ class ServerTls:
         """Return the credentials of the gRPC port."""
         authorities = None if self.client_ca_file is None else Path(self.client_ca_file).read_bytes()
         return grpc.ssl_server_credentials(
+            # gRPC has its own TLS library and takes the contents, not Python's context.
             [(Path(self.key_file).read_bytes(), Path(self.cert_file).read_bytes())],
             root_certificates=authorities,
             require_client_auth=authorities is not None,
@@ -59,6 +62,7 @@ class ServerTls:
 
 
 def _no_password() -> str:
+    # Otherwise OpenSSL would ask for it on the terminal.
     raise ValueError("the key has a password")
 
 

@@ -55,6 +55,8 @@ def assign(
         fill: False only removes dead members, as in Gazette before the allocator's turn.
     """
     if not fill:
+        # A dead member leaves its slots when its lease lapses; the allocator fills them later. Between the
+        # two a journal has too few members or no primary, which clients must survive.
         remaining: dict[str, Slots] = {}
         for name in replica_counts:
             first, *replicas = current.get(name, ()) or (None,)
