@@ -91,6 +91,7 @@ def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
         entry = LogEntry.FromString(payload)
     except DecodeError as error:
         raise RecordError(journal, begin, f"it is not a replicated_log.LogEntry: {error}") from error
+    # Without a UUID a repetition could not be recognised.
     if len(entry.uuid) != 16:
         raise RecordError(journal, begin, f"its uuid has {len(entry.uuid)} bytes, not 16")
     content: bytes | Checkpoint | None = None
@@ -125,6 +126,7 @@ class FrameBuffer:
 
     def feed(self, content: bytes) -> None:
         """Add the bytes at ``end``."""
+        # Moving the rest of the buffer for each record would cost more than the records.
         if self._at >= _DROP_BYTES or self._at == len(self._data):
             del self._data[: self._at]
             self._offset, self._at = self._offset + self._at, 0
@@ -137,12 +139,16 @@ class FrameBuffer:
             RecordError: there is no frame, or it is longer than any entry.
         """
         head = bytes(self._data[self._at : self._at + HEADER_BYTES])
+        # Also a part of the magic number is compared: garbage at the end of a log is an error at once, not a
+        # record to wait for.
         if head[: len(MAGIC)] != MAGIC[: len(head)]:
             problem = "no frame begins there; an offset of a log is the begin or the end of an entry"
             raise RecordError(self._journal, self.begin, problem)
         if len(head) < HEADER_BYTES:
             return None
         size = int.from_bytes(head[len(MAGIC) :], "little")
+        # The length is four bytes of the journal. Without this check, damaged ones could make a receiver wait
+        # for, and collect, 4 GiB.
         if size > MAX_ENTRY_BYTES + _OVERHEAD_BYTES:
             raise RecordError(
                 self._journal, self.begin, f"its frame of {size} bytes is longer than any entry's"

@@ -31,11 +31,14 @@ def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, re
     except JournalNotFoundError:
         new_spec = _spec(journal, spec)
         try:
+            # Several nodes start at the same time, and each finds no journal. Etcd lets one of them create
+            # it.
             client.create_journals(new_spec)
         except EtcdTransactionFailedError:
             # Another node was faster, and this node's broker may learn of the journal a moment later.
             new_spec = _get_soon(client, journal)
         current_spec = new_spec
+    # An entry that was appended to a journal of another content type would damage it for its readers.
     content_types = values_of(current_spec.labels, CONTENT_TYPE)
     if content_types != [CONTENT_TYPE_PROTO_FIXED]:
         got = f"journal {journal!r} of content type {', '.join(content_types) or 'none'}"
@@ -78,6 +81,7 @@ def read_records(client: Client, journal: str, begin: int, end: int) -> Iterator
     with client.read(journal, offset=begin, end_offset=end) as reader:
         frames = FrameBuffer(journal, begin)
         for chunk in reader:
+            # A record that a gap cuts cannot be read. The next fragment begins with a whole one.
             if chunk.offset != frames.end:
                 frames = FrameBuffer(journal, chunk.offset)
             frames.feed(chunk.content)

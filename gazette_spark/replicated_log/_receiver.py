@@ -53,6 +53,8 @@ class RepeatFilter:
     def missing(self, record: Record) -> tuple[int, int] | None:
         """Return the range whose records must be :meth:`learned <learn>` before this one, if any."""
         producer, clock, _ = split_uuid(record.stamp)
+        # A clock that is not above an earlier one is a repetition in any case. Otherwise a copy may be before
+        # the start, but not before the offset that the record names.
         if clock <= self._clocks.get(producer, 0) or record.earliest >= self._learned_from:
             return None
         return record.earliest, self._learned_from
@@ -132,6 +134,8 @@ class _ReadAhead:
         self._reader: RetryReader = client.read(journal, offset=offset, block=True)
         self._offset = offset
         self._changed = threading.Condition()
+        # A fetch must be able to end at any time, and a read cannot be interrupted without losing its stream.
+        # So another thread reads, and the fetch waits for it here.
         self._chunks: deque[Chunk] = deque()
         self._size = 0
         self._ended = False
@@ -152,6 +156,7 @@ class _ReadAhead:
                 self._size -= len(chunk.content)
                 self._changed.notify_all()
                 return chunk
+            # What arrived before the failure has been returned.
             if self._error is not None:
                 raise self._error
             return None
@@ -161,6 +166,7 @@ class _ReadAhead:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        # Not under the lock: it ends the wait of the other thread, which then needs the lock to say so.
         self._reader.close()
         self._thread.join()
 
@@ -169,6 +175,8 @@ class _ReadAhead:
         try:
             at = self._offset
             for chunk in self._reader:
+                # A log has no gaps, and a replica that skipped one would differ from its primary. So a jump
+                # is an error here.
                 if chunk.offset != at:
                     error = LogDataLossError(self._reader.journal, at, chunk.offset)
                     break
@@ -186,6 +194,7 @@ class _ReadAhead:
 
     def _put(self, chunk: Chunk) -> bool:
         with self._changed:
+            # A receiver that is not fetched from does not fill the memory.
             self._changed.wait_for(lambda: self._size < READ_AHEAD_BYTES or self._ended)
             self._chunks.append(chunk)
             self._size += len(chunk.content)
@@ -248,6 +257,7 @@ class Receiver(Closing):
         if offset < 0:
             raise OffsetError("expected an entry's begin or end", self.journal, offset)
         self._check_open()
+        # At the head there is nothing to compare with: the next entry will begin there.
         head = self._head_from(offset)
         if head != offset:
             end = min(offset + HEADER_BYTES, head)
@@ -255,6 +265,8 @@ class Receiver(Closing):
                 header = b"".join(chunk.content for chunk in reader)
                 if reader.jumps:
                     raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
+            # A frame begins with a magic number. An offset inside an entry would make all that follows
+            # unreadable.
             if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
                 raise OffsetError("no entry begins or ends there", self.journal, offset)
         if self._ahead is not None:
@@ -304,6 +316,8 @@ class Receiver(Closing):
             self._check_open()
             if cancel is not None and cancel.is_set():
                 raise FetchCancelledError(self.journal, self.offset)
+            # First what has arrived, also if the time is over: a timeout of 0 returns an entry that is at
+            # hand.
             record = self._next_record()
             if record is not None:
                 if record.content is None:
@@ -350,6 +364,8 @@ class Receiver(Closing):
 
     def _take_chunk(self, left_s: float | None, *, polls: bool) -> bool:
         """Wait a while for bytes, and return whether any arrived."""
+        # The thread begins with the first fetch, and again after an error, at the next byte that was not
+        # received.
         if self._ahead is None:
             self._ahead = _ReadAhead(self._client, self.journal, self._frames.end)
             if self._closed:  # Another thread has closed the receiver, and found nothing to end.
@@ -372,6 +388,8 @@ class Receiver(Closing):
         Raises:
             LogDataLossError: it is below the offset, and the journal's primary does not refute that in time.
         """
+        # A replica that replaced a dead broker may report a head that is too low, so a low head is confirmed
+        # first.
         settled = self._client.settled_heads({self.journal: offset})[self.journal]
         if settled.write_head < offset:
             raise LogDataLossError(self.journal, offset, settled.write_head, settled.doubt)

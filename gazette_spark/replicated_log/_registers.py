@@ -85,7 +85,11 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
         InvalidVersionError: the log is at another version.
         LogFencedError: another writer has taken the log over.
     """
+    # Only after an attempt: before it, registers that look as this change would leave them are somebody
+    # else's, or an earlier call's.
     is_ours = tried and current.author == change.author
+    # The version before the author: the caller of a checkpoint at a wrong version learns that first, and
+    # fences nobody.
     if change.expected_version is not None and current.number != change.expected_version:
         if is_ours and current.number == change.expected_version + 1:
             return Step.FIND
@@ -94,6 +98,7 @@ def next_step(journal: str, change: Change, current: LogRegisters, *, tried: boo
         if is_ours and change.expected_version is None:
             return Step.FIND
         raise LogFencedError(journal, current.author)
+    # A version can be restored only if none is there, or the same one.
     if change.restored is not None and current.version not in (None, change.restored):
         raise InvalidVersionError(journal, change.restored, current.number)
     return Step.APPEND
@@ -103,6 +108,7 @@ def check_of(current: LogRegisters) -> pb.LabelSelector:
     """Return the selector that matches while author and version do not change."""
     values = {AUTHOR: current.author, VERSION: "" if current.version is None else str(current.version)}
     return pb.LabelSelector(
+        # A register that is there must have the same value, and one that is not must still be missing.
         include=label_set({name: value for name, value in values.items() if value}),
         # An empty value matches any value.
         exclude=label_set({name: "" for name, value in values.items() if not value}),

@@ -57,7 +57,11 @@ class Gate:
     def __init__(self, journal: str) -> None:
         self._journal = journal
         self._changed = threading.Condition()
+        # Entries that have entered and whose broker has not answered yet. A checkpoint must not be between an
+        # entry and its place in the log: it says which entries are before it.
         self._inside = 0
+        # Checkpoints that wait. Each keeps later entries out, or a steady flow of entries would never leave a
+        # gap.
         self._closing = 0
         self._holder: threading.Thread | None = None
         """The thread that has closed it, not its id, which a later thread may reuse."""
@@ -83,6 +87,8 @@ class Gate:
             if not self._changed.wait_for(lambda: not (self._holder or self._closing), timeout_s):
                 problem = "a checkpoint is in progress; the entry was not appended"
                 raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
+            # The gate is checked and entered under one lock, so no entry is missed by a checkpoint that
+            # begins now.
             self._inside += 1
 
     def leave(self) -> None:
@@ -107,6 +113,7 @@ class Gate:
                     raise AppendWaitError(self._journal, timeout_s or 0.0, problem)
                 self._holder = threading.current_thread()
             finally:
+                # Also after a timeout: entries that wait for the checkpoint may enter again.
                 self._closing -= 1
                 self._changed.notify_all()
 
@@ -168,21 +175,32 @@ class Writer:
         Raises:
             OptionError: the journal is not a log, or is read-only.
         """
+        # Now rather than with the first entry, when the caller has already told others that it is the
+        # primary.
         ensure_journal(client, journal, spec, pb.JournalSpec.O_RDONLY)
         self.journal = journal
         self._client = client
         self._timeout_s = client.timeout_s if timeout_s is None else timeout_s
         self._unix_ns = unix_ns
+        # A new name for each writer, never one that is stored: a process that is started again must not be
+        # taken for its predecessor, which may still run.
         self._producer = new_producer_id()
         self.author = self._producer.hex()
         """Name of this writer: the producer id in its UUIDs, and its value of the register."""
         self._clock = Clock(0)
         self._gate = Gate(journal)
+        # Without a timeout: an entry is retried until the broker answers or the writer is closed, so an entry
+        # that was not acknowledged is pending and never silently given up.
         self._service = AppendService(client)
+        # Each entry checks that the register still names this writer. The check and the append are one step
+        # at the broker, so no entry of a fenced writer can follow a take-over.
         self._options = AppendOptions(journal, check_registers=reg.author_check(self.author))
+        # One thread takes the log over, or makes a checkpoint. Others wait for its outcome instead of
+        # competing with it.
         self._claiming = threading.Lock()
         self._claimed = False
         self._fenced: LogFencedError | None = None
+        # For the clock and the offsets, which threads of callers and of the service change.
         self._lock = threading.Lock()
         self._acknowledged = 0
         """Largest known end of a record: later records begin there or after it."""
@@ -252,28 +270,38 @@ class Writer:
         check_size(data)
         deadline = self._deadline(timeout_s)
         self._check_usable()
+        # First the gate: an entry inside keeps checkpoints waiting until its broker has answered.
         self._gate.enter(self._left_s(deadline))
         started: AsyncAppend | None = None
         try:
+            # The first entry takes the log over, in one append with its content. So a writer that never
+            # writes does not fence anybody.
             if not self._claimed:
                 span = self._claim_with(data, deadline)
                 if span is not None:
                     return span.begin
+            # From here on the entry leaves the gate by its callback, when the broker has answered, even if
+            # this caller stops waiting before that.
             started = self._start(data)
         finally:
             if started is None:
                 self._gate.leave()
         started.add_done_callback(self._done)
         try:
+            # The service retries without a limit. This is only the wait of this caller.
             error = started.exception(self._left_s(deadline))
         except TimeoutError:
             waited_s = self._timeout_s if timeout_s is None else timeout_s
             problem = "the entry has not been acknowledged; it is pending, and may be in the log now or later"
             raise PendingEntryError(self.journal, waited_s, problem) from None
+        # The broker refused the entry because the register names another author. An earlier attempt of the
+        # same entry may have been accepted before the take-over.
         if isinstance(error, RegisterMismatchError):
             raise self._fence(deadline) from error
         if error is not None:
             raise error
+        # Accepted, but by a broker with the registers? If all replicas were lost with them, it accepts any
+        # check.
         self._check_author(started.response.registers)
         return started.span[0]
 
@@ -288,6 +316,7 @@ class Writer:
             CheckpointStateError: the thread has already prepared a checkpoint.
         """
         self._check_usable()
+        # When this returns, all entries of this writer have their places, and no others are on their way.
         self._gate.close(self._timeout_s if timeout_s is None else timeout_s)
 
     def checkpoint(self, version: int, timeout_s: float | None = None) -> int:
@@ -306,6 +335,8 @@ class Writer:
             raise CheckpointStateError(self.journal, "no checkpoint is prepared")
 
         def build(stamp: uuid.UUID, head: int) -> bytes:
+            # This writer knows its last entry. If it has not written one, the last is another writer's, or
+            # there is none.
             last = self._last if self._last is not None else self._last_in_log(head)
             return checkpoint_frame(stamp, head, last=last, version=version + 1)
 
@@ -325,8 +356,10 @@ class Writer:
             if span is None:
                 # An earlier call got no answer, but has succeeded.
                 raise InvalidVersionError(self.journal, version, version + 1)
+            # A checkpoint counts as the last entry before the next one.
             self._note(span, is_entry=True)
             return span.end
+        # A checkpoint that failed must not hold back the entries of threads that know nothing of it.
         except BaseException:
             self._gate.open()
             raise
@@ -346,6 +379,7 @@ class Writer:
         It yields the offset of the next entry. Store that with a snapshot taken in the block.
         """
         self.prepare_checkpoint()
+        # Outside the `try`: if it fails, the gate is open already.
         at = self.checkpoint(version)
         try:
             yield at
@@ -354,6 +388,8 @@ class Writer:
 
     def _last_in_log(self, head: int) -> int:
         """Return the begin of the last entry before ``head``. Fragments begin with records."""
+        # From the newest fragment back, because the last entry is near the end. A fragment has whole appends,
+        # so it begins with a record and can be read by itself.
         for listed in reversed(self._client.list_fragments(self.journal)):
             last = NO_ENTRY
             for record in read_records(self._client, self.journal, listed.fragment.begin, head):
@@ -361,6 +397,7 @@ class Writer:
                     last = record.begin
             if last != NO_ENTRY:
                 return last
+            # Fragments may overlap, and what is behind this one has been read.
             head = min(head, listed.fragment.begin)
         return NO_ENTRY
 
@@ -379,6 +416,8 @@ class Writer:
             self._claiming.release()
 
     def _claim(self, build: Build, deadline: float, *, restored: int | None = None) -> RecordSpan | None:
+        # Already taken over. The barrier shows whether that still holds: an append without bytes changes
+        # nothing, and its answer has the registers.
         if self._claimed and restored is None:
             self._check_author(self._barrier(deadline).registers)
             return None
@@ -387,6 +426,8 @@ class Writer:
     def _start(self, data: Bytes) -> AsyncAppend:
         """Pass an entry to the service. It is stamped when no other thread can write before it."""
         with self._service.start_append(self._options) as started:
+            # A stamp that was taken before the turn could be appended after a later one. Readers would drop
+            # its record as a repetition, because its clock is not above the one before it.
             started.write(entry_frame(self._stamp(), self._acknowledged, data))
         return started
 
@@ -398,12 +439,16 @@ class Writer:
 
     def _note(self, span: RecordSpan, *, is_entry: bool) -> None:
         with self._lock:
+            # Answers come in any order among threads, so the largest counts. It is written into later
+            # records: none of their copies begins before it.
             self._acknowledged = max(self._acknowledged, span.end)
             if is_entry:
                 self._last = span.begin if self._last is None else max(self._last, span.begin)
 
     def _stamp(self) -> uuid.UUID:
         with self._lock:
+            # Ticks even if the time stands still or goes back, so no two records of this writer have the same
+            # clock.
             self._clock = self._clock.updated(self._unix_ns()).ticked()
             return build_uuid(self._producer, self._clock, OUTSIDE_TXN)
 
@@ -433,6 +478,8 @@ class Writer:
             before = self._barrier(deadline)
             current = reg.LogRegisters.of(before.registers)
             floor = before.end if floor is None else floor
+            # The author to replace is read once, in the first round. If it changes later, another writer has
+            # taken over in between, and this one must not take the log from it.
             if replaces is None:
                 replaces = current.author
                 if replaces == self.author and expected_version is None:
@@ -458,6 +505,7 @@ class Writer:
                 union_registers=reg.union_of(change),
             )
             try:
+                # One attempt. The registers are read again before the next.
                 result = self._try(options, build(stamp, before.end), deadline)
             except (RegisterMismatchError, WrongAppendOffsetError):
                 # Another writer was faster, or an earlier attempt has succeeded: read again.
@@ -497,6 +545,8 @@ class Writer:
 
     def _try(self, options: AppendOptions, content: bytes, deadline: float) -> AppendResult:
         left_s = self._left_s(deadline)
+        # As in the service: an attempt may take half of the time, so that one on a half-open connection
+        # leaves time for another.
         timeout_s = min(left_s, attempt_timeout_s(min(left_s, 2 * self._client.timeout_s), len(content)))
         return self._client.try_append(options, [content], timeout_s=max(retry.MARGIN_S, timeout_s))
 
@@ -506,6 +556,8 @@ class Writer:
 
     def _check_time(self, deadline: float, cause: GazetteError | None) -> None:
         self._check_usable()
+        # An attempt that cannot be answered before the deadline is not made: its outcome would be unknown for
+        # nothing.
         if self._left_s(deadline) <= retry.MARGIN_S:
             problem = "the broker has not answered; the record may be in the log now or later"
             raise PendingEntryError(self.journal, self._timeout_s, problem) from cause
@@ -520,6 +572,7 @@ class Writer:
     def _fence(self, deadline: float) -> LogFencedError:
         """Return the error of a writer that was fenced, with the name of the other author."""
         author = "unknown"
+        # The name helps whoever reads the error. That the writer is fenced is certain without it.
         with suppress(GazetteError):
             author = reg.LogRegisters.of(self._barrier(deadline).registers).author
         self._fenced = self._fenced or LogFencedError(self.journal, author)
