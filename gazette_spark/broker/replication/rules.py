@@ -121,12 +121,22 @@ class Action(Enum):
 
 
 REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
+    # The replica is new, or missed commits. An empty extent needs none of the bytes before it, so the replica
+    # can begin there. What it lacks, its peers and the stores have.
     Relation.BEYOND_EMPTY: (Action.BEGIN_THERE, pb.OK),
+    # The replica lacks bytes of the extent and cannot continue it. It moves to the proposal's end all the
+    # same, so that it agrees with the roll that the primary proposes next.
     Relation.BEYOND: (Action.BEGIN_THERE, pb.PROPOSAL_MISMATCH),
+    # All close the extent at one offset, so the fragments that they store later are the same.
     Relation.ROLL: (Action.BEGIN_HERE, pb.OK),
+    # The extents agree, but not what the last commit left in the registers.
     Relation.ROLL_OTHER_REGISTERS: (Action.BEGIN_HERE, pb.PROPOSAL_MISMATCH),
+    # The primary withdraws what it sent, or makes sure that the replica has everything.
     Relation.SAME: (Action.ROLL_BACK, pb.OK),
+    # The only relation in which bytes become part of the journal: the replica has computed the sum itself.
     Relation.NEXT: (Action.COMMIT, pb.OK),
+    # The replica has other bytes, or more of them. It changes nothing and reports its extent, because they
+    # may be acknowledged, and the primary has to decide.
     Relation.FOREIGN: (Action.NOTHING, pb.PROPOSAL_MISMATCH),
 }
 """Relation to (action on the spool, status of the answer)."""
@@ -283,17 +293,22 @@ class PipelineEvent(Enum):
 
 
 PIPELINE_TRANSITIONS: dict[tuple[PipelineState, PipelineEvent], PipelineState] = {
+    # Disagreement is normal only while a pipeline opens. Later it is a loss.
     (PipelineState.OPENED, PipelineEvent.AGREED): PipelineState.SYNCED,
     (PipelineState.OPENED, PipelineEvent.DISAGREED): PipelineState.OPENED,
     (PipelineState.OPENED, PipelineEvent.LOST): PipelineState.BROKEN,
+    # An agreement without content is a barrier or a roll. An append may also be withdrawn before its first
+    # byte.
     (PipelineState.SYNCED, PipelineEvent.AGREED): PipelineState.SYNCED,
     (PipelineState.SYNCED, PipelineEvent.CONTENT): PipelineState.STREAMING,
     (PipelineState.SYNCED, PipelineEvent.WITHDRAWN): PipelineState.SYNCED,
     (PipelineState.SYNCED, PipelineEvent.LOST): PipelineState.BROKEN,
+    # Staged content ends in one of three ways: all commit, all drop it, or the pipeline is lost.
     (PipelineState.STREAMING, PipelineEvent.CONTENT): PipelineState.STREAMING,
     (PipelineState.STREAMING, PipelineEvent.AGREED): PipelineState.SYNCED,
     (PipelineState.STREAMING, PipelineEvent.WITHDRAWN): PipelineState.SYNCED,
     (PipelineState.STREAMING, PipelineEvent.LOST): PipelineState.BROKEN,
+    # A broken pipeline still drops what this broker has staged.
     (PipelineState.BROKEN, PipelineEvent.WITHDRAWN): PipelineState.BROKEN,
     (PipelineState.BROKEN, PipelineEvent.LOST): PipelineState.BROKEN,
 }

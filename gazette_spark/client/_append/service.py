@@ -361,6 +361,7 @@ class AppendService:
         return f"AppendService({self._client!r}, journals={journals}, pending_bytes={pending})"
 
     def __reduce__(self) -> NoReturn:
+        # A copy in another process would send the same bytes a second time.
         raise TypeError("an AppendService cannot be pickled: make one in each process")
 
     def __enter__(self) -> Self:
@@ -382,6 +383,7 @@ class AppendService:
     @property
     def pending_bytes(self) -> int:
         """Number of bytes that wait to be appended."""
+        # Without the lock: one number, which may be old by the time the caller uses it in any case.
         return self._queue.pending_bytes
 
     def append(self, journal: str, content: Bytes) -> AsyncAppend:
@@ -431,6 +433,7 @@ class AppendService:
         queue = self._queue
         limit = queue.limits.pending_bytes
 
+        # How much the writer will write is not known yet, so it enters if there is room for anything.
         def room() -> bool | None:
             self._check_open()
             return True if queue.pending_bytes < limit else None
@@ -441,6 +444,8 @@ class AppendService:
         with self._lock:
             # Wait for room first: a writer in its journal's queue would block all others meanwhile.
             self._wait(self._room, room, no_room)
+            # From here until the release this is the journal's only writer, so the bytes of two writers are
+            # never mixed.
             batch = self._enter(options, awaited)
             # The dependencies are awaited while the writer is at work.
             self._wake()
@@ -708,6 +713,8 @@ class AppendService:
             # A bug in this package. Stop, and let no caller wait for a result that will not come.
             _LOGGER.exception("append_service.broken")
             with self._lock:
+                # The queue's state cannot be trusted after an error that should not happen, so nothing more
+                # is sent.
                 self._closing = self._stopped = True
                 outcome = self._queue.fail_all(error)
                 self._wake_writers()
@@ -762,6 +769,7 @@ class AppendService:
             return outcome
         with self._lock:
             self._forget(batch)
+            # The next batch of the journal becomes ready, and this thread or another takes it.
             outcome = self._queue.sent(batch, result)
             self._notice(outcome)
         return outcome

@@ -102,6 +102,8 @@ class FetchLimit:
         # The cancellation first: a reader that was closed is not told that its store is slow.
         if self._cancelled:
             raise ClosedError(f"read of fragment {source}", "it was cancelled")
+        # A store that hangs must not use up the reader's time: the broker, which is asked next, needs the
+        # rest.
         left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise DirectReadError(source, "no bytes within the time limit", passing=True)
@@ -167,6 +169,8 @@ class FragmentReader(ChunkReader):
         self._at = offset
         # A read may end in a later fragment; this reader ends with its own.
         self._stop = min(end_offset or fragment.end, fragment.end)
+        # The codec of the stream may be another than the fragment's: a store may have decompressed it on the
+        # way.
         pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
         self._chunks = verified(
             pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source
@@ -217,6 +221,7 @@ class FragmentReader(ChunkReader):
     def _count(self, chunk: Chunk) -> None:
         journal, codec = self.fragment.journal, self.fragment.codec
         self._metrics.add(READ_FRAGMENT_BYTES, len(chunk.content), journal, codec)
+        # As in Gazette's client: bytes that were fetched only to reach the offset count as discarded.
         if skipped := chunk.offset - self._counted:
             self._metrics.add(DISCARD_FRAGMENT_BYTES, skipped, journal, codec)
         self._counted = chunk.end

@@ -441,6 +441,8 @@ class RetryReader(ChunkReader):
         self._earlier: GazetteError | None = None
         """Why the previous call ended, if no byte has arrived since."""
         self._members = _Members()
+        # With a fragment root, the files are nearer than the broker. HTTP is tried after the broker has sent
+        # a URL.
         asks_for_urls = options.do_not_proxy or self._opener.root is not None
         self._access = _FragmentAccess(self._opener, asks_for_urls=asks_for_urls)
         # Not used for a call. It makes `reader` and `cancel` work before the first read.
@@ -522,6 +524,8 @@ class RetryReader(ChunkReader):
             chunk = next(self._chunks_left, None)
         except GazetteError as error:
             failure = error
+            # The old generator has ended with its error. A new one makes the next call of `next` try again at
+            # the offset.
             self._chunks_left = self._chunks()
         # ClosedError says more than the error of a cancelled call. A chunk that has arrived is not lost.
         if chunk is None and (failure := self._ended() or failure):
@@ -645,6 +649,7 @@ class RetryReader(ChunkReader):
         # on a new connection, costs a millisecond (decision 0003).
         self._try_s = timeout_s = min(self._idle_timeout_s, max(self._left_s(), MARGIN_S))
         stream = None
+        # The chosen member is asked once. If this client cannot call it, the call goes to the usual broker.
         if (member := self._members.take_next()) is not None and self._open_member is not None:
             stream = self._open_member(*member, request, timeout_s)
         return self._open_stream(request, timeout_s) if stream is None else stream
@@ -664,6 +669,8 @@ class RetryReader(ChunkReader):
         stream = self._open_stream(request, timeout_s)
         try:
             for message in stream.messages():
+                # The broker answers, but not with a head: the journal was deleted or suspended, and waiting
+                # for it is in vain.
                 if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                     raise read_status_error(message, self.journal)
                 if message.HasField("header") and message.header.route.primary >= 0:
