@@ -1,8 +1,9 @@
-"""Authorization: the check each call passes before any other.
+"""Authorization, the first check of each call.
 
-In this order: is there a token, is it a bearer token, does it verify, does it allow the call. Each
-failure is gRPC UNAUTHENTICATED, the missing capability too, as Gazette's brokers have it. Journals outside a
-token's selector are different: to its bearer they do not exist (``broker.api.call.resolve``).
+The questions are, in this order: is there a token, is it a bearer token, is its signature valid, and does it
+allow the call. Each failure is gRPC's UNAUTHENTICATED, as in Gazette's brokers, even a missing capability.
+Journals outside a token's selector are different: for its bearer they do not exist
+(``broker.api.call.resolve``).
 
 Without keys everything is allowed.
 """
@@ -26,7 +27,7 @@ NO_TOKEN_LIFETIME_S = 3600.0
 
 
 class UnauthenticatedError(GazetteError):
-    """A call is refused. Stays inside the broker; its text holds no token."""
+    """A call is refused. The error stays inside the broker, and its text contains no token."""
 
     problem: str
 
@@ -71,31 +72,31 @@ class Authorizer:
 
 
 def is_confined(claims: Claims) -> bool:
-    """Return whether the claims are about some journals only."""
+    """Return whether the claims are restricted to some journals."""
     return bool(claims.selector.include.labels or claims.selector.exclude.labels)
 
 
 def covers(claims: Claims, spec: pb.JournalSpec) -> bool:
-    """Return whether the claims are about the journal: its labels, and its ``name``."""
+    """Return whether the claims' selector matches the journal's labels, which include its ``name``."""
     if not is_confined(claims):
         return True
     return labels.selector_matches(claims.selector, labels.labels_with_name(spec))
 
 
 def check_change(claims: Claims, change: pb.ApplyRequest.Change, present: pb.JournalSpec | None) -> None:
-    """Refuse a change of a journal the claims are not about.
+    """Refuse a change of a journal that the claims do not cover.
 
-    Gazette looks at the new labels only, so a bearer could take any journal by giving it the labels of its
-    claims. Here, the claims must also cover the existing journal. Of a journal to be deleted, the new labels
-    are its name, as in Gazette: claims by another label cannot delete.
+    Gazette only compares the new labels, so a bearer could take any journal by giving it the labels of its
+    claims. Here the claims must also cover the existing journal. For a deletion the new labels are only the
+    journal's name, as in Gazette: claims with a selector of other labels cannot delete.
 
     Args:
-        claims: the caller's.
-        change: what it asks for.
-        present: the journal's spec before the change, if there is one.
+        claims: Claims of the caller.
+        change: The requested change.
+        present: The journal's spec before the change, if it exists.
 
     Raises:
-        UnauthenticatedError: with the journal's name.
+        UnauthenticatedError: the claims do not cover the journal, which the error names.
     """
     spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
     if not covers(claims, spec) or (present is not None and not covers(claims, present)):

@@ -1,4 +1,4 @@
-"""Wake threads whose call has ended without gRPC telling: its token expired, its HTTP client left."""
+"""Wakes threads whose call has ended without a report by gRPC: its token expired, or its HTTP client left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TICK_S = 0.2
-"""Time between two looks at the calls that wait."""
+"""Seconds between two checks of the waiting calls."""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -17,7 +17,7 @@ class _Watched:
 
 
 class CallWatch:
-    """One thread that looks at every call that waits. Any thread may call anything; ``stop`` ends it."""
+    """Checks all waiting calls in one thread, which :meth:`stop` ends. Thread-safe."""
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
@@ -30,7 +30,7 @@ class CallWatch:
         return f"CallWatch({len(self._watched)} calls)"
 
     def watch(self, is_over: Callable[[], bool], wake: Callable[[], None]) -> Callable[[], None]:
-        """Have ``wake`` called, once, when ``is_over`` has become true; return how to call that off."""
+        """Call ``wake`` once when ``is_over`` has become true. Return a function that withdraws this."""
         watched = _Watched(is_over, wake)
         with self._changed:
             self._watched.add(watched)
@@ -41,7 +41,7 @@ class CallWatch:
         return lambda: self._forget(watched)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """End the thread. Later calls of :meth:`watch` have no effect."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

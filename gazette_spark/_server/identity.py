@@ -31,7 +31,7 @@ class BrokerIdentity:
         return self.member.process_id
 
     def header(self, revision: int, route: pb.Route | None = None) -> pb.Header:
-        """Return a header at a revision; without a route where no journal is meant or known."""
+        """Return a header at a revision. Its route is empty if it is about no journal, or an unknown one."""
         return pb.Header(
             process_id=self.process_id,
             route=make_route(()) if route is None else route,
@@ -49,12 +49,12 @@ def check_proxied(header: pb.Header, cluster_id: int, process_id: pb.ProcessSpec
     """Refuse a request that another process, or a caller of another cluster, routed here by mistake.
 
     Args:
-        header: Of the request.
-        cluster_id: The Etcd cluster of this process.
-        process_id: This process.
+        header: Header of the request.
+        cluster_id: Id of this process's Etcd cluster.
+        process_id: Id of this process.
 
     Raises:
-        ProtocolError: in Gazette's words.
+        ProtocolError: the header names another cluster or process. The text is Gazette's.
     """
     named_cluster, named = header.etcd.cluster_id, header.process_id
     # Offsets and revisions of one cluster mean nothing in another.

@@ -1,4 +1,4 @@
-"""gRPC servers as Gazette's: their limits, the address they listen on, the token of a call."""
+"""gRPC servers with Gazette's limits: how they are made and bound, and how calls share their threads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gazette_spark.errors import OptionError
 from gazette_spark.protocol.connection_shares import client_of_peer
 
 MAX_REQUEST_BYTES = 4 << 20
-"""Gazette's own limit of a request's size."""
+"""Maximum size of a request, as in Gazette's broker."""
 
 HANDSHAKE_TIMEOUT_MS = 10_000
-"""Time for a client's TLS and HTTP/2 handshakes; a connection without them ends."""
+"""Milliseconds for a client's TLS and HTTP/2 handshakes. A connection without them is closed."""
 
 KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
-"""A client from which nothing came for so long is pinged; if it does not answer in time, its calls end."""
+"""Milliseconds of silence after which a client is pinged, and for its answer, after which its calls end."""
 
 MAX_STREAMS_PER_CONNECTION = 1024
-"""Calls that one connection may have open; its client holds more of them back."""
+"""Maximum number of open calls of a connection. gRPC's clients hold back further calls."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -46,10 +46,10 @@ def new_server(
 
 
 def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None) -> int:
-    """Have a server listen, and return the port.
+    """Make a server listen, and return its port.
 
     Raises:
-        OptionError: somebody else listens there.
+        OptionError: the address is in use, or is not one of this machine.
     """
     address = f"{host}:{port}"
     try:
@@ -62,9 +62,9 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
 
 
 class CallPlaces:
-    """Places for calls that occupy a thread. One client gets three quarters of them at most.
+    """Limits the calls that occupy a thread, in total and for each client. Thread-safe.
 
-    So a client whose calls stall, however many, leaves a quarter to the others. Any thread may use it.
+    A client gets at most three quarters of the places. If all its calls stall, others have a quarter.
     """
 
     def __init__(self, total: int, what: str) -> None:
@@ -79,7 +79,7 @@ class CallPlaces:
 
     @contextmanager
     def hold(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Hold a place for a call; a call for which none is left ends with UNAVAILABLE."""
+        """Hold a place for a call during the block. Without a free place the call ends with UNAVAILABLE."""
         client = client_of_peer(context.peer())
         with self._lock:
             # The place is taken in the step that finds it free, so two calls never share the last one.

@@ -1,4 +1,4 @@
-"""TLS of the embedded broker: its certificate, and whose clients it takes."""
+"""TLS of the embedded broker: its certificate, and the authorities of client certificates that it accepts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gazette_spark.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """The files a broker serves TLS with, PEM each. Read when made, and again when the broker starts.
+    """The PEM files with which a broker serves TLS. They are read here, and again when the broker starts.
 
     Raises:
-        OptionError: a file cannot be read, is no PEM, needs a password, or the key is of another
-            certificate. Names the file and shows nothing of it.
+        OptionError: a file cannot be read, is not PEM or needs a password, or the key belongs to another
+            certificate. The error names the file and does not show its content.
     """
 
     cert_file: Path | str
-    """The broker's certificate, and those between it and its authority."""
+    """The broker's certificate, followed by those between it and its authority."""
     key_file: Path | str
     """Private key of the certificate, without a password."""
     client_ca_file: Path | str | None = None
-    """Authorities of client certificates. If given, a client needs a certificate from one of them."""
+    """Authorities of client certificates. If set, a client needs a certificate from one of them."""
 
     def __post_init__(self) -> None:
         # A certificate that cannot be used is reported where the settings are made, not when the broker
