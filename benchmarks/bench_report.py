@@ -42,14 +42,15 @@ GOALS: Mapping[str, tuple[str, float]] = {
 """By work, the rival and the target ratio of speeds, for tasks that read fragments themselves."""
 
 LIMITS_ABOUT = (
-    "A job does at least these steps (`--only limits`); its limit is that of two cores doing nothing else. "
-    "Starting a query, its first, empty batch and its commits take some seconds of each run besides."
+    "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
+    "else. In addition, each run takes some seconds to start a query, for its empty first batch, and for its "
+    "commits."
 )
 
 PROFILE_ABOUT = (
     "CPU seconds a GB of the jobs that miss their goal. The goal allows two busy cores for the peer's time "
-    "divided by the goal. Steps are those above. The rest of Python is its start, its imports, reading files "
-    "and passing rows on. A job that takes less than is allowed leaves a core idle: while a query starts, "
+    'divided by the goal. Steps are those above. "Rest of Python" is its start, its imports, reading files '
+    "and passing rows on. If a job takes less than the goal allows, a core is idle while the query starts, "
     "plans and commits."
 )
 
