@@ -132,6 +132,8 @@ def security_for_tasks(security: Security) -> Security:
         security = replace(
             security, token=granted.token, collection=None, broker_address=granted.broker_address
         )
+    # The machine of a task need not have the driver's files. The token's path goes along as well: a task that
+    # has the file can renew its token, which a long read needs.
     token = security.token if security.token_file is None else read_token(security.token_file)
     tls = _tls(security)
     if tls is None:
@@ -185,6 +187,8 @@ class TaskCredentials:
             OptionError: at the first call, a file cannot be read, or a certificate is invalid.
         """
         try:
+            # A tool that rotates certificates replaces several files one after the other. In between, a key
+            # does not fit its certificate, and that must not end a query that runs for months.
             self._last = security_for_tasks(self._security)
         except OptionError as error:
             if self._last is None:
@@ -202,6 +206,7 @@ def show_logs(level: str | None) -> None:
         return
     logger = logging.getLogger(PACKAGE)
     logger.setLevel(level.upper())
+    # Spark's workers configure no logging, and Python would drop lines below WARNING.
     if not logger.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter(LOG_FORMAT))

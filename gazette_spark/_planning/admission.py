@@ -81,6 +81,7 @@ def is_due(backlog_bytes: int, waited_s: float, limits: ReadLimits) -> bool:
         waited_s: Seconds since the last batch that read anything; infinite if there was none.
         limits: The minimum size and the maximum delay.
     """
+    # A batch without bytes is never due, however long it has waited: it would only cost a commit.
     enough = backlog_bytes >= limits.min_bytes or waited_s >= limits.max_delay_s
     return backlog_bytes > 0 and enough
 
@@ -120,6 +121,8 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
             holes: holes do not count, and the bytes after the last fragment count as one fragment.
         backlog: Backlog of at least one byte.
     """
+    # The fewest fragments that cover the backlog: of those that begin at or before the offset that is
+    # reached, the one that reaches furthest, as brokers read them.
     fragments = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)
     ends: list[int] = []
     at, index = backlog.begin, 0
@@ -132,8 +135,10 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
             at = reach
             ends.append(min(reach, backlog.head))
         elif index < len(fragments):
+            # A hole: the next fragment continues behind it.
             at = fragments[index][0]
         else:
+            # The list is older than the head. What was appended since then counts as one fragment.
             ends.append(backlog.head)
             break
     return ends
@@ -150,6 +155,10 @@ def allocate_limit(sizes: Mapping[str, int], limit: int | None) -> dict[str, int
     total = sum(sizes.values())
     if limit is None or total <= limit:
         return dict(sizes)
+    # The smallest backlogs come first and get the reserved floor, if their proportional share is below it.
+    # Each reduces what is left for the others, so whether the next one needs the floor is decided with the
+    # remaining limit and the remaining bytes. All arithmetic is with integers: floats lose bytes above 2^53,
+    # and two drivers could disagree.
     granted = dict.fromkeys(sizes, 0)
     ascending = sorted((size, name) for name, size in sizes.items() if size)
     floor = max(1, limit // (FLOOR_PARTS * len(ascending)))

@@ -52,18 +52,30 @@ def record_end(
         RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
     """
     if framing.anchored:
+        # Locally, a newline or a magic word proves nothing in these framings.
         return AnchoredBoundary(read_window, max_record_bytes, journal, framing).end(begin, end)
+    # Go back from the end in windows that double. Records are short as a rule, so the first window has an end
+    # of one, and a long record costs at most twice its length.
     high, size = end, FIRST_WINDOW_BYTES
     while high > begin:
+        # One byte more than the longest record: if none of these bytes ends a record, they belong to one that
+        # is too long, and no further search can help.
         low = max(begin, high - size, end - max_record_bytes - 1)
         window = read_window(low, high)
         cut = framing.last_boundary(window, max_record_bytes)
         if cut is not None:
             return high - len(window) + cut
         if len(window) < high - low:
+            # The record before the hole is cut and can never be completed, so nothing before the hole counts.
+            # In a framing whose appends have whole records, a record begins behind it. At the write head
+            # nothing follows, and waiting for more would stop the query. A caller without a head does not
+            # want to end inside a hole.
             behind = high - len(window)
             if not framing.resyncs or write_head in (None, behind):
                 return behind
+            # Otherwise the bytes behind the hole may be the rest of the cut record. The next batch must skip
+            # them, and it knows that only if it sees the hole, too. So this batch ends inside the hole. That
+            # is possible if the hole has two bytes or more: one for each batch.
             inside = behind - 1
             if inside == begin or not read_window(inside - 1, inside):
                 return inside
@@ -92,12 +104,15 @@ def next_record_end(
     if framing.anchored:
         search = AnchoredBoundary(read_window, max_record_bytes, journal, framing)
         return next(search.followed(begin, write_head), None)
+    # The same search forwards, at most as far as the longest record.
     low, size = begin, FIRST_WINDOW_BYTES
     while low < write_head:
         high = min(write_head, low + size, begin + max_record_bytes + 1)
         window = read_window(low, high)
         cut = framing.first_boundary(window, low)
         if len(window) < high - low:
+            # A hole has cut the record. The next one begins behind the hole, or behind the rest of the cut
+            # one.
             begin = high - len(window)
             if cut is None and (not framing.resyncs or begin == write_head):
                 return begin
@@ -129,8 +144,11 @@ def limited_end(
     last = record_end(
         read_window, begin, end, max_record_bytes, journal=journal, framing=framing, write_head=write_head
     )
+    # At the write head there is no more to read: a record without an end is half written, and waits for a
+    # later batch.
     if last > begin or end == write_head:
         return last
+    # No record fits the limit. Without an exception the query would never get past this one.
     after = next_record_end(
         read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
     )
@@ -156,12 +174,19 @@ class AnchoredBoundary:
             more = self.read_window(low, high)
             window = more + window
             if len(more) < high - low:
+                # Fragments begin behind holes, and appends of these framings have whole records. So the first
+                # byte behind the hole begins a record, and the records from there on can simply be followed.
                 at = end - len(window)
                 return at + self.framing.cut(window, at).size
+            # Proof by exhaustion: the framing reads the window from every state in which it may begin. From
+            # `begin` on there is only one, so those records are followed below.
             boundary = self.framing.last_boundary(window, self.max_record_bytes) if low > begin else None
             if boundary is not None:
                 return low + boundary
+            # Each try reads the whole window again from all states, so windows grow fast.
             size *= 4
+        # No tail of the longest record's length has proved an end, as when frames carry frames. Only the
+        # records from the begin on can show it.
         return max(self.followed(begin, end, window if low == begin else b""), default=begin)
 
     def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
@@ -173,18 +198,24 @@ class AnchoredBoundary:
         while True:
             cut = self.framing.cut(data, at)
             if len(cut.ends):
+                # The caller that wants the first record's end stops here. The other one needs the last
+                # boundary only.
                 yield at + int(cut.ends[0]) + self.framing.trailer_bytes
             if cut.size:
                 at, data = at + cut.size, data[cut.size :]
                 yield at
+            # A header may announce 4 GiB. It is refused before that is read.
             if max(len(data), cut.needs) > self.max_record_bytes + self.framing.header_bytes:
                 raise _oversized(self.journal, at, at + len(data), self.max_record_bytes, exact=True)
             low = at + len(data)
             if low >= end:
                 return
+            # At least as many new bytes as there are unfinished ones: the record's bytes are searched again
+            # each time, and doubling keeps that linear.
             high = min(end, low + max(size, len(data)))
             window = self.read_window(low, high)
             if len(window) < high - low:
+                # As above, a record begins behind a hole.
                 at, data = high - len(window), b""
                 yield at
             data += window
@@ -220,6 +251,7 @@ def window_reader(client: JournalOpener, journal: str, *, fail_on_data_loss: boo
         with client.read(journal, offset=begin, end_offset=end) as reader:
             for chunk in reader:
                 if chunk.offset > at:
+                    # By the rule of a `read_window`, a short answer has only the bytes behind the last hole.
                     _hole(journal, at, chunk.offset, fail=fail_on_data_loss)
                     parts.clear()
                 parts.append(chunk.content)

@@ -82,6 +82,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
         if column.name.lower() in seen:
             raise OptionError("schema", f"column {column.name!r} twice", "each column once, in any case")
         seen.add(column.name.lower())
+        # A record without a readable UUID is a committed message with null in these columns.
         of_uuid = options.reads_committed and column.name in MESSAGE_TYPES.keys() - {metadata.ACK_OFFSET}
         if of_uuid and not column.nullable:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: a message may have none")
@@ -106,6 +107,8 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
         if column.name in fixed and not _has_type(column, fixed):
             form = (metadata.DDL | metadata.MESSAGE_DDL).get(column.name) or fixed[column.name].simpleString()
             raise OptionError("schema", got, f"{column.name} {form}")
+        # Spark compares the first record batch's schema with its own, including nullability, and plans with
+        # it.
         if not column.nullable and column.name not in origin:
             expected = "nullable columns: a record may lack any field"
             raise OptionError("schema", f"column {column.name} NOT NULL", expected)

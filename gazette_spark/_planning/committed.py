@@ -106,6 +106,7 @@ class CommittedScan:
         self._states = states
         self._columns = tuple(columns)
         self._include_acks = include_acks
+        # Transactions that began before the range were never in the window, so its floor is the begin.
         self._window = PendingWindow(piece.begin)
         self.gaps: list[Gap] = []
         """Gaps of the first pass; always empty if data loss is an error."""
@@ -133,6 +134,8 @@ class CommittedScan:
         for messages in parts:
             shown, uuids = messages, messages.uuids
             if not self._include_acks:
+                # A message with a clock of 0 has opted out of sequencing, so its flags mean nothing. It is a
+                # row.
                 acks = uuids.valid & (uuids.flags == ACK_TXN) & (uuids.clocks != 0)
                 shown = messages.only(~acks) if acks.any() else messages
             if len(shown.block):
@@ -140,10 +143,14 @@ class CommittedScan:
 
     def _read_again(self, replay: Replay) -> Iterator[Messages]:
         for begin, end in replay.spans():
+            # Both ends are record boundaries: a transaction begins with a message, and the window's floor is
+            # the end of one. The range's content, if the planner had it, does not have these bytes.
             part = replace(self._piece, begin=begin, end=end, limit=end, starts_on_record=True, content=None)
             scan = self._scan(part)
             for block in scan:
                 uuids = self._reader.uuids(block)
+                # The same bytes have messages of other producers, most of which are already rows. Only those
+                # of the transactions that are replayed count.
                 acks = replay.sequence(uuids, block.offsets)
                 if (committed := acks >= 0).any():
                     yield Messages(block, uuids, acks).only(committed)
@@ -166,6 +173,10 @@ class Sequencing:
         """States after the records so far."""
 
     def __iter__(self) -> Iterator[tuple[Messages, Closings]]:
+        # Where bytes are missing, every open transaction may have lost messages, so none of them may be
+        # delivered in part. The scan reports a gap before the first block behind it. A block may contain
+        # several gaps, if no record begins at some of its bytes, so it is sequenced in parts: messages before
+        # a gap still belong to their transactions, those behind it do not.
         seen = 0
         for block in self._scan:
             first = 0
@@ -176,6 +187,7 @@ class Sequencing:
                 self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
             seen = len(self._scan.gaps)
             yield self._next(block.rows(first, len(block)) if first else block)
+        # A gap behind the last record still counts for the states with which the next batch begins.
         for gap in self._scan.gaps[seen:]:
             self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
 
@@ -203,12 +215,17 @@ class PendingWindow:
 
     def add(self, messages: Messages, closings: Closings) -> Iterator[Messages]:
         """Take the next block, and yield messages that are known to be committed."""
+        # These transactions have ended in the new block. If one began before the floor, some of its messages
+        # have left the window, and the second pass must find them, up to the floor: the rest is still here.
         if len(closings):
             again = closings.take((closings.begins >= 0) & (closings.begins < self._floor))
             self._again.append(again)
             self._until.append(np.full(len(again), self._floor, np.int64))
+            # Ends of this block decide messages of earlier blocks only: `sequence` has applied them to the
+            # block's own messages, and those that still wait come after their producer's last end.
             if self._held:
                 self._closings.append(closings)
+        # The usual block has whole transactions, and passes without a copy.
         committed = messages.ack_offsets >= 0
         if committed.all():
             if len(committed):
@@ -218,6 +235,8 @@ class PendingWindow:
         waiting = messages.ack_offsets == PENDING
         if waiting.any():
             self._held.append(messages.only(waiting))
+            # All of the block's bytes count, because a block keeps them even if only a few of its messages
+            # wait.
             self._size += len(messages.block.data)
         while self._size > WINDOW_BYTES:
             yield from self._leave()
@@ -239,11 +258,14 @@ class PendingWindow:
         offsets = oldest.block.offsets
         # A range that is read again must end at a record boundary.
         self._floor = oldest.block.end_offset(-1)
+        # Messages that no end has decided yet leave as well. Their transactions now begin before the floor,
+        # so a later end of one makes the second pass read it again.
         closings = Closings.joined(self._closings)
         acks = resolved(oldest.uuids, offsets, closings)
         committed = acks >= 0
         if committed.any():
             yield Messages(oldest.block, oldest.uuids, acks).only(committed)
+        # An end before the floor can decide no message that is still in the window.
         later = closings.take(closings.ack_offsets >= self._floor)
         self._closings = [later] if len(later) and self._held else []
 
@@ -253,6 +275,10 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     acks = np.full(len(uuids), PENDING, np.int64)
     if not len(closings) or not len(uuids):
         return acks
+    # The first end of the message's producer behind the message decides. A binary search finds it for all
+    # messages at once, in keys of the producer's rank and the end's offset. Offsets count from the block's
+    # first message, so that both parts fit 63 bits; ends before that message decide nothing, and would give
+    # negative numbers.
     producers, ranks = np.unique(closings.producers, return_inverse=True)
     base = int(offsets[0])
     bits = max(int(closings.ack_offsets.max()) - base, int(offsets[-1]) - base, 1).bit_length()
@@ -266,6 +292,7 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     at = np.where(closed, at, 0)
     closed = closed & (closings.producers[at] == uuids.producers) if len(keys) else closed
     if closed.any():
+        # A transaction that was rolled back, or has lost bytes, ends with the clock 0: below all messages.
         committed = uuids.clocks <= closings.ack_clocks[at]
         acks[closed] = np.where(committed, closings.ack_offsets[at], DROPPED)[closed]
     return acks
@@ -283,6 +310,7 @@ def _producers(uuids: UuidColumns) -> pa.StringArray:
     """Return producer ids as hexadecimal digits, the last part of a UUID's text."""
     if not len(uuids):
         return pa.nulls(0, pa.string())
+    # A text has 36 characters, of which the last 12 are the producer.
     data = np.frombuffer(uuid_texts(uuids).buffers()[2], np.uint8).reshape(-1, 36)[:, 24:]
     bounds = np.arange(len(uuids) + 1, dtype=np.int32) * 12
     valid = pa.py_buffer(np.packbits(uuids.valid, bitorder="little"))
@@ -322,6 +350,7 @@ def committed_scan(
     reader = uuid_reader(uuid_place(options, piece.framing), separator=options.sep, quote=options.quote)
 
     def catch_up(states: ProducerStates, at: int, until: int) -> ProducerStates:
+        # This happens only without the file of states at the range's begin: see `states`.
         part = Piece(piece.journal, at, until, until, starts_on_record=True, framing=piece.framing)
         sequencing = Sequencing(scan(part), reader, states)
         for _ in sequencing:
@@ -329,6 +358,8 @@ def committed_scan(
         return sequencing.states
 
     def missing(begin: int, end: int) -> list[tuple[int, int]]:
+        # Under `failOnDataLoss=false` retention may have deleted the begin of a transaction that is open at
+        # the range's begin. Its file of states does not show that; the journal does.
         fragments = [listed.fragment for listed in client.list_fragments(piece.journal)]
         spans = [(fragment.begin, fragment.end) for fragment in fragments]
         return list(skipped_spans(client, piece.journal, spans, begin, end))

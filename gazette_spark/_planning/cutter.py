@@ -89,11 +89,14 @@ class Cutter:
         framing: RecordFraming = LINES,
         records_begin: Collection[int] = (),
     ) -> None:
+        # Elsewhere no record of such a framing can be recognised, and a guess would give wrong rows: see
+        # decision 4.
         if framing.anchored and not (piece.starts_on_record and piece.end == piece.limit):
             msg = f"framing {framing.name}: {piece} does not begin and end at record boundaries"
             raise ValueError(msg)
         self.piece = piece
         self.gaps: list[Gap] = []
+        # An empty piece owns no record, so it must not read the byte before its begin.
         self._done = piece.begin >= piece.end
         self._fail_on_data_loss = fail_on_data_loss
         self._max_record_bytes = max_record_bytes
@@ -128,12 +131,17 @@ class Cutter:
             RecordError: a record is longer than allowed.
             ProtocolError: the chunk begins before the end of the previous one.
         """
+        # Clients check this as well. Here it costs one comparison, and a chunk out of place would give all
+        # later rows wrong offsets.
         if offset < self._position:
             raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
         if offset > self._position:
             yield from self._jump(offset)
+        # One pair for each change of the time, which is usually a fragment, and not for each chunk.
         if mod_time != self._stored[-1][1]:
             self._stored.append((offset, mod_time))
+        # A chunk may be much larger than a block: a piece's content has up to 8 MiB. In parts, blocks stay
+        # small, and reading stops soon after the piece's end.
         for low in range(0, len(content), self._block_bytes):
             if self._done:
                 return
@@ -154,16 +162,21 @@ class Cutter:
             RecordError: the last record has no end.
             OffsetNotYetAvailableError: the read ended before the end of the piece.
         """
+        # The read has jumped past its end, so no chunk follows that would show the hole.
         if not self._done and resumed > self._position:
             yield from self._jump(resumed)
         if self._done:
             return
         journal, limit = self.piece.journal, self.piece.limit
+        # The planner has seen bytes up to the limit. A broker that ends before it lags behind or has lost
+        # them, and the rows so far would look like all of them.
         if self._position < limit:
             raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
         self._report_rest()
         if not self._skipping:
             yield from self._flush(last=True)
+            # The planner has put the limit on a record boundary. A record without an end shows that it did
+            # not, and dropping the record would lose it: the next batch begins behind it.
             if not self._done and self._position > self._start:
                 problem = f"has no end before the range's end, offset {limit}"
                 if self._framing.anchored:
@@ -178,6 +191,7 @@ class Cutter:
 
     def _skip(self, content: bytes) -> bytes:
         """Drop the bytes before the first record, and return the rest."""
+        # These bytes belong to the last record of the previous piece, or to a record that a jump has cut.
         boundary = self._framing.first_boundary(content, self._position)
         self._restart_at(self._position + (len(content) if boundary is None else boundary))
         self._skipping = boundary is None
@@ -185,7 +199,10 @@ class Cutter:
             # This piece reports the rest of a cut record even past the piece's end, because the jump ends in
             # this piece and no other one sees it.
             return b""
+        # First everything before the hole: the bytes after an earlier hole are a rest if they had no record
+        # end, and whole records are rows. No more bytes will follow, which the framing must know.
         self._report_rest()
+        # If one record covers the whole piece, the piece owns none: another piece has its first byte.
         self._done = self._position >= self.piece.end
         return b"" if boundary is None or self._done else content[boundary:]
 
@@ -198,14 +215,19 @@ class Cutter:
         yield from self._flush(last=True)
         if self._done:
             return  # The record that the jump cuts belongs to the next piece.
+        # While skipping, the cut record is another piece's, which reports it.
         cut_bytes = 0 if self._skipping else expected - self._start
         # Each piece reports only the missing bytes that lie in it, so that the reports of all pieces add up.
         begin, end = (min(max(at, piece.begin), piece.end) for at in (expected, target))
+        # A jump that lies outside the piece and cuts none of its records concerns other pieces only.
         if cut_bytes or begin < end:
             self.gaps.append(Gap(piece.journal, begin, end, self._start if cut_bytes else begin, cut_bytes))
         self._restart_at(target)
         self._done = target >= piece.end
+        # Anchored framings begin a record where bytes continue. For lines, the caller may know that one
+        # begins there: `verify` does for the gaps of a ledger, which end at records.
         self._skipping = self._framing.resyncs and target not in self._records_begin
+        # If the jump ends past this piece, the rest belongs to the piece in which it ends.
         self._resync_from = target if self._skipping and not self._done else None
 
     def _restart_at(self, position: int) -> None:
@@ -238,6 +260,7 @@ class Cutter:
         if self._skipping or self._position == self._start:
             return
         framing, journal, end = self._framing, self.piece.journal, self.piece.end
+        # `_schedule_flush` decides how often: each call joins and searches all waiting bytes again.
         data = b"".join(self._unfinished)
         cut = framing.cut(data, self._start, last=last)
         whole = data if cut.size == len(data) else data[: cut.size]
@@ -250,6 +273,8 @@ class Cutter:
             until = bisect_left(self._stored, self._start + len(whole), lo=1, key=itemgetter(0))
             stored = tuple(self._stored[:until])
         block = Block(journal, self._start, whole, cut.starts, cut.ends, *headers, stored)
+        # Records that begin at or past the end belong to the next piece. They were read only because this
+        # piece's last record had no end yet.
         if self._start + len(whole) > end:
             block = block.rows(0, int(np.searchsorted(block.offsets, end)))
 
@@ -334,11 +359,15 @@ class PieceScan:
         piece, cutter = self._cutter.piece, self._cutter
         if cutter.done():
             return
+        # The planner had these bytes in memory when it searched the batch's end, so they have no holes, and
+        # no store time: a query of `_fragment_mod_time` gets no content.
         if piece.content is not None:
             yield from cutter.feed(piece.begin, piece.content)
             yield from cutter.finish(piece.end)
             return
         assert self._client is not None
+        # Up to the limit, not to the end, because the last record may end anywhere up to there. The loop
+        # leaves the read as soon as that record is complete.
         with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
             for chunk in reader:
                 yield from cutter.feed(chunk.offset, chunk.content, chunk.mod_time)

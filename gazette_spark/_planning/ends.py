@@ -47,6 +47,7 @@ class RangeResolver:
     def initial(self) -> JournalOffsets:
         """Return the start of a new query."""
         start = self._starts(self._selection.chosen())
+        # Nothing has been read, so there are no bytes to recognise the journals by, only their creations.
         prints = self._identities.pinned(start.read_through, self._selection.created)
         return replace(start, fingerprints=prints)
 
@@ -55,12 +56,15 @@ class RangeResolver:
         view, options = self._view, self._view.options
         journals = self._selection.chosen()
         start = self._starts(journals)
+        # These heads are taken after those of the starts, and heads grow: a range from the write head to the
+        # write head never ends before it begins.
         heads = self._heads(journals, is_listed=True)
 
         def last_of(journal: str) -> int:
             head, chosen = heads[journal], options.ending_offsets.of(journal)
             if options.ending_timestamp is not None:
                 stored = view.offset_at(journal, options.ending_timestamp)
+                # A fragment may have been appended and listed after its journal's head was read.
                 return head if stored is None else min(stored, head)
             if chosen > head:
                 raise OffsetError(f"endingOffsets is past the write head {head}", journal, chosen)
@@ -80,6 +84,8 @@ class RangeResolver:
             begins[journal] = last
 
         def end_of(journal: str) -> int:
+            # An end that an option names may be inside a record, and the write head may be inside one that is
+            # half written. Either record is left out: half of it must not become a row.
             return view.whole_records(journal, begins[journal], lasts[journal], write_head=heads[journal])
 
         return replace(start, read_through=begins), JournalOffsets(view.map_journals(end_of, journals))
@@ -95,11 +101,14 @@ class RangeResolver:
         """
 
         def check(journal: str) -> None:
+            # The bytes before the first available one are gone, so they cannot show whether a record begins
+            # there. If that is a loss, the read itself reports it.
             resumed = resumed_ranges[journal]
             if resumed.begin > self._view.client.first_offset(journal):
                 what = "the query checkpoint's position"
                 self._check_begin(journal, resumed.begin, resumed.end, what, RESTORE)
 
+        # A record always begins at offset 0.
         resumed_ranges = {span.journal: span for span in ranges if span.begin}
         self._view.map_journals(check, resumed_ranges)
 
@@ -107,6 +116,8 @@ class RangeResolver:
         """Return the journals' write heads. A head below an offset in the options is confirmed first."""
         options = self._view.options
         resumed = options.resume_offsets.named if options.resume_offsets else {}
+        # These offsets were write heads once, as the end of a table or of another query. A replica that has
+        # just joined a journal reports a lower head, and the offset would look like a mistake of the user's.
         named = {
             journal: max(
                 options.starting_offsets.of(journal),
@@ -129,6 +140,8 @@ class RangeResolver:
             if resumed is None and timestamp_ms is not None:
                 return self._start_at(journal, timestamp_ms, head)
             chosen, option = choice.of(journal), "startingOffsets"
+            # A table's end overrides every option about the start: rows before it are in the table, and bytes
+            # after it that were skipped would be a gap in the ledger.
             if resumed is not None:
                 chosen, option = resumed.of(journal), "resumeOffsets (the end of the table)"
             if chosen > head:
@@ -151,8 +164,11 @@ class RangeResolver:
         # A head below the recorded end has raised an error above, unless the user chose another start.
         self._identities.take((resumed or choice).fingerprints)
         self._identities.compare_first(starts, self._selection.created, heads)
+        # Stores report no Etcd revision. Without one, nothing shows whether a head or a creation is older.
         if not (revision := self._selection.revision):
             return JournalOffsets(starts)
+        # A journal that is not listed here was read to its head: see `JournalOffsets.head_seen`. Positions of
+        # thousands of journals stay short.
         behind = {journal: head for journal, head in heads.items() if head > starts[journal]}
         return JournalOffsets(starts, revision=revision, heads=behind)
 
@@ -179,9 +195,13 @@ class RangeResolver:
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
         """Check that a record may begin at an offset. Otherwise half a record would become a row."""
+        # Missing bytes prove nothing about the record, so they are no error here.
         window = window_reader(self._view.client, journal, fail_on_data_loss=False)
         framing = self._view.framing(journal)
         before, after = b"", b""
+        # A frame begins with a magic word. For other framings, the byte before shows whether the last record
+        # ended. Both are necessary and not sufficient: a frame may contain frames, and a quoted CSV field
+        # newlines.
         if framing.header_bytes:
             after = window(offset, min(offset + framing.header_bytes, end))
         elif framing.trailer_bytes:
@@ -217,10 +237,14 @@ def range_end(
         The end of a record, or the backlog's begin if there is no whole record yet; and those bytes of a
         fingerprint before it that the search has read anyway.
     """
+    # The bytes before the end become the journal's fingerprint. The search reads them anyway, so they are
+    # kept instead of being read again.
     begin, options, framing = backlog.begin, view.options, view.framing(journal)
     window = RecordedWindow(view.window(journal))
     if content is not None:
         window = RecordedWindow(window_of(content, begin, window))
+    # A record has at least one byte, so a limit of at least as many records admits everything. A smaller one
+    # moves the end to that record's end, or leaves it if there are fewer records.
     if max_records < admitted - begin:
         if content is not None:
             admitted = counted_end_of(content[: admitted - begin], begin, max_records, framing)
@@ -233,6 +257,7 @@ def range_end(
                 max_record_bytes=options.max_record_bytes,
                 framing=framing,
             )
+    # The bytes that are admitted now may still end inside a record, or be fewer than the first one has.
     end = limited_end(
         window, begin, admitted, backlog.head, options.max_record_bytes, journal=journal, framing=framing
     )
@@ -249,11 +274,13 @@ class RecordedWindow:
     def __call__(self, begin: int, end: int) -> bytes:
         """Read ``[begin, end)``, or less; see :mod:`gazette_spark._planning.boundary`."""
         content = self._read_window(begin, end)
+        # A short answer has the bytes up to the end of its window: those before them are missing.
         self._windows.append((end - len(content), content))
         return content
 
     def before(self, end: int) -> bytes:
         """Return the longest run of bytes before an offset in one window, at most a fingerprint's."""
+        # Only bytes of one window are known to follow each other.
         parts = (
             window[max(0, end - begin - FINGERPRINT_BYTES) : end - begin]
             for begin, window in self._windows
@@ -278,6 +305,7 @@ def counted_end(
         RecordError: a record before that is longer than ``max_record_bytes``, or no record begins where one
             should.
     """
+    # The cutter of the tasks counts, so that driver and tasks cannot disagree about what a record is.
     cutter = Cutter(
         piece, fail_on_data_loss=fail_on_data_loss, max_record_bytes=max_record_bytes, framing=framing
     )
@@ -294,6 +322,7 @@ def counted_end(
                 yield from cutter.finish(resumed)
 
     remaining = max_records
+    # Returning early drops the iterator, which closes the read: the driver reads no further than needed.
     for block in blocks():
         if len(block) >= remaining:
             return block.end_offset(remaining - 1)
@@ -304,6 +333,7 @@ def counted_end(
 def counted_end_of(content: bytes, begin: int, max_records: int, framing: RecordFraming) -> int:
     """Return where record number ``max_records`` of some content ends, or its end if it has fewer."""
     ends = framing.cut(content, begin).ends
+    # The content may end inside a record. The search that follows moves the end back.
     if len(ends) < max_records:
         return begin + len(content)
     return begin + int(ends[max_records - 1]) + framing.trailer_bytes

@@ -46,6 +46,7 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
     gaps: list[FragmentGap] = []
     for journal in journals:
         begin, end = byte_range(journal, listed[journal], heads[journal], options)
+        # Brokers' lists also have bytes that are not stored yet, so what no fragment has is missing.
         gaps += gaps_between(journal, listed[journal], begin, end)
     return gaps
 

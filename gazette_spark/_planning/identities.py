@@ -110,12 +110,15 @@ class JournalIdentities:
         """
         names = sorted(self._unverified & reached.keys())
         ends = {journal: self._fingerprints[journal].end for journal in names}
+        # A head below the recorded bytes means that the journal lost them, or that a replica has just joined
+        # it. This waits for the members to agree, or raises an error.
         if too_short := {journal: end for journal, end in ends.items() if heads[journal] < end}:
             self._view.check_heads(too_short)
 
         def compare(journal: str) -> None:
             self._compare(journal, self._fingerprints[journal], created.get(journal, 0), reached[journal])
 
+        # If one journal raises an error, all stay unverified, so that a later attempt cannot skip the others.
         self._view.map_journals(compare, names)
         self._unverified -= set(names)
 
@@ -131,14 +134,20 @@ class JournalIdentities:
         Raises:
             JournalRecreatedError: its bytes differ, or cannot be compared.
         """
+        # Nothing was read, or these bytes were already compared: the list shows the new creation at each
+        # trigger until a position has a later revision.
         if reached == 0 or self._confirmed.get(journal) == create_revision:
             return
+        # Without a recorded fingerprint there are no bytes to compare, and the creation decides. The caller
+        # knows that it is another one, so a fingerprint without a creation gets that of the position.
         recorded = self._fingerprints.get(journal, Fingerprint(reached, reached))
         if recorded.create_revision in {0, create_revision}:
             recorded = replace(recorded, create_revision=seen_revision)
         try:
             self._view.check_heads({journal: recorded.end})
         except OffsetBeyondHeadError as error:
+            # The new journal is shorter than the old one was. As an OffsetBeyondHeadError, that would look
+            # like lost bytes of the same journal.
             raise JournalRecreatedError(journal, reached, create_revision, seen_revision) from error
         self._compare(journal, recorded, create_revision, reached)
         self._unverified.discard(journal)
@@ -196,6 +205,7 @@ class JournalIdentities:
         """Return the fingerprints of the planned batch's position: of journals it reads, and renewed ones."""
         recorded: dict[str, Fingerprint] = {}
         for journal, (end, content) in self._planned_ends.items():
+            # An attempt to plan this batch may have failed and been repeated with other ends.
             if reached[journal] == end:
                 self._fingerprints[journal] = Fingerprint.of(content, end, created.get(journal, 0))
                 self._bytes_before[journal] = content

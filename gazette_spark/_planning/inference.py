@@ -93,6 +93,7 @@ def query_schema(
         remembered(options.inferred_schema_location, infer) if options.inferred_schema_location else infer()
     )
     rescued = options.rescued_data_column
+    # Hints are applied after the columns are stored, so that a query may change them at a restart.
     fields = [column for column in with_hints(columns, options.schema_hints) if column["name"] != rescued]
     return StructType.fromJson(struct(fields + ([field(rescued, "string")] if rescued else [])))
 
@@ -145,6 +146,7 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     early = OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
     planner = Planner(journals, replace(options, starting_offsets=early))
     start, end = planner.batch()
+    # Journals in order of names, not of size or age, so that the same journals give the same sample.
     begins, ends = start.read_through, end.read_through
     filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
     pieces = planner.pieces(
@@ -188,6 +190,8 @@ def sampled(
             max_record_bytes=options.max_record_bytes,
             framing=framing_named(piece.framing, options.max_record_bytes),
         )
+        # Records that begin before the bound count, so that the sample does not depend on the blocks they
+        # arrive in.
         stop = piece.begin + options.sampling_bytes
         for block in scan:
             if clock() > until:
@@ -201,7 +205,7 @@ def sampled(
 def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
     """Return the columns that a location stores; infer and store them if it has none.
 
-    If two queries start at the same time, both use the columns of the first file.
+    Of two queries that start at the same time, the later one uses the columns that the first one has stored.
 
     Raises:
         OptionError: the location cannot be used, or its file was not written by this function.
@@ -218,10 +222,15 @@ def remembered(location: str, infer: Callable[[], Fields]) -> Fields:
         text = seal(json.dumps(value, indent=2).encode() + b"\n")
         with _trouble(location):
             system.create_dir(directory)
+            # A reader must never see half a file: the columns of a running query would depend on when it
+            # looked.
             draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
             with system.open_output_stream(draft) as file:
                 file.write(text)
-            # Another query that started at the same time has stored its columns first.
+            # Another query that started at the same time may have stored its columns first. File systems of
+            # pyarrow cannot create a file only if there is none, so two queries that get here in the same
+            # moment both go on: each with its own columns, and from the next start on with those of the
+            # later file. Only samples that differ make a difference.
             if (first := _read(system, path)) is not None:
                 system.delete_file(draft)
                 text = first

@@ -134,15 +134,20 @@ class FollowedJournals:
         watched = self._watched() if age_s <= CHECK_S else None
         if watched is None:
             return self.fresh()
+        # Equal revisions mean equal lists. The requested one stays, so that callers see the same object again
+        # and skip their work.
         return watched if watched.revision > self._requested.revision else self._requested
 
     def fresh(self) -> Listing:
         """Request the list; restart the watch if its revision is later than the brokers'."""
         requested = self._client.list_all_journals(self._selector)
+        # An unchanged list stays the same object: see `JournalLister.latest`.
         if self._requested is None or not same(requested, self._requested):
             self._requested = requested
         self._requested_at_s = self._clock()
         watched = self._watched()
+        # Etcd's revisions only grow. A watch ahead of the brokers belongs to an Etcd that was replaced, or
+        # the broker that answered lags behind. In both cases a new watch shows the truth, and costs one call.
         if watched is not None and requested.revision < watched.revision:
             event = "brokers returned an older revision, watch is restarted"
             log.warning("%s revision=%d watched=%d", event, requested.revision, watched.revision)
@@ -162,6 +167,8 @@ class FollowedJournals:
         try:
             return self._watch.list()
         except GazetteError:
+            # The watch has ended, for example with its token. The caller requests the list, and a later call
+            # starts another watch.
             self.close()
             return None
 

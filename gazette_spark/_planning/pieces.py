@@ -151,6 +151,8 @@ def split(
     Returns:
         The pieces, in the order of the ranges and of their offsets. They depend only on the arguments.
     """
+    # The length that satisfies both options: no piece longer than `maxBytesPerPartition`, and short enough
+    # for `minPartitions` pieces. But never so short that the number of pieces explodes.
     total = sum(span.size_bytes for span in ranges)
     at_most = min(max_bytes or max(total, 1), max(1, total // max(1, min_partitions)))
     at_most = max(at_most, -(-total // MAX_PIECES))
@@ -167,6 +169,8 @@ def split(
             begin = span.begin
             for cut in (*cuts, span.end):
                 if begin < cut:
+                    # An anchored piece must end where it is cut. Any other reads on to complete its last
+                    # record, and its first bytes may belong to the previous piece.
                     limit = cut if framing.anchored else span.end
                     starts_on_record = framing.anchored or begin == span.begin
                     pieces.append(Piece(span.journal, begin, cut, limit, starts_on_record, framing.name))
@@ -179,6 +183,7 @@ def split(
     if not solid or len(anywhere) <= len(ranges):
         return anywhere
     aligned = cut_all(solid)
+    # Cutting anywhere may itself give fewer than that many pieces.
     enough = max(min_partitions, min(ENOUGH_PIECES, len(anywhere)))
     return aligned if len(aligned) >= enough else anywhere
 
@@ -190,6 +195,7 @@ def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> 
     while span.end - at > at_most:
         beyond = bisect_right(edges, at)
         in_reach = bisect_right(edges, at + at_most)
+        # Nothing proves a record boundary in the last fragment, however long it is.
         if beyond == len(edges):
             return
         at = edges[max(beyond, in_reach - 1)]
@@ -203,6 +209,7 @@ def _cuts(
 
     A cut that would be inside a solid fragment moves to that fragment's end.
     """
+    # One byte past each edge: see the module's docstring.
     edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
     whole: list[tuple[int, int]] = []  # Solid bytes as ascending spans without overlaps.
     for begin, end in sorted((fragment.begin, fragment.end) for fragment in solid):
@@ -212,9 +219,12 @@ def _cuts(
             whole.append((begin, end))
     at = span.begin
     while (remaining := span.end - at) > at_most:
+        # Equal lengths for the rest, so that the last piece is not a small one that a task is started for.
         step = -(-remaining // -(-remaining // at_most))
         in_reach = bisect_right(edges, at + at_most)
         edge = edges[in_reach - 1] if in_reach else 0
+        # An edge in the first half would give a piece of less than half the length, and more tasks than
+        # needed.
         if edge > at + at_most // 2:
             at = edge
         else:
@@ -294,6 +304,8 @@ class PlannedBytes:
         for piece in pieces:
             begin, content = self._contents.get(piece.journal, (0, b""))
             is_same = (piece.begin, piece.end) == (begin, begin + len(content))
+            # The planner keeps the bytes of one batch. A piece of another batch, or a part of a range that
+            # was cut, has other ends and is read from brokers.
             attached.append(
                 replace(piece, content=content) if content and is_same and piece.is_whole else piece
             )

@@ -117,8 +117,11 @@ class Planner:
         self._identities = JournalIdentities(self._view)
         self._selection = QueryJournals(self._view, self._journals, self._identities)
         self._resolver = RangeResolver(self._view, self._selection, self._identities)
+        # Fingerprints of the table's ledger come before those of any position, because the first one of a
+        # journal stays, and the sink compares journals by the ledger's ranges.
         if options.resume_offsets is not None:
             self._identities.take(options.resume_offsets.fingerprints)
+        # Without `stateLocation`, tasks leave no files from which the open transactions could be reported.
         self._open: OpenTransactions | None = None
         if options.reads_committed and options.state_location is not None:
             self._open = OpenTransactions(StateFiles(options.state_location))
@@ -126,6 +129,8 @@ class Planner:
         self._from_checkpoint = True
         """Whether the next batch begins at a position that this planner has not made."""
         self._frozen: Mapping[str, int] | None = None
+        # A position does not have the time of its batch. So the first batch of a run counts as having waited
+        # forever: a restart must not delay bytes that have already waited.
         self._last_batch_s = -math.inf
         self._idle_until_s = -math.inf
         self._unfinished: dict[str, tuple[int, int]] = {}
@@ -148,6 +153,7 @@ class Planner:
             OffsetError: the query continues a table of committed messages, and ``stateLocation`` lacks their
                 producers' states.
         """
+        # The options decide this position. There is no checkpoint that could belong to another source.
         self._from_checkpoint = False
         options, first = self._view.options, self._resolver.initial()
         if not options.reads_committed:
@@ -156,12 +162,16 @@ class Planner:
         # The messages of a new query begin at its start. A query that continues a table needs the states of
         # producers that the table's query had, because a transaction open at its end began earlier.
         resumed = options.resume_offsets.named if options.resume_offsets else {}
+        # A journal that the table lacks, or whose first bytes after the table's end are gone, has no states
+        # to continue: its messages begin at its start.
         names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
         starts = dict(first.read_through)
         if names:
             files = StateFiles(options.state_location or "")
 
             def start_of(journal: str) -> int:
+                # The file may be of any query. States follow from the journal's bytes since that query's
+                # start, which the file names and this query takes over.
                 loaded = files.load(journal, starts[journal], None)
                 if loaded is None:
                     raise OffsetError(
@@ -212,8 +222,12 @@ class Planner:
             self._wait(self._idle_until_s - began_s)
             began_s = self._clock()
 
+        # Spark pairs the positions of a checkpoint with a query's sources by their order alone. If the
+        # sources were swapped, the position belongs to other journals.
         if self._from_checkpoint:
             self._selection.check_continued(start)
+        # Spark takes no figures from tasks, so the driver reads their files for the query's progress. Those
+        # of the last batch are complete, because Spark plans a batch after the previous one has ended.
         if self._open is not None:
             self._open.refresh(start, self._view.map_journals)
         try:
@@ -251,6 +265,8 @@ class Planner:
         heads = {name: tail.write_head for name, tail in tails.items()}
         backlogs = {}
         for name, head in sorted(heads.items()):
+            # A journal without a frozen head was not selected when this run began: its backlog is empty, not
+            # negative.
             final = head if frozen is None else min(head, frozen.get(name, 0))
             backlogs[name] = Backlog(begins[name], max(begins[name], final))
         # A half-written record is not news until the journal grows. Without this memory the planner would
@@ -264,6 +280,7 @@ class Planner:
         # that was created again over the same bytes is only recorded in this batch: see `identities`.
         identities.compare_first({name: begins[name] for name in news}, selection.created, heads)
         news = {name: backlog for name, backlog in news.items() if name not in identities.renewed}
+        # This decides how the next poll asks: see `_poll`.
         self._mostly_news = 2 * len(news) > len(backlogs)
 
         # What do the limits admit? A batch that is not due reads nothing, but may still record a journal that
@@ -273,6 +290,9 @@ class Planner:
         contents: dict[str, bytes] = {}
         if frozen is not None or is_due(total_bytes, now_s - self._last_batch_s, limits):
             readable = news
+            # A compressed fragment is decompressed from its begin, however few of its bytes a batch needs. A
+            # batch that ends with a fragment leaves no rest that the next one would have to decompress it
+            # for. Only this limit needs listings, which cost a call per journal.
             if limits.max_fragments is not None:
                 spans = view.map_journals(lambda name: view.spans_from(name, news[name].begin), news)
                 edges = {name: fragment_ends(spans[name], backlog) for name, backlog in news.items()}
@@ -313,7 +333,11 @@ class Planner:
                 identities.read(name, begins[name], end, bytes_before)
                 if end == begins[name]:
                     self._unfinished[name] = (begins[name], news[name].head)
+            # `pieces` attaches these bytes when Spark asks for the batch's tasks. Losing them costs only a
+            # read: if another run repeats the batch, its tasks ask brokers.
             self._planned.keep(begins, ends, contents)
+            # A batch that only records a journal does not count. Otherwise each journal that appears would
+            # postpone the bytes that wait for `maxTriggerDelay`.
             if any(end > begins[name] for name, end in ends.items()):
                 self._last_batch_s = now_s
 
@@ -321,6 +345,8 @@ class Planner:
         # the journal's first offset at that time, and lose what retention had deleted in between.
         firsts = view.map_journals(view.client.first_offset, added)
         reached = {**begins, **ends, **firsts}
+        # Spark runs a batch if the text of the position differs. A list at a newer revision alone must not
+        # cause one, so this is the given position, not an equal one with that revision.
         if reached == begins and selection.gone == start.gone and not identities.renewed:
             return start
 
@@ -336,6 +362,8 @@ class Planner:
             gaps = self._missing(remote, ends)
         if gaps:
             log.warning("%s", gaps_line(gaps))
+        # The heads of new journals are recorded as well: if one is deleted before it is read, they show the
+        # loss.
         return self._position(start, reached, heads | view.client.write_heads(added), gaps)
 
     def _position(
@@ -351,10 +379,14 @@ class Planner:
         # have no revisions, and without one heads are meaningless.
         recorded_heads: dict[str, int] = {}
         if selection.revision:
+            # A paused journal is not polled. Its last head is passed on, because it may be deleted while it
+            # is paused.
             recorded_heads = {name: start.heads[name] for name in selection.paused if name in start.heads}
             recorded_heads |= {name: head for name, head in heads.items() if head > reached[name]}
         starts: dict[str, int] = {}
         if self._view.options.reads_committed:
+            # A journal's start never changes, because states at an offset follow from the bytes since the
+            # start. A journal that appears in this batch starts at its pinned offset, which is its end here.
             earliest = {**reached, **start.read_through, **start.starts}
             starts = {name: earliest[name] for name in reached}
         new = {name: offset for name, offset in reached.items() if name not in start.read_through}
@@ -405,12 +437,14 @@ class Planner:
         if low:
             settled = view.check_heads({name: begins[name] for name in low}, low)
             tails |= {name: replace(tails[name], write_head=head) for name, head in settled.items()}
+        # Only a head that this run has seen proves that a deleted journal was read completely.
         self._selection.see({name: tail.write_head for name, tail in tails.items()})
         return tails
 
     def _ask_tails(self, begins: Mapping[str, int]) -> dict[str, Tail]:
         if not begins:
             return {}
+        # All tails of a poll are in memory at once, so the more journals there are, the shorter each one is.
         return self._view.client.tails(begins, max(1, min(TAIL_BYTES, TOTAL_TAIL_BYTES // len(begins))))
 
     def _missing(
@@ -442,6 +476,7 @@ class Planner:
         begins = {journal: begin for journal, begin, _ in changed(start, end)}
 
         def bytes_before_end(journal: str) -> bytes:
+            # A hole before the end is no error here: the fingerprint then covers the bytes after it.
             until = end.read_through[journal]
             return self._view.window(journal, skip_holes=True)(max(0, until - FINGERPRINT_BYTES), until)
 
@@ -469,6 +504,7 @@ class Planner:
         Raises:
             JournalRecreatedError: the table's rows are from another journal of the same name.
         """
+        # A store may end before the table does, because brokers have bytes that are not stored yet.
         comparable = {
             name: fingerprint
             for name, fingerprint in recorded.items()
@@ -494,6 +530,8 @@ class Planner:
         """Return the start and the end of a batch query."""
         self._from_checkpoint = False
         start, end = self._resolver.batch()
+        # A backfill of committed messages continues a table, and an acknowledgement in its range may commit
+        # messages from any place since the table's first row.
         since = self._view.options.messages_since or {}
         for journal, first in since.items():
             if first > start.read_through.get(journal, first):
@@ -549,6 +587,8 @@ class Planner:
             # again over its own bytes could not be compared then, and would be refused.
             self._identities.go_on_from(planned)
             self._identities.take(start.fingerprints)
+            # A batch that may skip missing bytes can end inside a hole, where no record begins: see
+            # `boundary`.
             if options.fail_on_data_loss:
                 self._resolver.check_resumed(ranges)
         self._from_checkpoint = False

@@ -127,6 +127,8 @@ def skipped_spans(
         OffsetNotYetAvailableError: a broker waits longer for bytes of a hole than a read may take.
     """
     missing: list[tuple[int, int]] = []
+    # A list of fragments may be older than the end of the range, so a span that no fragment has need not be
+    # missing. Reading it shows that: if bytes are there, they arrive, and a jump proves that they are gone.
     for low, high in outside(joined(fragments), begin, end):
         at = low
         with client.read(journal, offset=low, end_offset=high) as reader:
@@ -134,6 +136,7 @@ def skipped_spans(
                 if chunk.offset > at:
                     missing.append((at, chunk.offset))
                 at = chunk.offset + len(chunk.content)
+            # A jump past the end of the read brings no chunk.
             if (resumed := resume_offset(reader)) > at:
                 missing.append((at, min(resumed, high)))
     return joined(missing)

@@ -96,13 +96,16 @@ def classify(last_seen: LastSeen, create_revision: int | None, listed_revision: 
         create_revision: Revision of its creation; None if brokers say that it does not exist.
         listed_revision: Etcd revision of the brokers' answer.
     """
+    # The journal exists, or did a moment ago: a later list would show its deletion.
     if create_revision is not None:
         recreated = is_recreated(create_revision, last_seen.revision)
         return JournalStatus.RECREATED if recreated else JournalStatus.PAUSED
+    # An older answer may come from before the journal was created, so its absence proves nothing.
     if listed_revision < last_seen.revision:
         return JournalStatus.NOT_LISTED
     if last_seen.is_gone:
         return JournalStatus.GONE
+    # A position's head is not enough, because bytes may have been appended after the query stopped.
     is_read = last_seen.is_current and last_seen.unread_bytes == 0
     return JournalStatus.READ if is_read else JournalStatus.LOST
 
@@ -169,6 +172,8 @@ class QueryJournals:
 
     def listed(self) -> frozenset[str]:
         """Request the list and return the selected journals, without checking any others."""
+        # The write heads of a run are frozen before its first position is known, so there is none to compare
+        # with.
         self._take(self._journals.fresh(), NOWHERE)
         return self._names
 
@@ -191,6 +196,7 @@ class QueryJournals:
         ):
             for journal in sorted(named.keys() - set(journals)):
                 try:
+                    # This tells a misspelt journal from one that the query's own selection leaves out.
                     self._view.client.get_journal(journal)
                 except JournalNotFoundError as error:
                     raise JournalNotFoundError(journal, f"option {option!r} names it") from error
@@ -248,6 +254,8 @@ class QueryJournals:
                 is_current=journal in self._heads_of_run,
                 is_gone=journal in start.gone,
             )
+            # `describe_journals` has waited until the answer is at least as new as the position, or raised an
+            # error. So the status is never NOT_LISTED here.
             status = classify(last_seen, entry.create_revision if entry else None, answer.revision)
             if status is JournalStatus.RECREATED and entry:
                 self._identities.compare_recreated(
@@ -260,6 +268,7 @@ class QueryJournals:
                 paused.add(journal)
             else:
                 gone.append(journal)
+            # Each list looks absent journals up again. One line in the log per journal is enough.
             if journal not in self._warned:
                 self._warned.add(journal)
                 log.warning("%s journal=%s", status.value, journal)
@@ -293,7 +302,10 @@ class QueryJournals:
         self._heads_of_run |= heads
 
     def _take(self, listing: Listing, start: JournalOffsets) -> None:
+        # Brokers may answer at an older revision than an earlier one did. A position whose revision went back
+        # would make later creations look like those of new journals.
         self.revision = max(listing.revision, start.revision) if listing.revision else 0
+        # Most triggers get the same list, which may have thousands of journals.
         if listing is self._listing:
             return
         matching = [
@@ -304,6 +316,7 @@ class QueryJournals:
         self._listing, self._names = listing, frozenset(spec.name for spec in matching)
         self.created = {entry.spec.name: entry.create_revision for entry in listing.journals}
         self._youngest = max(self.created.values(), default=0)
+        # What was found out about absent journals applied to the previous list.
         self._looked_up = self.paused = frozenset()
         self.gone = ()
 

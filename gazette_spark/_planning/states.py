@@ -92,6 +92,8 @@ class StateFiles:
         path = self._path(journal, offset)
         try:
             with self._system.open_input_stream(path) as file:
+                # The seal shows a file that a crash or a full disk has cut short. Damage is no error, because
+                # the states can be rebuilt from the journal.
                 content = unseal(bytes(file.read()), path)
             table = pa.ipc.open_stream(content).read_all()
         except FileNotFoundError:
@@ -103,6 +105,7 @@ class StateFiles:
         if written.get("form") != FORM or not table.schema.equals(_SCHEMA):
             log.warning("unreadable states of producers are ignored path=%s: unknown format", path)
             return None
+        # States include the transactions since their query's start. With another start, others would be open.
         if start is not None and written.get("start") != str(start):
             return None
         return _states(table, int(written["newest"])), int(written["start"])
@@ -128,6 +131,8 @@ class StateFiles:
         Raises:
             OptionError: the file cannot be written.
         """
+        # Attempts of a task, and speculative copies, may write the same file at once. Their states are equal,
+        # so whichever comes last changes nothing.
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
         try:
             self._write(self._path(journal, offset), _serialized(states, metadata))
@@ -158,6 +163,7 @@ class StateFiles:
             # requires the permission to look at the bucket.
             self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
             self._put(target, content)
+        # A task that dies here leaves an unfinished file, which the next `save` at a larger offset removes.
         failpoint("scan.before_states")
         if local:
             self._system.move(target, path)
@@ -220,6 +226,8 @@ class RangeStates:
         """Return the states at the begin, without transactions whose bytes are missing."""
         states = self._states()
         begins = states.begins[states.begins >= 0]
+        # Missing bytes are an error, which the second pass raises if it needs them; or no transaction is
+        # open.
         if self._missing is None or not len(begins):
             return states
         for begin, end in self._missing(int(begins.min()), self._begin):
@@ -240,6 +248,7 @@ class RangeStates:
             self._files.save(self._journal, self._end, self._start, states, begin=self._begin)
 
     def _states(self) -> ProducerStates:
+        # At its start a query has seen no message. The states in a file of another query do not count.
         if self._begin == self._start:
             return ProducerStates.none()
         if self._files is None:
@@ -248,6 +257,7 @@ class RangeStates:
         if loaded is not None:
             return loaded[0]
         # The directory is listed only if the file is missing.
+        # The nearest older file saves the most reading. If it is damaged as well, the next one will do.
         for at in self._files.older(self._journal, self._begin, self._start):
             loaded = self._files.load(self._journal, at, self._start)
             if loaded is not None:
@@ -274,6 +284,7 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
 
 
 def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
+    # Producers are six bytes. As numbers they fill eight, whose first two are zero.
     octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
     producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
     numbers = (states.last_acks, states.last_clocks, states.begins, states.last_offsets)
@@ -353,11 +364,14 @@ class OpenTransactions:
             map_journals: Calls a function for many journals concurrently.
         """
         reached = position.read_through
+        # New journals first, then the others in the order in which they were read last: with more journals
+        # than one call may read, each has its turn.
         moved = [journal for journal in reached if journal not in self._read_at]
         moved += [journal for journal, at in self._read_at.items() if reached.get(journal, at) != at]
 
         def open_in(journal: str) -> OpenJson | None:
             at, start = reached[journal], position.starts.get(journal)
+            # Before the query's first record, no transaction is open, and no task has written a file.
             if at in (0, start):
                 return {}
             loaded = self._files.load(journal, at, start)
@@ -388,6 +402,8 @@ def open_at(states: ProducerStates, at: int) -> OpenJson | None:
 
     Transactions of producers that have been silent for a day are omitted: a killed task leaves one forever.
     """
+    # The clock of the machine limits that of the journal. Otherwise one message with a clock of the year 2100
+    # would make every open transaction look a day old.
     opened = np.flatnonzero(states.awaited(int(Clock.at(time.time_ns()))))
     if not len(opened):
         return None

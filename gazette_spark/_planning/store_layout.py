@@ -113,6 +113,7 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
     by_directory: dict[str, list[StoreFile]] = defaultdict(list)
     for file in files:
         directory, _, name = file.path.rpartition("/")
+        # Brokers write a fragment as `.partial-…` and rename it when it is complete.
         if not name.startswith("."):
             by_directory[directory].append(file)
     by_journal: dict[str, list[StoredFragment]] = defaultdict(list)
@@ -121,6 +122,8 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
         journal = _journal_of(directory, selection)
         if journal is None:
             continue
+        # Without the directories of the postfix, this name no longer has the prefix: the files belong to a
+        # journal that is not selected, or the number of levels is wrong.
         if not journal.startswith(selection.prefix):
             if selection.levels:
                 _check_shallow(by_directory[directory], selection)
@@ -133,6 +136,7 @@ def layout_of(files: Iterable[StoreFile], selection: StoreSelection) -> Layout:
             except ProtocolError:
                 skipped.append(file.path)
                 continue
+            # An empty fragment serves no byte.
             if fragment.length:
                 fragments.append(StoredFragment(fragment, file.path, file.size))
         # Without `levels`, a fragment below a named journal may belong to a journal that is not named.
@@ -159,6 +163,7 @@ def _journal_of(directory: str, selection: StoreSelection) -> str | None:
         is_below = f"{directory}/".startswith(selection.prefix) and directory
         return "/".join(parts[: len(parts) - (selection.levels or 0)]) if is_below else None
     deepest = len(parts) if selection.levels is None else selection.levels
+    # From the longest parent to the shortest: one named journal may be below another.
     names = ("/".join(parts[: len(parts) - depth]) for depth in range(len(parts)))
     for depth, name in enumerate(names):
         if name in selection.names:
@@ -183,6 +188,7 @@ def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
     ends: dict[str, dict[int, str]] = defaultdict(dict)
     for journal, fragments in journals.items():
         parent, _, last = journal.rpartition("/")
+        # Templates of Gazette give directories such as `date=2026-11-21`.
         if "=" in last:
             raise _undecided(fragments[0].path, f"in a directory {last!r}", "a journal")
         ends[parent][max(stored.end for stored in fragments)] = journal
@@ -192,6 +198,8 @@ def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
                 raise _undecided(fragments[0].path, f"below the journal {above!r}", "another journal")
             above = above.rpartition("/")[0]
     for journal, fragments in journals.items():
+        # Two neighbours of which one continues exactly where the other ends are parts of one journal:
+        # journals of their own begin at offset 0, or where retention happened to leave off.
         before = ends[journal.rpartition("/")[0]].get(fragments[0].begin)
         if before is not None:
             where = f"just after the last one in {before!r}"
@@ -254,8 +262,11 @@ class FragmentCoverage:
 
     def of_range(self, begin: int, end: int) -> tuple[StoredFragment, ...]:
         """Return the fragments with bytes in a range and, if no fragment contains its end, the next one."""
+        # Fragments ascend by begin, but not by end, because they may overlap. The largest end so far does
+        # ascend, so it can be searched.
         first, last = bisect_right(self._reach, begin), bisect_left(self._begins, end)
         inside = tuple(stored for stored in self.fragments[first:last] if stored.end > begin)
+        # The next fragment shows a reader that the bytes before it are missing and not merely unlisted.
         after = self.following(end - 1) if self.covering(end - 1) is None else None
         return inside if after is None else (*inside, after)
 
@@ -275,6 +286,7 @@ def check_fragments(fragments: Sequence[StoredFragment], store: str) -> None:
     by_sum: dict[tuple[int, bytes], StoredFragment] = {}
     for stored in fragments:
         fragment = stored.fragment
+        # Names have the span and the sum, so these checks read no file.
         same_span = by_span.setdefault((stored.begin, stored.end), stored)
         if same_span.fragment.sum != fragment.sum:
             raise _conflict(same_span, stored, store, "their SHA-1 sums differ")
@@ -320,6 +332,8 @@ class Overlaps:
     def __init__(self, coverage: FragmentCoverage, offset: int, end_offset: int, store: str) -> None:
         """Choose the fragments that a read of ``[offset, end_offset)`` can compare."""
         self._store = store
+        # This repeats the order in which `StoreReader` reads: from each fragment, the bytes that no earlier
+        # one has.
         read_whole, at = set(), offset
         for stored in coverage.serving:
             if stored.end > at:

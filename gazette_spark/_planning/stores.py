@@ -101,6 +101,7 @@ def open_store(url: str) -> StoreFiles:
     # Imported here because queries on brokers and directories do not need it.
     from pyarrow.fs import FileSystem
 
+    # A bucket's query may have credentials, which must not reach an error or a log.
     shown = without_query(url)
     try:
         system, path = FileSystem.from_uri(url)
@@ -149,6 +150,7 @@ class Directory:
     def _walk(self, directory: str) -> Iterator[StoreFile]:
         try:
             with os.scandir(f"{self._root}/{directory}") as entries:
+                # File systems list in any order. Plans, errors and tests must not depend on it.
                 in_order = sorted(entries, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -156,6 +158,8 @@ class Directory:
             raise FragmentStoreError(f"{self.url}{directory}", error.strerror or str(error)) from error
         for entry in in_order:
             path = f"{directory}/{entry.name}" if directory else entry.name
+            # A link could lead to any file of the machine, whose bytes would become rows. Hidden ones are
+            # ignored like all hidden files.
             if entry.is_symlink():
                 if not entry.name.startswith("."):
                     problem = "it is a symbolic link, which is not followed because it may leave the store"
@@ -167,6 +171,7 @@ class Directory:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # It was deleted after the directory was read.
+                # A time of 0 means that a fragment is not stored yet, so files from 1970 get 1.
                 yield StoreFile(path, status.st_size, max(1, int(status.st_mtime)))
             elif not entry.name.startswith("."):
                 raise FragmentStoreError(
@@ -209,6 +214,8 @@ class Bucket:
 
         is_empty = True
         for directory in directories:
+            # One listing of all objects costs a request per 1000 of them; walking directories, one per
+            # directory.
             selector = FileSelector(self._path(directory), allow_not_found=True, recursive=True)
             try:
                 infos: list[FileInfo] = self._system.get_file_info(selector)
@@ -229,12 +236,15 @@ class Bucket:
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
         fragment, path, source = stored.fragment, self._path(stored.path), self.url + stored.path
+        # Compressed content can only be read from its begin. Uncompressed content is opened at the requested
+        # byte.
         start = (
             max(fragment.begin, min(offset, fragment.end)) if fragment.codec == pb.NONE else fragment.begin
         )
         try:
             if start > fragment.begin:
                 file = self._system.open_input_file(path)
+                # A read from the middle is not compared with the fragment's SHA-1, so at least its length is.
                 check_size(stored, file.size(), source)
                 file.seek(start - fragment.begin)
             else:
@@ -278,6 +288,8 @@ class _Stream:
         """Return the content's actual codec: a store may decompress a file that is labelled as compressed."""
         if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
             return codec
+        # Google's store decompresses such files for a reader, unless the request says otherwise; another
+        # store returns them as they are. The name does not show which, but the first bytes do.
         self._peeked = self.read(len(GZIP_MAGIC))
         return pb.GZIP if self._peeked == GZIP_MAGIC else pb.NONE
 
@@ -350,6 +362,9 @@ class StoreReader(Closing):
             if stored is not None:
                 yield from self._read(stored)
                 continue
+            # No listed fragment has this byte. If the listing goes that far, the byte is missing, and the
+            # journal continues at the next fragment. Otherwise nothing is known, so the read ends without a
+            # jump.
             following = self._coverage.following(self.offset)
             if following is None and self.offset >= self._known_to:
                 return
@@ -361,8 +376,11 @@ class StoreReader(Closing):
         try:
             reader = self._files.open(stored, self.offset, self._end)
         except DirectReadError as error:
+            # The file is there and cannot be read: an error. Taking another one would hide it.
             if not error.missing:
                 raise
+            # It was deleted after the listing. Another fragment may have the same bytes; if none has, they
+            # are gone.
             self._coverage = self._coverage.without(stored)
             return
         with reader:
@@ -444,6 +462,7 @@ class StoreJournals(Closing):
         self, selector: str | pb.LabelSelector = "", *, limit: int = 0
     ) -> list[pb.ListResponse.Journal]:
         """Return the journals whose name matches a selector. Their specs have no labels."""
+        # A store knows no labels, so only the synthetic label of the name can match.
         parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
         specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
         return [
@@ -520,7 +539,9 @@ def roots_of(selection: StoreSelection) -> list[str]:
         return [selection.prefix.rstrip("/")]
     names = sorted(set(selection.names))
     if len(names) <= MAX_ROOTS:
+        # A directory inside another one is listed with it.
         return [name for name in names if not any(name.startswith(f"{other}/") for other in names)]
+    # Each root costs at least a request, so many names share one listing of what they have in common.
     return [posixpath.commonpath(names)]
 
 

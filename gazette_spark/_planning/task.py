@@ -61,6 +61,8 @@ class RowReader:
         Raises:
             OptionError: a column, or the file ``descriptorFile``, cannot be read.
         """
+        # Everything that can be refused is refused here: on an executor, the same error would be repeated by
+        # every task and its retries, under pages of stack traces.
         check_schema(options, schema)
         descriptors = b""
         if options.descriptor_file is not None:

@@ -55,6 +55,9 @@ class TrackedPosition:
         It is computed once. If batch 0 is repeated, it is that batch's end, because the batch reads nothing.
         """
         if self._first is None:
+            # Spark did not record the start of a query that died in batch 0, only the batch's end, which is
+            # the same position. Resolving the options again could give another start, such as a later write
+            # head, and bytes between the two would be lost.
             pinned = self._end is not None and self._end.position == "pinned"
             self._first = self._end.at("initial") if self._end is not None and pinned else make()
         return self._first
@@ -65,6 +68,7 @@ class TrackedPosition:
 
     def plan(self, begin: JournalOffsets, end: JournalOffsets) -> None:
         """Record the batch that the source returns; ``end`` is ``begin`` if there is none."""
+        # Spark asks again if nothing is new, and plans no batch for it. The batch before stays the newest.
         if end is not begin:
             self._begin, self._end = begin, end
 
@@ -74,17 +78,23 @@ class TrackedPosition:
         Raises:
             OffsetError: Spark plans another batch than the source returned.
         """
+        # An empty batch is how Spark announces a restarted query's position. Before the first one is known it
+        # can be any position; later, Spark repeats the newest end at most.
         if begin == end and self._end in (None, end):
             self._end = end
             return False
+        # The run repeats a batch that a former run had planned. Spark's record of it is the only one.
         if self._end is None:
             self._end = end
         if end != self._end:
             raise _mismatch("ends at", end, self._end)
+        # Of a former run's batch, only the end was announced.
         if self._begin is None:
             self._begin = begin
         if begin != self._begin:
             raise _mismatch("begins at", begin, self._begin)
+        # This source was taken for a new one although the query had read something: a runtime that restarts
+        # in another way has recorded a start as an end. See decision 33.
         if end.position == "pinned" and begin.position != "initial":
             raise OffsetError(
                 f"the batch begins at {begin.to_json()} and ends where a new query starts: rows in between "

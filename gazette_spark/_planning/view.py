@@ -93,6 +93,10 @@ class JournalView:
         Raises:
             UnavailableError: a broker stays behind for longer than a request may take.
         """
+        # A journal that the last list lacks was deleted, or unselected, or the broker that listed it lags
+        # behind Etcd. Brokers do not wait for a revision in a List call, so the request is repeated until the
+        # answer is at least as new as what the query has seen. An answer that has the journals need only be
+        # as new as the list.
         selector = pb.LabelSelector(include=label_set({"name": list(names)}))
 
         def ask(_left_s: float) -> Listing:
@@ -123,6 +127,7 @@ class JournalView:
         try:
             return [listed.fragment for listed in self.client.list_fragments(journal, **narrowed)]
         except SuspendedError:
+            # Brokers suspend a journal completely only when it has no fragments left.
             return []
 
     def spans_from(self, journal: str, begin: int) -> list[tuple[int, int]]:
@@ -130,6 +135,8 @@ class JournalView:
 
         Later calls must pass the same offset or a larger one: fragments before it are not listed again.
         """
+        # A journal may have 100,000 fragments, and a listing returns those from an offset on. The token is
+        # the begin of a fragment, and it must not pass the one that contains the offset.
         fragments = self.fragments(journal, page_token=self._listed_from.get(journal, 0))
         started = [fragment.begin for fragment in fragments if fragment.begin <= begin]
         self._listed_from[journal] = max(started, default=0)
@@ -149,6 +156,7 @@ class JournalView:
 
     def refresh_specs(self, journals: Iterable[str]) -> None:
         """List journals that were never listed, in one request. A repeated batch needs this."""
+        # The run that planned the batch had listed the journals; this one repeats it before its first list.
         unknown = [journal for journal in journals if journal not in self._specs]
         if len(unknown) > 1:
             selector = pb.LabelSelector(include=label_set({"name": unknown}))
@@ -163,6 +171,7 @@ class JournalView:
     def map_journals(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
         """Call ``answer`` for many journals concurrently, and return the results by journal."""
         names = list(journals)
+        # A pool of threads costs more than one call, and most batches of a small query ask about one journal.
         if len(names) < 2:
             return {name: answer(name) for name in names}
         with ThreadPoolExecutor(min(THREADS, len(names)), "gazette-planner") as pool:
@@ -185,6 +194,8 @@ class JournalView:
         names = sorted(journals)
         if not is_listed:
             self.map_journals(self.client.first_offset, names)
+        # At a trigger any member's head is good enough: bytes that it lacks are news at the next trigger. A
+        # final end has no next trigger.
         heads = self.client.highest_heads(names)
         beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
         if beyond:
@@ -205,6 +216,7 @@ class JournalView:
             OffsetBeyondHeadError: a journal ends before the offset up to which it was read.
         """
         heads = {}
+        # Only the members of a journal together know whether bytes are lost or one of them lags behind.
         for name, settled in self.client.settled_heads(expected or reached).items():
             heads[name] = settled.write_head
             if settled.write_head < reached[name]:
@@ -254,6 +266,7 @@ def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
         fragments: Fragments of one journal, in any order.
         timestamp_ms: Milliseconds since 1970; the whole second that contains them counts.
     """
+    # Store times have whole seconds, so all bytes of the second are on the same side of any time within it.
     second = timestamp_ms // 1000
     return min(
         (fragment.begin for fragment in fragments if fragment.mod_time == 0 or fragment.mod_time >= second),
