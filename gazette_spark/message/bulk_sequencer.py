@@ -57,8 +57,7 @@ Producers choose their clocks. If only age counted, one message of the year 2100
 all other producers, and deliver their retried appends twice from then on. Neither the time of reading nor the
 time of fragments can replace the clocks: a range that is read twice, by a stream and years later by
 ``verify``, must give the same rows. The order in which producers write is in the journal's bytes, and no
-producer can write in
-the name of another."""
+producer can write in the name of another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +91,8 @@ class ProducerStates:
             return self
         # The states include all producers that wrote last, because these are never forgotten.
         wrote_last = self.last_offsets >= np.partition(self.last_offsets, -REMEMBERED)[-REMEMBERED]
+        # An open transaction keeps its producer, however old it is: an acknowledgement may still come, and
+        # would otherwise commit nothing. Gazette may forget such a producer.
         open_ = self.begins != NO_TRANSACTION
         return self._take(open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest))
 
@@ -253,6 +254,7 @@ class _Runs:
         cls, states: ProducerStates, uuids: UuidColumns, offsets: Offsets, order: npt.NDArray[np.int64]
     ) -> _Runs:
         producer_of_message = uuids.producers[order]
+        # The messages of a producer are next to each other, so a run begins where the producer changes.
         heads = np.flatnonzero(np.append(True, producer_of_message[1:] != producer_of_message[:-1]))
         producers, clocks = producer_of_message[heads], uuids.clocks[order]
         at = np.searchsorted(states.producers, producers)
@@ -276,6 +278,7 @@ class _Runs:
         return cls(
             order,
             clocks,
+            # As in Gazette, unknown flags count as a message outside of transactions.
             np.where(flags > ACK_TXN, np.uint16(OUTSIDE_TXN), flags),
             offsets[order],
             producers,
@@ -284,6 +287,8 @@ class _Runs:
             last_acks,
             last_clocks,
             begins,
+            # The largest clock BEFORE each message, because a message does not age its own producer. The last
+            # entry is the largest clock of all.
             np.maximum.accumulate(np.append(np.uint64(states.newest), uuids.clocks)),
             states,
         )
@@ -291,6 +296,8 @@ class _Runs:
     @cached_property
     def previous(self) -> Offsets:
         """Index of the previous message of each message's producer: -1 for its first, past all for others."""
+        # Within a run, the previous entry of `order` is the producer's previous message. That is wrong for
+        # the first message of each run, which the third assignment corrects.
         previous = np.full(len(self.newest), len(self.newest), np.int64)
         previous[self.order[1:]] = self.order[:-1]
         previous[self.order[self.heads]] = -1
@@ -300,6 +307,8 @@ class _Runs:
         self, firsts: npt.NDArray[np.int64], last_clocks: Clocks, candidates: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """Return a mask of candidates that were forgotten before their messages at ``order[firsts]``."""
+        # Counting later writers takes a pass for each producer. Two tests make that rare: there are more
+        # producers than are always remembered, and the producer's last clock is a day behind.
         forgotten = np.zeros(len(candidates), np.bool_)
         if len(self.before) + len(self.producers) > REMEMBERED:
             rows = self.order[np.where(candidates, firsts, 0)]
@@ -336,6 +345,7 @@ class _Runs:
     def states(self) -> ProducerStates:
         """Return the states of all producers. Those of producers that have not written are unchanged."""
         before = self.before
+        # A range of a journal with thousands of producers has messages of a few.
         silent = np.ones(len(before), np.bool_)
         if len(before):
             at = np.searchsorted(self.producers, before.producers)
@@ -351,6 +361,7 @@ class _Runs:
                 (self.offsets[self.tails - 1], before.last_offsets),
             )
         ]
+        # The states stay sorted by producer, which searches rely on.
         order = np.argsort(columns[0], kind="stable")
         producers, last_acks, last_clocks, begins, last_offsets = (column[order] for column in columns)
         return ProducerStates(producers, last_acks, last_clocks, begins, last_offsets, int(self.newest[-1]))
@@ -372,6 +383,9 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     is_end = flags != CONTINUE_TXN
     next_end = np.minimum.accumulate(np.where(is_end, index, count)[::-1])[::-1]
     is_open = next_end >= np.repeat(tails, tails - heads)
+    # Index 0 stands for a missing end, so that look-ups are valid; those fates are replaced below. An end is
+    # always delivered itself, because its clock is above the last one. An acknowledgement has the largest
+    # clock of its transaction, so it commits all of it.
     end = np.where(is_open, 0, next_end)
     is_committed = is_end | (flags[end] == ACK_TXN)
     fate = np.where(is_committed, runs.offsets[end], DROPPED)
@@ -383,6 +397,8 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     is_carried = runs.begins != NO_TRANSACTION
     has_ended = is_carried & (first_end < tails)
     is_lost = runs.begins == LOST
+    # The messages of that transaction lie before this range. The caller may still have them, or reads them
+    # again.
     closed = has_ended & ascends
     closing_ends = first_end[closed]
     is_acknowledged = (flags[closing_ends] == ACK_TXN) & ~is_lost[closed]
@@ -402,6 +418,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     # are the open transaction. A run without an end continues the earlier transaction.
     last_end = np.maximum.accumulate(np.where(is_end, index, -1))[tails - 1]
     has_end = last_end >= heads
+    # The bounds only keep indices valid: what they point to is not used.
     last = np.where(has_end, last_end, 0)
     last_acks = np.where(has_end, runs.clocks[last], runs.last_acks)
     next_begin = runs.offsets[np.minimum(np.where(has_end, last_end + 1, heads), count - 1)]
@@ -415,6 +432,7 @@ def _sequence_ascending(runs: _Runs, ascends: npt.NDArray[np.bool_], ack_offsets
     starts_over = runs.forgotten(first_open, runs.clocks[last], ascends & opens)
     last_acks = np.where(starts_over, runs.clocks[first_open] - np.uint64(1), last_acks)
 
+    # Other producers keep the states with which `_sequence_irregular` begins.
     runs.last_acks = np.where(ascends, last_acks, runs.last_acks)
     runs.last_clocks = np.where(ascends, runs.clocks[tails - 1], runs.last_clocks)
     runs.begins = np.where(ascends, begins, runs.begins)
@@ -431,6 +449,8 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
     run = slice(int(runs.heads[at]), int(runs.tails[at]))
     columns = (runs.clocks, runs.flags, runs.offsets, runs.order)
     for clock, flags, offset, row in zip(*(column[run].tolist() for column in columns), strict=True):
+        # Here, too, a producer may be forgotten between any two of its messages, and its next one is its
+        # first.
         if begin == NO_TRANSACTION and runs.is_forgotten(at, last_clock, row):
             last_ack = last_clock = clock - 1
         ack_offsets[row] = DROPPED
@@ -439,6 +459,7 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
                 continue
             if begin == NO_TRANSACTION:
                 begin = offset
+            # Of a transaction that has lost bytes, no message may be delivered. It still ends like any other.
             if begin != LOST:
                 open_messages.append((clock, row))
                 ack_offsets[row] = PENDING
@@ -446,6 +467,7 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
             continue
         if clock > last_ack:
             ack_offsets[row] = offset
+            # A message outside of transactions commits itself and discards what is open.
             committed_clock = clock if flags == ACK_TXN and begin != LOST else 0
         elif flags == ACK_TXN:
             committed_clock = 0  # A rollback.
@@ -454,9 +476,13 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
         # The transaction has ended. Messages above the acknowledgement's clock will never be committed.
         for message_clock, message_row in open_messages:
             ack_offsets[message_row] = offset if message_clock <= committed_clock else DROPPED
+        # The transaction began before this range, so its first messages are not among `open_messages`. The
+        # first end decides it, whatever the end is.
         if carried is not None:
             closings.append((producer, *carried, committed_clock, offset))
         open_messages, carried = [], None
+        # After a rollback, too, as in Gazette: the acknowledgement of a recovered producer may be lower than
+        # the last one, and the messages after it may reuse clocks.
         last_ack = last_clock = clock
         begin = NO_TRANSACTION
     runs.last_acks[at], runs.last_clocks[at], runs.begins[at] = last_ack, last_clock, begin
@@ -471,6 +497,7 @@ class Replay:
     """
 
     def __init__(self, transactions: Closings, until: Offsets) -> None:
+        # Rolled back and lost transactions have a clock of 0, and commit nothing that would have to be found.
         selected = (transactions.ack_clocks != 0) & (transactions.begins < until)
         order = np.argsort(transactions.begins[selected], kind="stable")
         self._transactions = transactions.take(selected).take(order)
@@ -488,6 +515,8 @@ class Replay:
         if not len(uuids):
             return ack_offsets
         transactions = self._transactions
+        # Transactions of different producers overlap, and a producer may have several in the bytes of one
+        # block.
         active = np.flatnonzero((transactions.begins <= offsets[-1]) & (self._until > offsets[0]))
         candidates = np.flatnonzero(uuids.valid & (uuids.clocks != 0) & (uuids.flags == CONTINUE_TXN))
         # Each pass takes the first transaction of each producer, so that a message belongs to at most one
@@ -520,6 +549,7 @@ class Replay:
                 before = np.append(self._last_clocks[transaction[low]], clocks[low : high - 1])
                 largest[low:high] = np.maximum.accumulate(before)
             self._last_clocks[transaction[heads]] = np.maximum.reduceat(np.maximum(clocks, largest), heads)
+            # The same two rules as in `sequence`: no copies, and nothing above the acknowledgement's clock.
             is_committed = (clocks > largest) & (clocks <= transactions.ack_clocks[transaction])
             ack_offsets[rows[is_committed]] = transactions.ack_offsets[transaction[is_committed]]
         return ack_offsets

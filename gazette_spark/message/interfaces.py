@@ -114,6 +114,9 @@ class Framing:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
             return frame(record)
+        # A message that readers would take for two, or for none, must not reach the journal: nobody could
+        # remove it. This is also why the record is searched as a reader would search it, and not checked by
+        # rules of writing.
         if self.records is LINES:
             is_one = record != b"" and b"\n" not in record
         else:

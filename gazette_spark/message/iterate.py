@@ -124,6 +124,8 @@ class ReadUncommitted(Closing):
                     self._drop_rest()
                     raise RecordError(journal, begin, f"the range ends within it, at offset {end_offset}")
                 raise StopIteration
+            # The message that the hole cuts can never be completed. The next bytes begin a fragment, and so a
+            # message, because Gazette's writers append whole messages.
             if self._end not in (-1, chunk.offset):
                 logger.warning(
                     "journal has lost bytes journal=%s from=%d to=%d dropped_bytes=%d",
@@ -287,6 +289,8 @@ def checked_replay(
             continue
         # Checked before the message after the hole is delivered: a transaction must not lack its middle.
         for missing, available in replay.reader.jumps[checked:]:
+            # These bytes were missing when the transaction was read first, so the sequencer never had their
+            # messages.
             if any(begin <= missing and available <= end for begin, end in first_jumps):
                 continue
             if fail_on_data_loss:

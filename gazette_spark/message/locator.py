@@ -188,6 +188,8 @@ class JsonPointer:
         text = _json_text(record)
         span = self._find(text, record)
         missing = self.tokens[span.depth :]
+        # The UUID, or null, is replaced. A null in the middle of the path becomes the objects that are
+        # missing.
         if not missing or text[span.begin : span.end] == "null":
             new = f'"{stamp}"'
             for token in reversed(missing):
@@ -196,6 +198,8 @@ class JsonPointer:
         member = f"{json.dumps(missing[0])}:"
         member += "".join(f"{{{json.dumps(token)}:" for token in missing[1:])
         member += f'"{stamp}"' + "}" * (len(missing) - 1)
+        # Otherwise the place becomes the first member of the last object on the path, where a reader in
+        # columns finds it without parsing the record.
         first = span.begin + 1
         comma = "" if text[_space(text, first)] == "}" else ","
         return (text[:first] + member + comma + text[first:]).encode()
@@ -210,6 +214,8 @@ class JsonPointer:
         if text[begin : begin + 1] != "{":
             raise MessageError(f"not a JSON object: {_shown(record)}")
         with _reading_json(record):
+            # Python's parser does not report where a value is, and the other bytes must not change. So the
+            # members are walked through here, and the parser only reads each value to find its end.
             members, end = _members(text, begin)
             if _space(text, end) != len(text):
                 raise json.JSONDecodeError("Extra data", text, end)
@@ -347,6 +353,8 @@ class ProtobufField:
 
     def set(self, record: bytes, stamp: uuid.UUID) -> bytes:
         """See :meth:`Locator.set`."""
+        # The field is put first if it is missing, because the order of fields does not matter and a reader in
+        # columns looks there.
         field = _varint_bytes(self.number << 3 | _BYTES) + b"\x10" + stamp.bytes
         begin, end = self._find(record) or (0, 0)
         return record[:begin] + field + record[end:]
@@ -365,6 +373,7 @@ class ProtobufField:
                 if wire_type != _BYTES or end - value not in (0, 16):
                     what = f"field {number} is not a UUID of 16 bytes"
                     raise MessageError(f"{what}, in a message that begins with {_shown(record)}")
+                # Of a field that occurs several times, protobuf's parsers take the last one.
                 span = (begin, end) if end > value else None
         except IndexError:
             raise MessageError(f"not a protobuf message: {_shown(record)}") from None
@@ -397,6 +406,7 @@ def _wire_fields(record: bytes) -> Iterator[tuple[int, int, int, int, int]]:
             raise IndexError(f"wire type {wire_type}")
         if not number or at > len(record):
             raise IndexError(f"field {number}")
+        # Fields inside a group belong to the group. They are read to find its end.
         if not groups and wire_type != _GROUP_END:
             yield number, wire_type, begin, value, at
     if groups:

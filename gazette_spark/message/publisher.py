@@ -138,6 +138,8 @@ class Publisher:
             Exception: an error of the message's ``validate`` or of the mapping.
         """
         journal, framing = self._mapped(mapping, message)
+        # A committed message has a larger clock than the open ones. Readers would take it for the end of the
+        # transaction, and drop what its acknowledgement should commit.
         if journal in self._open:
             problem = "has uncommitted messages of this publisher, which a committed one would discard"
             advice = "build and write their acknowledgements first, or use another publisher"
@@ -151,8 +153,11 @@ class Publisher:
             Exception: as in :meth:`publish_committed`. The transaction does not change.
         """
         journal, framing = self._mapped(mapping, message)
+        # The template is made before the message is appended: if making it fails, nothing has been written
+        # that no acknowledgement could commit.
         opened = self._open.get(journal) or _OpenJournal(framing, message.new_acknowledgement(journal))
         appended = self._publish(journal, framing, message, CONTINUE_TXN)
+        # Only now, because a message that was not appended needs no acknowledgement.
         self._open.setdefault(journal, opened)
         return appended
 
@@ -165,10 +170,13 @@ class Publisher:
         Raises:
             MessageError: an acknowledgement does not fit its journal's framing. Nothing is forgotten.
         """
+        # The intents are bytes, not messages: after a crash the same bytes are appended again, whatever the
+        # program's message class has become.
         intents = []
         for journal, opened in self._open.items():
             opened.template.set_uuid(build_uuid(self._producer, self._clock.tick(), ACK_TXN))
             intents.append(AckIntent(journal, opened.framing.marshal(opened.template)))
+        # Only after all intents exist. An error before leaves the transaction as it was.
         self._open.clear()
         return intents
 
@@ -225,6 +233,8 @@ def append_ack_intents(
         failed: BaseException | None = None
         for journal, appended in appends.items():
             error = appended.exception()
+            # A journal that was deleted took the messages with it, so there is nothing left to acknowledge.
+            # Waiting for it would stop every later transaction.
             if error is None or isinstance(error, JournalNotFoundError):
                 ends[journal] = None if error else appended.span[1]
             else:

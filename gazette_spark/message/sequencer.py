@@ -184,6 +184,7 @@ class Sequencer:
         clock, key = int(stamp), JournalProducer(envelope.journal, producer)
         sequence = self._sequences.get(key)
         if sequence is not None:
+            # The producer moves to the end: a checkpoint forgets those that wrote longest ago.
             self._sequences[key] = self._sequences.pop(key)
         if clock == 0:
             # The message has opted out of sequencing. A temporary sequence delivers it and is then forgotten,
@@ -379,11 +380,14 @@ class Sequencer:
                 journal: (clock - horizon) & MAX_CLOCK for journal, clock in newest.items() if clock
             }
         later_writers = Counter[str]()
+        # From the producer that wrote last to the one that wrote longest ago.
         for key, sequence in reversed(list(self._sequences.items())):
             is_old = sequence.max < least_clocks.get(key.journal, 0)
             if is_old and later_writers[key.journal] >= remembered:
                 del self._sequences[key]
             later_writers[key.journal] += 1
+        # A transaction that stays open past this checkpoint must not delay the next one as well: see
+        # `has_pending`.
         self._pending.clear()
         states = tuple(
             ProducerState(key.journal, key.producer, Clock(sequence.min), sequence.begin)
@@ -393,6 +397,7 @@ class Sequencer:
 
     def _add_to_ring(self, envelope: Envelope, sequence: _Sequence, clock: int) -> None:
         entry = _RingEntry(envelope, clock, sequence)
+        # `queue` has emptied this slot.
         self._ring[self._ring_head] = entry
         sequence.entries.append(entry)
         self._ring_head = (self._ring_head + 1) % len(self._ring)

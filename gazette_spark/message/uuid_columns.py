@@ -79,10 +79,13 @@ class _JsonReader:
             return _none(0)
         record = block.record(0)
         first_member = self._at_begin.match(record)
+        # One record shows how its writer spells the place. Records of another writer, or of other white
+        # space, miss it and are read by the next, slower way.
         if first_member is not None:
             self._prefix = first_member[0]
         elif (last := self._at_end.search(record, max(0, len(record) - MAX_TAIL))) is not None:
             self._around = last[1], last[2]
+        # One byte more than the UUID: without the closing quote, a longer string would pass for it.
         texts, at_place = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
         at_place &= texts[:, UUID_TEXT_BYTES] == _QUOTE
         return _completed(split_texts(texts[:, :UUID_TEXT_BYTES], at_place), block, self._of_last_member)
@@ -96,6 +99,7 @@ class _JsonReader:
         at_place = block.ends - block.starts >= width
         rows = np.zeros((len(block), width), np.uint8)
         if at_place.any():
+            # A view of all windows of this width, of which only those at the records are copied.
             windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
             rows[at_place] = windows[block.ends[at_place] - width]
         texts = rows[:, len(before) : len(before) + UUID_TEXT_BYTES]
@@ -106,6 +110,8 @@ class _JsonReader:
     def _parsed(self, block: Block) -> UuidColumns:
         """Return the UUIDs of records with the UUID in any place."""
         if self._parser is None:
+            # A schema of the UUID alone: the parser skips all other fields. Without a column for malformed
+            # records, those have null there, which counts as no UUID.
             kind: pa.DataType = pa.string()
             for name in reversed(self._names[1:]):
                 kind = pa.struct([pa.field(name, kind)])
@@ -126,6 +132,7 @@ class _CsvReader:
         if self._index:
             return self._parsed(block)
         texts, at_place = _rows_behind(block, b"", UUID_TEXT_BYTES)
+        # The minimum keeps the index valid for the last record, whose length decides whether it counts.
         after = np.minimum(block.starts + UUID_TEXT_BYTES, len(block.data) - 1)
         separated = np.frombuffer(block.data, np.uint8)[after] == ord(self._separator)
         at_place &= separated | (block.ends - block.starts == UUID_TEXT_BYTES)
@@ -145,6 +152,7 @@ class _CsvReader:
 class _ProtobufReader:
     def __init__(self, locator: ProtobufField) -> None:
         self._locator = locator
+        # The bytes of the tag and the length, as writers encode them.
         self._prefix = locator.set(b"", NIL_UUID)[:-16]
 
     def uuids(self, block: Block) -> UuidColumns:

@@ -76,6 +76,7 @@ class Clock(int):
     @classmethod
     def at(cls, unix_ns: int) -> Clock:
         """Return the clock of a time, in nanoseconds since the Unix epoch."""
+        # The lower four bits are a counter, which begins at 0.
         return cls((unix_ns // 100 + TICKS_BEFORE_1970) << 4)
 
     def updated(self, unix_ns: int) -> Clock:
@@ -199,6 +200,7 @@ _PAIRS = _pair_values()
 
 def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) -> UuidColumns:
     """Split UUIDs given as rows of 36 bytes of text. Rows that are not UUIDs are invalid."""
+    # One look-up in a table of 65,536 entries for two digits at a time, for all rows of a group at once.
     pairs = np.concatenate(
         [_PAIRS[np.ascontiguousarray(texts[:, begin:end]).view("<u2")] for begin, end in _GROUPS], axis=1
     )
@@ -217,6 +219,7 @@ def split_uuids(column: pa.Array) -> UuidColumns:
     width = UUID_TEXT_BYTES if text else 16
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     stored = np.frombuffer(column.buffers()[1], np.int64 if wide else np.int32)
+    # Rows are cut from Arrow's buffers. Its own conversion would make a Python object of each.
     bounds: npt.NDArray[np.int64] = stored[column.offset : column.offset + len(column) + 1].astype(np.int64)
     present &= np.diff(bounds) == width
     rows = np.zeros((len(column), width), np.uint8)
@@ -233,7 +236,9 @@ def uuid_texts(columns: UuidColumns) -> pa.StringArray:
     clocks, flags = columns.clocks, columns.flags.astype(np.uint64)
     high = (clocks >> np.uint64(4) & np.uint64(0xFFFFFFFF)) << np.uint64(32)
     high |= (clocks >> np.uint64(36) & np.uint64(0xFFFF)) << np.uint64(16)
+    # The version nibble of UUIDs of version 1.
     high |= clocks >> np.uint64(52) | np.uint64(0x1000)
+    # The variant's two bits, then the clock's counter and the flags where a UUID has its clock sequence.
     low = (np.uint64(0x8000) | (clocks & np.uint64(0xF)) << np.uint64(10) | flags) << np.uint64(48)
     low |= columns.producers.astype(np.uint64)
     octets = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
