@@ -62,6 +62,7 @@ def string_array(texts: Sequence[str]) -> pa.StringArray:
     sizes: Iterable[int] = map(len, texts)
     joined = "".join(texts)
     data = joined.encode("utf-8", "replace")
+    # ASCII has as many bytes as characters, and needs no second look at each text.
     if len(data) != len(joined):
         sizes = [len(text.encode("utf-8", "replace")) for text in texts]
     bounds = np.fromiter(accumulate(sizes, initial=0), np.int32, len(texts) + 1)
@@ -154,6 +155,7 @@ def invalid_utf8_at(data: bytes) -> int:
         pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(data), None, 0).validate(full=True)
     except pa.ArrowInvalid:
         try:
+            # Slow, but only for a block that is known to be invalid, and it tells where.
             data.decode()
         except UnicodeDecodeError as error:
             return error.start

@@ -33,6 +33,7 @@ def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Position
     """Return the position of each newline that ends a record or a blank line of data that begins with one."""
     feeds = newlines(data)
     quotes = quote_positions(data, quote)
+    # Without a quote every newline ends a record, which is the usual block.
     if not len(quotes):
         return feeds
     octets = np.frombuffer(data, np.uint8)
@@ -41,6 +42,7 @@ def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Position
     regular = (before == ord(separator)) | (before == NEWLINE) | (opening == 0)
     regular[1:] |= opening[1:] - 1 == quotes[1 : 2 * len(opening) - 2 : 2]
     if regular.all():
+        # An even number of quotes before a newline means that it is outside of them.
         outside: Positions = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
         return outside
     # A quote is in an odd place, so the block is read record by record.
@@ -87,6 +89,8 @@ class CsvFraming:
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the last record end on which all readings of the window agree; None if they disagree."""
         if not self.quote or self.quote.encode() not in window:
+            # No quote, so the window lies outside of quotes or inside of one field from end to end. The
+            # second would be a record of at least the window's length, so a longer window excludes it.
             unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
             return None if unproved else window.rfind(b"\n") + 1 or None
         last_ends = set()
@@ -94,10 +98,13 @@ class CsvFraming:
         # Prefixes that put the window into each of the four states.
         for lead in (b"", b"x", quote, quote * 2):
             ends = self._ends(lead + window) - len(lead)
+            # A reading with a record that is too long need not be considered: if it were the true one, the
+            # record would be an error.
             if len(ends) and ends[0] > max_record_bytes:
                 continue
             if len(ends):
                 last_ends.add(int(ends[-1]) + 1)
+            # All of the window may be inside one record, so nothing is proved.
             elif len(window) <= max_record_bytes:
                 return None
         return last_ends.pop() if len(last_ends) == 1 else None

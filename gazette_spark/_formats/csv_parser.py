@@ -141,6 +141,8 @@ class CsvParser(FallbackParser):
         return super().record_batches(map(self._checked, blocks))
 
     def _checked(self, block: Block) -> Block:
+        # Only the block at offset 0 can show the journal's first record. Later writers' headers are
+        # recognised by `row` and by the block parser.
         if self._header and block.offset == 0 and len(block):
             first = block.record(0).decode("utf-8", "replace").removeprefix("\ufeff")
             names = [text for text, _ in split(first, self._style)]
@@ -173,6 +175,8 @@ class CsvRecordParser:
         values: dict[str, object] = {}
         for field, (cell, quoted) in zip(self._fields, cells, strict=False):
             text = cell if cell or not quoted else self._style.empty_value
+            # As in Spark, `nullValue` also applies to quoted fields, and the rule for empty fields only to
+            # those without quotes.
             if text == self._style.null_value or (not cell and not quoted):
                 continue
             column, invalid = converted(pa.array([text], pa.string()), field.type, self._style)
@@ -200,12 +204,15 @@ class CsvBlockParser:
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when a record has another number of fields."""
+        # Where Arrow and Spark read a record differently, it must not reach Arrow, which raises no error for
+        # it.
         suspect = _suspect(block, self._style)
         if suspect is not None:
             return BlockRefusal([suspect])
         wrong: list[int] = []
 
         def note(row: pcsv.InvalidRow) -> str:
+            # The handler sees the row that has another number of fields. Arrow counts rows from 1.
             wrong.append(row.number or 0)
             return "error"
 
@@ -220,12 +227,16 @@ class CsvBlockParser:
             table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
         except pa.ArrowException:
             return BlockRefusal([min(max(0, wrong[0] - 1), len(block) - 1)] if wrong else ())
+        # The proof that each row comes from its own record.
         if table.num_rows != len(block):
             return BlockRefusal()
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
+        # A field like the first column's name may begin a header, or a record that happens to have it. The
+        # record parser compares all fields.
         if self._header is not None and len(headers := places(pc.equal(texts[0], self._header))):
             return BlockRefusal([int(headers[0])])
 
+        # Searching the block once is cheaper than a regular expression on every column of integers.
         hexes = b"0x" in block.data or b"0X" in block.data
         values: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
@@ -342,6 +353,8 @@ def _by_halves(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tupl
     column = _at_once(texts, kind, hexes=hexes)
     if column is not None:
         return column, []
+    # Arrow does not name the cell that it refuses. Halving finds it, and converts all the others at full
+    # speed.
     if len(texts) > FEW_CELLS:
         middle = len(texts) // 2
         left, left_invalid = _by_halves(texts[:middle], kind, hexes=hexes)
@@ -366,6 +379,8 @@ def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Arr
         column = texts.cast(kind)
     except pa.ArrowException:
         return None
+    # A number that is not finite is a word that Spark may spell otherwise, or too large a number, which is
+    # infinite to both.
     if pa.types.is_floating(kind) and _any(odd := pc.invert(pc.is_finite(column))):
         words = texts.filter(odd)
         words = words.filter(pc.match_substring_regex(words, _WORDS))

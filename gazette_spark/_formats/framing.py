@@ -92,6 +92,7 @@ class Block:
         seconds = np.zeros(len(self), np.int64)
         if self.stored:
             since, times = np.array(self.stored, np.int64).T
+            # A record has the time of its first byte, even if it ends in the next fragment.
             seconds = times[np.searchsorted(since, self.offsets, side="right") - 1]
         stored = seconds != 0
         return pa.Array.from_buffers(
@@ -114,6 +115,8 @@ class Block:
         columns = {name: column[first : max(first, stop)] for name, column in self.columns.items()}
         if first >= stop:
             return replace(self, data=b"", starts=self.starts[:0], ends=self.ends[:0], columns=columns)
+        # From the first record's header to the next one's, so that the bytes between frames stay with the
+        # record before them.
         low = int(self.starts[first]) - self.header_bytes
         high = int(self.starts[stop]) - self.header_bytes if stop < len(self) else len(self.data)
         starts, ends = self.starts[first:stop] - low, self.ends[first:stop] - low
@@ -126,6 +129,7 @@ class Block:
         if columns:
             flags = bool_array(keep)
             columns = {name: column.filter(flags) for name, column in columns.items()}
+        # The bytes stay shared: a copy would cost more than what is left out.
         return replace(self, starts=self.starts[keep], ends=self.ends[keep], columns=columns)
 
 
@@ -160,6 +164,7 @@ def as_lines(block: Block) -> Block:
         return lines_of(block, [block.record(index) for index in range(len(block))])
     if one_byte_apart(block):
         return block
+    # The block has other bytes between its records, so the records are copied next to each other.
     ends = np.cumsum(stops - starts) - 1
     data = slices(block.data, starts, stops).buffers()[2].to_pybytes()[: ends[-1] + 1]
     return replace(block, data=data, starts=ends - (block.ends - starts), ends=ends, header_bytes=0)

@@ -86,6 +86,8 @@ _TYPES = (
 
 _ERROR_ROW = re.compile(r" in row ([0-9]{1,9})")
 
+# Arrow reads these names as numbers, whatever the dialect. Spark never reads `Inf` as one, and the others
+# only under `allowNonNumericNumbers`.
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
 _INFINITY = re.compile(rb"Inf(?:inity)?[ \t\r\n,\]}]")
 _NAN = re.compile(rb"NaN[ \t\r\n,\]}]")
@@ -142,6 +144,9 @@ class JsonParser(RowParser):
         if columns is not None:
             yield self._finished(block, columns)
             return
+        # The reference parser makes a Python object of each record, which takes 7 times the record's bytes
+        # and up to 55 times for a hostile one (decision 42). In parts, only those of one part exist at a
+        # time.
         first = 0
         while first < len(block):
             in_part = int(np.searchsorted(block.ends, block.starts[first] + PART_BYTES))
@@ -158,6 +163,8 @@ class JsonParser(RowParser):
         values = {field.name: column for field, column in zip(self.format.data_fields, columns, strict=True)}
         if not len(suspects):
             return Columns(values)
+        # A producer that writes unusual values usually does so in every record. Nothing of the block counts
+        # then.
         if len(suspects) > len(block) * MAX_SUSPECT_SHARE:
             return None
         is_suspect = np.zeros(len(block), np.bool_)
@@ -169,10 +176,14 @@ class JsonParser(RowParser):
         if self._block_parser is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
+        # Counted as a failure until the parser succeeds. An attempt that fails costs as much as a successful
+        # one, so after each failure it rests twice as long: at most 31 of 32 blocks then cost nothing extra.
         self._failures = min(self._failures + 1, MAX_FAILURES)
         sound = np.ones(len(block), np.bool_)
         many = len(block) // MAX_FAST_ATTEMPTS
         for _ in range(MAX_FAST_ATTEMPTS):
+            # `as_lines` copies the block without its suspects, because the parser reads everything between
+            # them as well.
             columns = self._block_parser.columns(as_lines(block if sound.all() else block.only(sound)))
             if not isinstance(columns, BlockRefusal):
                 break
@@ -183,6 +194,7 @@ class JsonParser(RowParser):
             if not suspects or (suspects[0] < many if len(suspects) == 1 else len(suspects) > many):
                 break
         if isinstance(columns, BlockRefusal):
+            # The pause is 1, 3, 7, 15 and then always 31 blocks.
             self._pause = (1 << self._failures) - 1
             return None
         self._failures = 0
@@ -240,16 +252,21 @@ class JsonBlockParser:
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal if a value might not come from its own record."""
+        # What Arrow would read differently, or not survive, is found first. These searches run at memory
+        # speed, and a hit inside a string only sends a good record to the reference parser.
         suspects = _suspects(block, self._dialect)
         if self._magnitudes and not suspects:
+            # Only decimals are rescaled with the table of powers that Arrow does not check.
             at = [number.start() for number in _SMALL_EXPONENT.finditer(block.data)]
             suspects = np.unique(np.searchsorted(block.ends, at)).tolist() if at else []
         if suspects:
             return BlockRefusal(suspects)
         try:
+            # A second pass over the block, only for decimals: see the module's docstring.
             if not self._has_fitting_magnitudes(block):
                 return BlockRefusal()
             table = _read(block, self._storage, extra_fields=self._extra_fields)
+            # The proof that each row comes from its own record: every record has given at least one value.
             if table.num_rows != len(block):
                 return BlockRefusal()
             values: dict[str, pa.Array] = {}
@@ -262,9 +279,13 @@ class JsonBlockParser:
                 for index, problem in converted.problems.items():
                     problems.setdefault(index, f"field {field.name} {problem}")
         except (pa.ArrowException, ValueError) as error:
+            # Arrow names the row only in the error's text. A row past the block, or none, means that the
+            # record at fault is unknown.
             named = _ERROR_ROW.search(str(error))
             row = int(named[1]) if named else len(block)
             return BlockRefusal([row] if row < len(block) else ())
+        # With rescued data, the texts of fields that do not fit are needed, which only the reference parser
+        # keeps.
         if problems and not self._extra_fields:
             return BlockRefusal(sorted(problems))
         return Columns(values, problems)
@@ -305,6 +326,7 @@ def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.
 
     return pj.read_json(
         pa.BufferReader(block.data),
+        # One chunk, so that no record is divided between two, and no threads: Spark gives a task one core.
         read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
         parse_options=pj.ParseOptions(
             explicit_schema=storage, unexpected_field_behavior="ignore" if extra_fields else "error"
@@ -320,6 +342,8 @@ def _converted(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Con
     """
     if column.type == kind:
         if pa.types.is_decimal(kind):
+            # Arrow's parser silently accepts digits beyond the precision. Full validation is what notices
+            # them.
             column.validate(full=True)
         return Converted(column)
     if pa.types.is_string(column.type):
@@ -335,6 +359,8 @@ def _converted(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Con
 
 
 def _fitting(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
+    # In Spark, an array with an item that does not fit is null as a whole, and a struct keeps its other
+    # fields. Here the whole block is refused, and the reference parser applies those rules.
     converted = _converted(column, kind, dialect)
     if converted.problems:
         raise ValueError(next(iter(converted.problems.values())))
@@ -346,6 +372,7 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
     data = block.data
     octets = np.frombuffer(data, np.uint8)
     first, last = block.starts, block.ends - 1
+    # Step by step, for all records at once: most records have no white space, and the loop ends at once.
     for _ in range(MAX_TRIM):
         before, after = _SPACES[octets[first]], _SPACES[octets[last]]
         if not (before.any() or after.any()):

@@ -56,6 +56,7 @@ def infer(
             record = block.record(index)
             if record.strip() in (b"", b"null"):
                 continue
+            # One record that cannot be read must not end the inference: its mode decides what it adds.
             value, _ = conversion(lambda text: _value(text.decode(), dialect), record)
             if isinstance(value, dict):
                 record_type = merged(record_type, value)
@@ -88,6 +89,7 @@ def _leaf(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     kinds = [one, other]
     if not all(kind in (_DOUBLE, _LONG) or pa.types.is_decimal(kind) for kind in kinds):
         return _STRING
+    # As in Spark, a double takes any number, although large whole numbers lose digits.
     if _DOUBLE in kinds:
         return _DOUBLE
     decimals = [pa.decimal128(_LONG_DIGITS, 0) if kind == _LONG else kind for kind in kinds]
@@ -163,6 +165,8 @@ def _arrow(kind: Type) -> pa.DataType | None:
     """Return the Arrow type; None for objects without fields, and for types made only of such objects."""
     match kind:
         case dict():
+            # Java compares strings by UTF-16 units, which differs from Python's order beyond the Basic
+            # Multilingual Plane.
             order = sorted(kind, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
             fields = [(name, _arrow(kind[name])) for name in order if name]
             members = [pa.field(name, child) for name, child in fields if child is not None]

@@ -65,6 +65,8 @@ class RecordDecoder:
 
     def __init__(self, dialect: JsonDialect) -> None:
         self._dialect = dialect
+        # Half a surrogate pair can enter a name only by an escape such as `\ud800`, so records without `\u`
+        # are spared the look at each name.
         self._plain, self._escaped = (_decoder(dialect, make) for make in (_object, _escaped_object))
 
     def decode(self, record: bytes) -> tuple[dict[str, Any], str]:
@@ -78,6 +80,7 @@ class RecordDecoder:
         except UnicodeDecodeError as error:
             raise ValueError(f"not UTF-8 at byte {error.start}") from None
         try:
+            # Standard JSON first, because hardly a record uses an extension.
             return self._object_of(text), text
         except ValueError:
             # Spark's parser accepts extensions of JSON, which are rewritten and read again.
@@ -91,6 +94,7 @@ class RecordDecoder:
         if is_nested_deeper(text, MAX_DEPTH):
             raise ValueError(f"not a JSON object: nested more than {MAX_DEPTH} levels deep")
         decoder = self._escaped if "\\u" in text else self._plain
+        # Python's `strip()` would also remove white space that JSON does not know.
         begin = len(text) - len(text.lstrip(_SPACE))
         try:
             value, end = _decoded(decoder, text, begin)
@@ -111,7 +115,12 @@ def _decoder(
     if dialect.allow_non_numeric_numbers:
         constant = str.encode
     return json.JSONDecoder(
-        parse_int=str.encode, parse_float=str.encode, parse_constant=constant, object_pairs_hook=make_object
+        # Numbers stay texts: a decimal column needs all digits, a string column the spelling, and `int`
+        # refuses more than 4,300 digits.
+        parse_int=str.encode,
+        parse_float=str.encode,
+        parse_constant=constant,
+        object_pairs_hook=make_object,
     )
 
 
@@ -154,6 +163,8 @@ def decode_without_recursion(decoder: json.JSONDecoder, text: str, at: int) -> t
     Raises:
         JSONDecodeError: no JSON value begins at that index.
     """
+    # The stack of the containers that are being read, as generators instead of calls. Each yields where an
+    # inner container begins, and gets its value when that one has ended.
     readers = [_reader(decoder, text, at)]
     value: tuple[Any, int] | None = None
     while readers:
@@ -219,8 +230,10 @@ def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
         member = _MEMBER.match(text, at)
         assert member is not None, "the record was read before"
         begin, at = member.span(1)
+        # The pattern takes simple values whole. Only the scanner knows where a container ends.
         if begin == at:
             _, at = _decoded(_SKIPPER, text, begin)
+        # The last value of a repeated name also takes its place, as if the earlier ones had not been there.
         texts.pop(name, None)
         texts[name] = text[begin:at]
     return texts
@@ -240,6 +253,7 @@ def written_out(members: dict[str, Any], places: TextPlaces, text: str) -> dict[
 def _written_out(container: Any, places: TextPlaces, text: str, begin: int) -> tuple[Any, int]:  # noqa: ANN401
     """Return the object or array that begins at an index of a text, written out, and its end."""
     in_list = isinstance(container, list)
+    # No place below this container needs its text, so the scanner in C finds its end.
     if not isinstance(places, dict) or (in_list and None not in places):
         _, end = _decoded(_SKIPPER, text, begin)
         return text[begin:end].encode() if places is True else container, end
@@ -272,6 +286,7 @@ def strict_text(text: str, dialect: JsonDialect) -> str:
             return token
         return f'"{_ESCAPED.sub(_in_double_quotes, token[1:-1])}"'
 
+    # Strings are tokens as well, so that a name such as INF inside a string stays as it is.
     if "'" not in text and "INF" not in text and "+Infinity" not in text:
         return text
     return _LENIENT_TOKEN.sub(rewritten, text)

@@ -106,6 +106,7 @@ class JsonReferenceParser:
         if self._rescue:
             for index, members in enumerate(objects):
                 names = misfits.get(index, set())
+                # Texts cost a second scan, so they are taken only from records that have something to rescue.
                 if names or not self._names.issuperset(members):
                     rescued[index] = {
                         name: text
@@ -123,6 +124,8 @@ class JsonReferenceParser:
             try:
                 members, text = self._decoder.decode(block.data[start:end])
             except ValueError as error:
+                # The record keeps its row, with nulls: under PERMISSIVE its text is in the column for
+                # malformed records.
                 members, text = _NO_OBJECT, ""
                 problems[index] = str(error)
             objects.append(members)
@@ -133,6 +136,8 @@ class JsonReferenceParser:
         self, objects: list[dict[str, Any]], texts: list[str], column: pa.Field
     ) -> tuple[pa.Array, _ColumnReading]:
         """Return a column of records, and the reading with its problems."""
+        # Whether a string column has objects is only known after the first reading. The second one finds
+        # none.
         for _ in range(2):
             values, owners = _values_of(objects, column)
             reading = _ColumnReading(owners, self._dialect, self._rescue)
@@ -164,6 +169,7 @@ def _values_of(objects: Sequence[dict[str, Any]], child: pa.Field) -> tuple[list
     """
     # For a variant, null is a value.
     absent, name = _ABSENT if is_variant(child.type) else None, child.name
+    # The usual case needs no list of owners: one value for each object, in order.
     if RepeatedNames not in set(map(type, objects)):
         return [members.get(name, absent) for members in objects], np.arange(len(objects))
     values: list[Any] = []
@@ -183,6 +189,7 @@ def _last_fitting(count: int, column: pa.Array, owners: Positions, wrong: list[i
     """Return a field of ``count`` objects. Of several values of one object, the last that fits counts."""
     if len(column) == count:
         return column
+    # Spark writes each value into the row as it comes, and one that does not fit leaves the row as it is.
     fits = np.ones(len(column), np.bool_)
     fits[wrong] = False
     return spread(count, column.type, [(owners[fits], column.filter(bool_array(fits)))])
@@ -239,6 +246,8 @@ class _ColumnReading:
             items, owners = _values_of(objects, child)
             column, wrong = self.read(items, child.type, origins[owners], f"{path}.{child.name}")
             children.append(_last_fitting(len(objects), column, owners, wrong))
+        # A struct is one value of its column. A member without a field must not be lost with it, so the whole
+        # value is rescued.
         if self.rescue:
             names = {child.name for child in kind}
             for at, members in enumerate(objects):
@@ -254,6 +263,8 @@ class _ColumnReading:
         """Read arrays. An array with an item that does not fit is null."""
         lists: list[Sequence[Any]] = [value if isinstance(value, list) else () for value in values]
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
+        # All items of all arrays are converted at once. Their owners lead back from an item that does not fit
+        # to its array, and `origins` from there to the record.
         owners = np.repeat(np.arange(len(lists)), sizes)
         items = list(chain.from_iterable(lists))
         column, wrong = self.read(items, kind.value_type, origins[owners], f"{path}[]")
@@ -298,6 +309,7 @@ class _ColumnReading:
         from gazette_spark._formats.variant import encode  # Few queries have a variant.
 
         self._note_unwritten(values, origins)
+        # The column is read again with its containers as texts, so this reading's result does not matter.
         if self.unwritten:
             return pa.nulls(len(values), kind), []
         filled = np.flatnonzero(np.array([value is not _ABSENT for value in values], np.bool_))
@@ -318,6 +330,8 @@ class _ColumnReading:
         """Read a type without children: all numbers at once, then all strings, and so on."""
         parts: list[tuple[Positions, pa.Array]] = []
         wrong: list[int] = []
+        # One conversion for each JSON type, because the type decides what a value may become: the string "5"
+        # is no integer to Spark, and the number 5 is.
         types = set(map(type, values))
         for json_type in types - {type(None)}:
             places, chosen = np.arange(len(values)), values

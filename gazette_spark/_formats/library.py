@@ -56,6 +56,7 @@ def library() -> Library:
             absence = f"{LIBRARY} has interface {version}, and this package needs {ABI_VERSION}"
             return Library(None, absence=absence)
         functions.gazette_json_version.restype = ctypes.c_char_p
+        # Without these declarations, ctypes would cut pointers and sizes to 32 bits.
         functions.gazette_json_decoder_new.restype = ctypes.c_void_p
         functions.gazette_json_decoder_new.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
         functions.gazette_json_decoder_free.restype = None
@@ -106,6 +107,8 @@ def newlines(data: bytes) -> Positions | None:
     functions = library().functions
     if functions is None:
         return None
+    # The library returns how many newlines there are, even if they do not fit. So a block of short lines
+    # takes a second call, which fits exactly.
     room = len(data) // _USUAL_LINE + 1
     while True:
         positions = np.empty(room, np.int64)

@@ -21,6 +21,7 @@ SCAN_BYTES = 256 << 10
 
 def newlines(data: bytes) -> Positions:
     """Return the position of every newline, ascending."""
+    # The library takes less than half of NumPy's time (decision 39), but need not have been built.
     positions = library.newlines(data)
     return octet_positions(data, NEWLINE) if positions is None else positions
 

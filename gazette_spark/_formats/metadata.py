@@ -102,11 +102,13 @@ def is_metadata(field: pa.Field, *, messages: bool = False) -> bool:
 
 def metadata_column(block: Block, field: pa.Field, labels: Labels) -> pa.Array:
     """Return one of these columns for the records of a block."""
+    # The scan of committed messages has read the UUIDs, and adds their columns to the block.
     if field.name in block.columns:
         return block.columns[field.name]
     values = ORIGIN_COLUMNS[field.name].values
     if values is not None:
         return values(block)
+    # One row that is taken many times: building a map for each record would cost more than parsing it.
     row = labels_array(field.type, labels, block.journal)
     return row.take(int64_array(np.zeros(len(block), np.int64)))
 

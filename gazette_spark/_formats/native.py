@@ -47,6 +47,7 @@ class NativeDecoder:
         self._decode = functions.gazette_json_decode
         self._decoder = decoder
         self._schema = schema
+        # Columns that were decoded keep their own memory, so the decoder may be freed before them.
         weakref.finalize(self, functions.gazette_json_decoder_free, decoder)
 
     @classmethod
@@ -71,6 +72,8 @@ class NativeDecoder:
         The result is None if the library refuses the block, for example one of 2 GiB.
         """
         count = len(block)
+        # The library gets bare addresses. The local variables keep the arrays alive until the call has
+        # returned.
         starts = np.ascontiguousarray(block.starts, np.int64)
         ends = np.ascontiguousarray(block.ends, np.int64)
         suspects = np.empty(count, np.int64)
@@ -87,6 +90,7 @@ class NativeDecoder:
         )
         if suspect_count < 0:
             return None
+        # Arrow takes over the buffers that the library has filled, without a copy, and frees them through it.
         batch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch.columns, suspects[:suspect_count]
 

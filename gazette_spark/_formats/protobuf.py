@@ -73,6 +73,8 @@ class ProtobufFormat(RowFormat):
         Raises:
             OptionError: the descriptor set is invalid, or lacks the message.
         """
+        # A pool of its own: the default one is shared by the process, where another version of the same file
+        # would be a conflict.
         pool = descriptor_pool.DescriptorPool()
         try:
             files = {
@@ -133,6 +135,7 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, files: Mapping[str, An
         if name not in files and name in _WELL_KNOWN:
             pool.AddSerializedFile(_WELL_KNOWN[name].serialized_pb)
             return
+        # A pool takes a file only after its imports, and a descriptor set need not be in that order.
         for imported in files[name].dependency:
             _add(pool, imported, files)
         pool.AddSerializedFile(files[name].SerializeToString())
@@ -151,6 +154,7 @@ class _MessageFields:
 
 
 def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
+    # `ListFields` has only the fields that are set, so unset ones begin with their value.
     values = members.absent.copy()
     for field, value in message.ListFields():
         member = members.converts.get(field.number)
@@ -233,6 +237,7 @@ def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | N
         return lambda value: in_range(value.seconds * MICROS_PER_S + value.nanos // 1000)
     if not pa.types.is_struct(kind):
         return None
+    # Matched here, once, and not for every message. A type that contains itself ends where the columns do.
     members = _members(descriptor.fields_by_name, list(kind), descriptor.full_name)
 
     def convert(message: Message) -> object:

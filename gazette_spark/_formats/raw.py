@@ -44,6 +44,8 @@ class ChunkFraming:
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:
         """Cut at multiples of the chunk's size; the rest is a chunk if it is the last."""
+        # Multiples of the chunk's size in the journal, not in the data: two pieces of a range then cut the
+        # same chunks as one.
         first = self.chunk_bytes - offset % self.chunk_bytes
         ends = np.arange(first, len(data) + 1, self.chunk_bytes, dtype=np.int64)
         done = int(ends[-1]) if len(ends) else 0

@@ -58,6 +58,7 @@ class FormatSpec:
 
 
 def _lines(_max_record_bytes: int, _separator: str, _quote: str) -> RecordFraming:
+    # Each maker imports its own file: a Spark worker pays for the format of its query only.
     from gazette_spark._formats.lines import LINES
 
     return LINES
@@ -149,11 +150,14 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     """
     requested = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
+    # Gazette compares the label literally, without parameters. An unknown label is no error if an option
+    # names the framing: it may be an agreement that this package does not know.
     labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
     where = f"journal {spec.name!r} has the label content-type={label}"
     if requested is None and labelled in (None, "none"):
         expected = "the framing of its records: lines, fixed or csv, or none for bytes without records"
         raise OptionError("framing", f"nothing, but {where}", expected)
+    # Frames that are read as lines give rows, and wrong ones. Only a label that is known can contradict.
     if requested and label in LABELLED and requested not in (labelled, "none"):
         got = f"{framing or form}, but {where}"
         expected = f"framing {labelled} or none, or another label"

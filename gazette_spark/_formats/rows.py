@@ -155,6 +155,7 @@ class RowParser(ABC):
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
+                # Spark handles each record batch separately, so parts of a block become one again.
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
     def _guarded(self, block: Block) -> list[pa.RecordBatch]:
@@ -170,6 +171,7 @@ class RowParser(ABC):
         except (GazetteError, MemoryError):
             raise  # FAILFAST, or a problem of the machine.
         except Exception as error:  # noqa: BLE001  # Nobody knows which a parser may raise.
+            # What the failed attempt counted is counted again below.
             self.malformed = malformed
             if len(block) == 1:
                 return [self.unreadable(block, f"its reader raised {type(error).__name__}: {error}")]
@@ -205,6 +207,7 @@ class RowParser(ABC):
 
         corrupt = row_format.corrupt_column
         if corrupt and corrupt in row_format.schema.names:
+            # Under the other modes the column stays, and is null in every row.
             values[corrupt] = _texts_of(block, sorted(problems) if row_format.mode == "PERMISSIVE" else [])
         if row_format.rescues:
             rescued = [_rescued(block, index, texts) for index, texts in columns.rescued.items()]
@@ -261,6 +264,7 @@ class FallbackParser(RowParser):
                 yield from self._parse(block.rows(0, middle))
                 yield from self._parse(block.rows(middle, len(block)))
                 return
+            # The records before the first suspect are good as far as is known, so they are parsed as a block.
             suspect = columns.suspects[0]
             yield from self._parse(block.rows(0, suspect))
             run = 1 if suspect > CLOSE_ROWS else run * 2
@@ -287,6 +291,7 @@ def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
     keep[chosen] = True
     records = gathered(block.only(keep))
     try:
+        # Malformed records are valid UTF-8 as a rule, and then cost one cast.
         texts = records.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())

@@ -161,6 +161,8 @@ def offset_s(zone: str, local_s: int) -> int:
         ordinal -= (ordinal - 3_652_000 + 146_096) // 146_097 * 146_097
     day = datetime.date.fromordinal(max(ordinal, 1))
     time = datetime.time(of_day // 3600, of_day // 60 % 60, of_day % 60)
+    # With the default `fold` of 0, Python chooses the same offset as Java for a time that occurs twice or
+    # never.
     offset = datetime.datetime.combine(day, time, fixed_or_named).utcoffset()
     assert offset is not None, "a zone has an offset at all times"
     return int(offset.total_seconds())
@@ -169,6 +171,7 @@ def offset_s(zone: str, local_s: int) -> int:
 @functools.lru_cache(maxsize=256)
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
     """Return an offset in seconds, or a zone whose offset changes."""
+    # Spark pads these two forms, `+h:mm` and `+hh:m`, before it asks Java for the zone.
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-][0-9]{2}):([0-9])$", r"\1:0\2", name)
     for prefix in ("UTC", "GMT", "UT", ""):
@@ -193,6 +196,8 @@ def _offset(text: str) -> int:
 
 
 def _named(name: str) -> zoneinfo.ZoneInfo:
+    # The name becomes a path below the time zone database, so it must not leave it. `posix` and `right` are
+    # directories there that Java does not know; the second has leap seconds.
     if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
         raise ValueError("has an invalid time zone")
     # Imported here because most records name no zone, and Spark starts many processes.
@@ -201,6 +206,8 @@ def _named(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except Exception:  # noqa: BLE001  # A directory's name, or that of another file, may raise anything.
+        # A machine without the database would make every record with a zone malformed. That is the machine's
+        # fault, and an error.
         if not _has_zones():
             raise MissingZonesError(name) from None
         raise ValueError("has an unknown time zone") from None
@@ -281,6 +288,7 @@ class DatePattern:
         if not match:
             raise ValueError(f"is not of the form {self.text}")
         parts = match.groupdict()
+        # Java completes two digits from the year 2000 on.
         year = int(parts.get("y") or "1970") + (2000 if parts.get("yy") else 0)
         month = int(parts.get("M") or 1)
         if name := parts.get("MMM"):
@@ -299,6 +307,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     tokens = [token.group() for token in _TOKEN.finditer(pattern)]
     expression = "".join(_parts(tokens))
     try:
+        # Without `ASCII`, `\d` would match the digits of every script.
         return re.compile(expression, re.IGNORECASE | re.ASCII)
     except re.error:
         raise ValueError("brackets that do not match, or a letter twice") from None
@@ -360,6 +369,7 @@ def _hour(parts: dict[str, str | None]) -> int:
             hour = int(text)
             if not low <= hour <= high:
                 raise ValueError("is not a time of day")
+            # Counted from 0: `k` has 24 and `h` has 12 where `H` and `K` have 0.
             half = 12 if (parts.get("a") or "").upper() == "PM" else 0
             return hour % (high - low + 1) + half
     return 0
@@ -370,6 +380,7 @@ def _pattern_offset(text: str | None) -> int | None:
         return None
     if text in ("Z", "z"):
         return 0
+    # `+01` is an hour, not a minute.
     digits = text[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
     seconds = (hours * 60 + minutes) * 60

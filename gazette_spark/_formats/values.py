@@ -99,6 +99,8 @@ SPARK_DIALECT = JsonDialect()
 
 def is_nested_deeper(text: str, limit: int) -> bool:
     """Tell, without recursion, which could end the process, whether brackets nest deeper than a limit."""
+    # Counting is fast and rules out nearly every text. Only then are strings removed, whose brackets do not
+    # count.
     if len(text) <= limit or text.count("[") + text.count("{") <= limit:
         return False
     brackets = _NO_BRACKETS.sub("", text)
@@ -153,6 +155,8 @@ def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
     try:
         unit = decimal.Decimal(1).scaleb(-kind.scale)
         number = _DECIMALS.create_decimal(text)
+        # A small text can name a number of a billion digits. The exponent is checked before the number is
+        # rescaled.
         least = _LEAST_EXPONENT if number else -_LARGEST_SCALE
         if not least <= number.adjusted() <= _LARGEST_SCALE:
             raise ValueError("has an exponent out of range")
@@ -253,8 +257,10 @@ def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Positions, pa.Ar
         return pa.nulls(count, kind)
     order = parts[0][0] if len(parts) == 1 else np.concatenate([at for at, _ in parts])
     values = parts[0][1] if len(parts) == 1 else pa.concat_arrays([column for _, column in parts])
+    # Every place has its value already, in order: there is nothing to move.
     if len(order) == count and (order[:-1] < order[1:]).all():
         return values
+    # The last write to a place wins, which is the rule for repeated values.
     taken = np.full(count, -1, np.int64)
     taken[order] = np.arange(len(order))
     filled = bool_array(taken >= 0).buffers()[1]
@@ -327,7 +333,9 @@ def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[t
         fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale > 0 else ""
         return [(_matches(texts, f"^-?{digits}{fraction}$") | null, kind)]
     if pa.types.is_date32(kind):
+        # Arrow's cast accepts this length only in this form, and then agrees with Spark.
         return [((sizes == len("2024-01-02")) | null, kind)]
+    # Shorter texts, such as those without seconds, are where Arrow and Spark differ. They go one by one.
     long = sizes >= len("2024-01-02T03:04:05")
     if not pa.types.is_timestamp(kind) or not long.any():
         return []
@@ -347,4 +355,6 @@ def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[t
         & ((tens == ord("0")) | ((tens == ord("1")) & (ones < ord("8"))))
     )
     shapes = [((long & (ends_in_z | offset)) | null, kind)]
+    # A local time means another instant in each zone, and zones change their offsets. Only in UTC it is
+    # itself.
     return [*shapes, (local | null, pa.timestamp("us"))] if zone == UTC else shapes
