@@ -192,6 +192,8 @@ def _record_end(
             end = offset + len(value)
             content = window(offset, end)
     else:
+        # The end of the first record, or a later boundary in an anchored framing. The scan of the range up to
+        # it then gives the first record exactly.
         until = next_record_end(window, offset, head, longest, journal=journal, framing=framing)
         if until is not None:
             piece = Piece(journal, offset, until, until, starts_on_record=True, framing=framing.name)

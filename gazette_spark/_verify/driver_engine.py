@@ -102,6 +102,7 @@ class DriverEngine:
     def history(self) -> Sequence[HistoryRow]:
         """Return the table's commits up to the opened version, newest first."""
         location, newest = self._rows.location, self._rows.version
+        # Local files are read one by one, in time that does not matter. In an object store each is a request.
         if local_path(location) is not None:
             return [row for row in DeltaLog(location).rows(None) if row.version <= newest]
         if newest > MAX_REQUESTS:
@@ -123,6 +124,7 @@ class DriverEngine:
     def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> DriverComparison:
         """Return the sides of an audit for comparison."""
         self._check(sides.version)
+        # Checked before anything is read, so that leaving the table to Spark costs nothing.
         size = sum(piece.end - piece.begin for read in plan.values() for piece in read.pieces)
         if size > SMALL_BYTES:
             raise NeedsSparkError(f"its journals have {size >> 20} MiB")
@@ -212,6 +214,7 @@ def _records(
         for piece in read.pieces
     ]
     with ThreadPoolExecutor(READERS) as pool:
+        # All batches of a piece at once: the limits above bound them, and all sides are in memory anyway.
         for batches in pool.map(lambda piece: list(reader.read(piece)), pieces):
             for batch in batches:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -252,6 +255,8 @@ class DriverComparison:
         committed_rows, committed_at = rows, at
         if self.places:
             committed_rows, committed_at = self._in_bins(bins, "place")
+            # As in Spark's engine, only rows in a bin by their offset, and rows of the table in none, are
+            # counted where they were committed.
             is_counted = np.isin(committed_rows, np.concatenate([rows, nowhere]))
             committed_rows, committed_at = committed_rows[is_counted], committed_at[is_counted]
         sums = []
@@ -323,6 +328,7 @@ class DriverComparison:
     def _in_bins(self, bins: Bins, column: str) -> tuple[Positions, Positions]:
         """Return pairs of a row and the bin of its offset in a column."""
         journals = self.rows["journal"].combine_chunks().dictionary_encode()
+        # Rows are grouped by journal once. Then each range needs one binary search per row of its journal.
         codes = journals.indices.fill_null(len(journals.dictionary)).to_numpy()
         order = np.argsort(codes, kind="stable")
         edges = np.searchsorted(codes[order], np.arange(len(journals.dictionary) + 1))
@@ -349,6 +355,7 @@ class DriverComparison:
         selected = self.rows.take(rows)
         offsets = selected["offset"].to_pylist()
         values = selected["value"].to_pylist() if self.values else [None] * len(selected)
+        # The hash of the salt is computed once, and copied for each row.
         salt = hashlib.sha256(self.salt)
         halves = []
         for offset, value in zip(offsets, values, strict=True):

@@ -31,6 +31,8 @@ def skipping_scan(
         fail_on_data_loss=False,
         max_record_bytes=max_record_bytes,
         framing=framing,
+        # After other missing bytes, lines are skipped up to the next newline, as by the query. A recorded gap
+        # already includes that rest.
         records_begin={end for _, end in gaps},
     )
 
@@ -40,6 +42,7 @@ def gone_of(gaps: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[tu
     missing = [
         (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
         for gap in gaps
+        # Bytes at which no record begins are not lost: the query skipped them, too.
         if gap.kind in ("missing", "rest") and outside(recorded, gap.begin, gap.end)
     ]
     return [part for gap in missing for part in outside(recorded, *gap)]
@@ -77,6 +80,7 @@ class _JumpingRead:
                 yield from reader
                 self.jumps += reader.jumps
             self.offset = end
+        # A gap that reaches the end of the read has no chunk behind it.
         self._jump(self._end_offset)
 
     def __enter__(self) -> Self:

@@ -87,6 +87,8 @@ def plan_reads(
     planned = {claim.journal: PlannedRange((), (), ()) for claim in claims}
     for name in by_name.keys() - present.keys():
         planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
+    # A journal that ends before the table's rows has lost its tail. Rows that cannot be read again must not
+    # look like surplus.
     view.check_heads({name: claim.end for name, claim in present.items()})
     fragments = view.map_journals(view.fragments, present)
     framings = {name: view.framing(name) for name in present}
@@ -139,6 +141,7 @@ def _skipped(
     """Return the bytes that a read skips, and those that the ledger does not name."""
     stored = [(fragment.begin, fragment.end) for fragment in fragments]
     missing = skipped_spans(view.client, claim.journal, stored, claim.start, claim.end)
+    # What an entry names was skipped by the query, and is no loss to the table.
     lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
     gone = tuple(_with_cut_record(view, claim, framing, *span) for span in lost)
     return tuple(sorted([*claim.gaps, *lost])), gone
@@ -149,8 +152,10 @@ def _with_cut_record(
 ) -> tuple[int, int]:
     """Return missing bytes with the rest of the record that they cut, which has a row but cannot be read."""
     if isinstance(framing, ChunkFraming):
+        # A chunk that lacks one byte cannot be compared, so all of it counts as gone.
         size = framing.chunk_bytes
         return max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)
+    # A record never spans a gap that the query skipped, so the search need not go back beyond it.
     low = max([claim.start, *(gap_end for _, gap_end in claim.gaps if gap_end <= begin)])
     window = window_reader(view.client, claim.journal, fail_on_data_loss=False)
     longest = view.options.max_record_bytes
@@ -207,6 +212,7 @@ class PlannedPartition(InputPartition):
     """One task's work: a piece of a range, and the bytes to skip."""
 
     def __init__(self, piece: Piece, security: Security, gaps: Gaps, *, committed: bool) -> None:
+        # An audit begins without states of producers: see the module's docstring.
         self.piece = replace(piece, start=piece.begin)
         self.security = security
         self.gaps = gaps
@@ -217,6 +223,7 @@ class AuditSource(GazetteDataSource):
     """The source ``gazette`` with the option ``plan``, from :func:`read_records`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        # The source's own parser would refuse an option that no user may set.
         self._plan = options.pop("plan")
         super().__init__(options)
 
@@ -277,5 +284,7 @@ class AuditReader(DataSourceReader):
             for block in bounded(scan):
                 arrays = [build[column.name](block) for column in schema]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            # Bytes that went missing after the plan would make rows look like surplus, so the audit ends
+            # instead.
             for begin, end in gone_of(scan.gaps, partition.gaps):
                 raise DataLossError(piece.journal, begin, end)

@@ -109,8 +109,12 @@ class Bins:
     @classmethod
     def of(cls, parts: Sequence[Part], *, least: int = BIN_BYTES, most: int = MAX_BINS) -> Bins:
         """Cut parts into bins."""
+        # Every executor holds the list of bins, so a large table gets wider ones.
         width = max(least, sum(part.end - part.begin for part in parts) // most)
         edges = [
+            # Bounds are multiples of the width, except at a part's ends. So a row's offset, divided by the
+            # width, gives its bin by an equality join: a join on ranges alone would compare each row with
+            # each bin.
             np.array([part.begin, *range(part.begin // width * width + width, part.end, width), part.end])
             for part in parts
         ]
@@ -172,6 +176,7 @@ class Totals:
         for at, commit_at, count, *words in sums:
             assert at is not None
             assert count is not None
+            # A message counts where it was committed, and is compared where it begins.
             if commit_at is not None:
                 committed[commit_at] += count
             if at < 0:
@@ -186,6 +191,7 @@ def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int
     """Return the bins whose records differ from the rows and dead letters, ascending."""
     compared = np.array([part.reason is None for part in bins.parts], bool)[bins.part]
     differ = records.counts != rows.counts + dead.counts
+    # Sums of sides can be added, because dead letters replace rows.
     differ |= (records.digests != rows.digests + dead.digests).any(axis=1)
     different: list[int] = np.flatnonzero(differ & compared).tolist()
     return different

@@ -46,6 +46,7 @@ def side(df: DataFrame, number: int, **columns: Column | str) -> DataFrame:
     """
     kinds = {"app_id": "string", "journal": "string", "offset": "bigint", "place": "bigint"}
     made = {name: F.col(text) if isinstance(text, str) else text for name, text in columns.items()}
+    # A record outside of messages is committed where it begins.
     made["place"] = F.coalesce(made.get("place", F.lit(None)), made["offset"])
     nothing = F.lit(None)
     return df.select(
@@ -101,6 +102,8 @@ class SparkEngine:
             columns |= {"place": F.col(quoted(names.place))} if sides.has_messages and names.place else {}
             columns |= {"value": F.col(quoted(names.value))} if sides.values and names.value else {}
             rows = side(self._delta.rows(self._spark, sides.version), ROWS, **columns)
+            # `isin` of a null journal is null, and `~null` would drop the row: rows without a journal must be
+            # counted.
             excluded = F.coalesce(F.col("journal").isin(sorted(sides.recreated)), F.lit(False))  # noqa: FBT003 - Spark's
             frames.append(rows.where(~excluded))
         columns = {name: name for name in ("app_id", "journal", "offset")}
@@ -178,6 +181,7 @@ class SparkComparison:
             F.count_if(~is_record).alias("rows"),
             F.max(F.when(is_record, F.col("place"))).alias("place"),
         )
+        # Two small actions instead of a sort: the smallest offset first, then its few lines.
         first = counts.where("records <> rows").agg(F.min("offset")).collect()[0][0]
         if first is None:
             return None
@@ -212,6 +216,7 @@ class SparkComparison:
         """Add the bin of the offset in a column, or null."""
         table = self.spark.createDataFrame(bins.table())
         inside = (F.col(column) >= F.col("begin_")) & (F.col(column) < F.col("end_"))
+        # The equality that makes this a hash join: see `Bins.of`.
         inside &= F.expr(f"`{column}` div {bins.width}") == F.col("slot_")
         inside &= F.col("journal") == F.col("journal_")
         inside &= F.col("app_id").isNull() | (F.col("app_id") == F.col("app_id_"))

@@ -198,6 +198,8 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
     # A recreated journal starts over, and its entry has the end of the old journal's rows.
     for key in [key for key in ranges if key[1] in entry.recreated]:
         until = entry.recreated[key[1]]
+        # The entry repeats where the old journal's rows end. If that disagrees, rows of one of the two are
+        # missing or wrong, and nothing later would show it.
         if until != ranges[key].end or key not in ends:
             problem = f"its entry has {until} as the end of the old journal's rows"
             return Difference(problem, version, key[1], ranges[key].end)
@@ -210,6 +212,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             for other, covered in ranges.items()
             if other[1] == key[1] and (covered.end, covered.start) == (begins[key], starts.get(key))
         ]
+        # The order of a query's sources is not a promise: see decision 25.
         if former := next((other for other in same if other not in begins), None):
             ranges[key] = ranges.pop(former)
         elif same:
@@ -228,6 +231,7 @@ def _follow(ranges: dict[Key, _Growing], stored: Stored, *, lost: bool) -> Diffe
             # After cleaned-up entries, or rows from before the ledger, a journal may begin past its start.
             if not (start <= begin if lost or entry.adopted else start == begin):
                 problem = f"its entry begins this journal at {begin} and records the start {start}"
+        # The rule that makes the ledger a proof: each byte is in exactly one commit.
         elif begin != covered.end:
             distance = begin - covered.end
             wrong = f"{distance} bytes are missing" if distance > 0 else f"{-distance} bytes occur twice"
@@ -270,6 +274,7 @@ def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
 def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
     """Return the number of a journal's rows in a batch, and their digest, if the entry has them."""
     by_journal = {counted.journal: counted for counted in entry.audit or ()}
+    # Rows without columns of origin are counted together, for all journals of the batch.
     if entry.audit is None or by_journal.keys() == {None}:
         return None, None
     counted = by_journal.get(journal)
@@ -344,6 +349,7 @@ def commits_of_others(history: Sequence[HistoryRow], writers: Collection[str]) -
         writers: App ids of the verified writers.
     """
     for row in reversed(history):
+        # Without a metric, an unknown operation may have done anything, so it is listed.
         if row.operation in KEEP_ROWS or not set(app_ids([row])).isdisjoint(writers):
             continue
         rows = changed_rows(row)

@@ -193,6 +193,7 @@ def audit(
     if not history:
         raise InputError(NO_TABLE.format(engine.table))
     report = Report(engine.table, history[0].version)
+    # The only independent witness of a commit's number of rows: Delta counts them while it writes.
     report.appended = {
         row.version: rows
         for row in history
@@ -201,6 +202,7 @@ def audit(
     report.difference = _follow_ledger(report, history, app_id)
     writers = {app_id} if app_id else set(app_ids(history))
     report.others = tuple(commits_of_others(history, writers))
+    # A ledger that contradicts itself does not say which rows to expect.
     if client is None or report.difference:
         return report
     if report.claims:
@@ -211,6 +213,7 @@ def audit(
 
 
 def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
+    # Delta deletes old log files by age. If version 0 is gone, so may be entries.
     cleaned_up = bool(history) and history[-1].version > 0
     for writer in [app_id] if app_id else app_ids(history):
         entries = [
@@ -322,8 +325,10 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         read = plan[part.claim.journal]
         near = engine.comparison({part.claim.journal: read.near(part.begin, part.end)}, sides)
         report.difference = _first_difference(part, near, read)
+    # A row outside all ranges is as wrong as a missing one: something else wrote it, or an entry was lost.
     elif actual.outside.get(STRAY):
         report.difference = Difference(NO_ENTRY, report.table_version, *everything.first_stray(bins))
+    # Rows without a journal cannot be Gazette's. They are expected if an entry has a foreign source.
     elif count := actual.outside.get(FOREIGN):
         if not any(tiling.foreign for tiling in report.tilings):
             report.difference = Difference(NO_ENTRY, report.table_version)
@@ -342,11 +347,13 @@ def _compare_rows(  # noqa: C901, PLR0912, PLR0915 - the whole comparison, in or
         _describe(report, part, has_rows=bool(count), vouched=vouched.get(index), accepted=accepted)
         for index, (part, count) in enumerate(zip(parts, rows_in, strict=True))
     ]
+    # Neighbouring parts with the same result are one line of the report.
     for same, group in groupby(filter(None, described), lambda part: replace(part, begin=0, end=0)):
         ranges = list(group)
         report.ranges.append(replace(same, begin=ranges[0].begin, end=ranges[-1].end))
     missing = [part for part in report.ranges if part.depth not in PROOFS]
     report.unproven += sorted({part.reason for part in missing if part.reason and not part.accepted})
+    # Without this, a table of which every range was accepted unseen would count as verified.
     if missing == report.ranges and report.ranges and not report.unproven:
         report.unproven.append("nothing was compared")
 
@@ -356,6 +363,7 @@ def _wrong_count(report: Report, parts: Sequence[Part], records: Positions) -> D
     if any(tiling.foreign for tiling in report.tilings):
         return None
     expected: dict[int, int] = {}
+    # A commit that also has rows of lost bytes wrote more rows than its other bytes have records.
     lossy = {part.span.table_version for part in parts if part.span and part.reason == GONE}
     for part, count in zip(parts, records, strict=True):
         if part.span and part.reason is None:
@@ -381,6 +389,8 @@ def _first_difference(part: Part, near: Comparison, read: PlannedRange) -> Diffe
     at = place if claim.committed else part.begin if offset is None else offset
     version = claim.table_version if at is None else claim.version_at(at)
     if claim.committed:
+        # Which messages are committed depends on the bytes before them. After a hole, a difference may be one
+        # of the audit's own making, and the report says so.
         problem += "".join(BEHIND_GONE.format(end) for _, end in read.gone)
     if offset is None:
         return Difference(problem, version, claim.journal, part.begin, part.end)
@@ -423,12 +433,16 @@ def _compare_entries(
         # Any commit of the journal may have committed a message in the lost bytes.
         is_lossy = id(claim) in gone if claim.committed else bool(lost)
         has_rows = names is not None and (not claim.committed or names.place is not None)
+        # The entry counted what it wrote to the table. The records are the same number unless some are lost
+        # or became dead letters; then only the rows can be counted.
         by_rows = is_lossy or claim.app_id in parted or (claim.committed and has_rows)
         if by_rows and not has_rows:
             continue
         number = ROWS if by_rows else RECORDS
         count = sum(counts[number][index] for index in indexes)
         spans.append((Part(claim, span.begin, span.end, span), number, count))
+        # Lost bytes are vouched for by the entry of their commit. Of messages, any commit of the journal may
+        # have had some, so all of them must match, without a gap between their bytes.
         witnesses = claim.spans if claim.committed else (span,)
         if all(witness.rows is not None for witness in witnesses) and (
             not claim.committed
@@ -472,6 +486,7 @@ def _describe(
 ) -> ComparedRange | None:
     """Return how the rows of a part were compared; None if there are none to compare."""
     claim, depth, reason, is_accepted = part.claim, report.depth, part.reason, False
+    # The range before an adopted ledger exists in every such table, and need not have a row.
     if reason == ADOPTED and not has_rows and depth != "counts":
         return None
     if reason == GONE and vouched:
