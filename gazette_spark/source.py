@@ -74,6 +74,8 @@ class GazetteDataSource(DataSource):
         # Spark advises against overriding this method. But it is always the first call: at load(), or, in
         # Spark 4.2, when a query with a user's schema starts. So invalid options fail where the user can see.
         super().__init__(options)
+        # The address may come from the environment of the driver, which executors do not share. So it becomes
+        # an option, which travels with the query.
         if address := checked_address(options, spark_purpose()):
             options["brokerAddress"] = address
 
@@ -155,6 +157,7 @@ class _Reader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that tasks need."""
+        # Spark pickles the reader for each batch and sends it to each task.
         rows = self._rows.for_tasks()
         return {**vars(self), "_rows": rows, "_options": rows.options}
 
@@ -212,6 +215,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
         """Cut the batch ``[start, end)``."""
         failpoint("source.partitions")
         reached = JournalOffsets.from_dict(end)
+        # This batch only records the query's start. It reads nothing, whatever start Spark passes.
         if reached.position == "pinned":
             return []
         position = JournalOffsets.from_dict(start)
@@ -223,6 +227,7 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
     def stop(self) -> None:
         """Close the client. Spark may also end the process without this call."""
         if self._planner is not None:
+            # The planner's watch uses the client, so it ends first.
             self._planner.close()
             self._planner = None
         if self._client is not None:
@@ -254,6 +259,8 @@ class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
         limits = ReadLimits.of(self._options)
         if limits == ReadLimits():
             return ReadAllAvailable()
+        # `ReadAllAvailable` would switch the other limits off: Trigger.Once passes it and means no limit at
+        # all.
         return ReadMaxBytes(MAX_OFFSET if limits.max_bytes is None else limits.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

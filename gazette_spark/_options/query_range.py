@@ -72,6 +72,8 @@ def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
         return OffsetChoice(words[text.lower()])
     try:
         value = parse_json_object(text)
+        # The short form has offsets alone, as in Kafka's option. The long one is a position of this package,
+        # whose fingerprints tell the journals from others of the same names.
         position = JournalOffsets.from_dict(value) if "format_version" in value else JournalOffsets()
         offsets = position.read_through if "format_version" in value else value
     except OffsetError as error:
@@ -80,6 +82,7 @@ def _parse_offsets(name: str, text: str, *, default: int) -> OffsetChoice:
         raise OptionError(name, shown(text) + problem, expected) from None
     for journal, offset in offsets.items():
         check_journal(name, journal)
+        # Not `isinstance`: `true` is an int in Python.
         if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
             got = f"{shown(offset)} for journal {journal!r}"
             raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
@@ -117,6 +120,7 @@ def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> Non
     Raises:
         OptionError: the query cannot have rows, regardless of the journals' content.
     """
+    # As in Spark's Kafka source, a query that can never have a row is a mistake.
     if batch and LATEST in (start.default, *start.named.values()):
         raise OptionError(
             "startingOffsets", "latest", "earliest or offsets: a batch that starts there is empty"

@@ -111,6 +111,7 @@ def _with_hint(kind: JsonType, hint: SchemaHint, depth: int) -> JsonType:
         case {"type": "struct", "fields": list(fields)}:
             names = [column["name"] for column in fields]
             if step not in names:
+                # The sample has no such field. A path may add several levels, of which each is a struct.
                 return struct([*fields, field(step, _with_hint(struct([]), hint, depth + 1))])
             index = names.index(step)
             changed = {**fields[index], "type": _with_hint(fields[index]["type"], hint, depth + 1)}

@@ -141,9 +141,11 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
     Raises:
         OptionError: two options conflict, one requires another, or they do not fit the address.
     """
+    # They become one field, whose `repr` shows no secret.
     security = Security(*(values.pop(option.key) for option in SECURITY_OPTIONS))
     names = [option.name for option in SECURITY_OPTIONS if option.name.lower() in texts]
     identities = [name for name in names if name.startswith("auth.")]
+    # Brokers see one identity per request, and which one wins must not be a guess.
     if len(identities) > 1:
         raise OptionError(" and ".join(identities), "more than one", "one of them")
     for file, content in CONTENTS.items():
@@ -157,6 +159,7 @@ def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
             raise OptionError(other, f"nothing, but {one}", f"{' or '.join(absent)}: both or none")
     address: str = values["broker_address"] or ""
     encrypted = [name for name in names if name.startswith("tls.")]
+    # A certificate for a connection in plain text shows that the user expects encryption.
     if encrypted and address.startswith("http://"):
         raise OptionError(encrypted[0], f"brokerAddress {address}", "to be used with https:// only")
     return security

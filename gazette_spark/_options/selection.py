@@ -67,6 +67,7 @@ def parse_pattern(name: str, text: str) -> JournalSelection:
     if not text or text != text.strip():
         raise OptionError(name, shown(text), expected)
     try:
+        # Compiled on the driver, so that a mistake is not an error of the first batch.
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise OptionError(name, f"{shown(text)} ({error})", expected) from None

@@ -381,18 +381,8 @@ class SourceOptions:
         section="CSV",
         default="false",
     )
-    sep: str = option(
-        parse_separator,
-        "Character between the fields of a record.",
-        default=",",
-    )
-    quote: str = option(
-        parse_quote,
-        "Character around quoted fields; inside, it is doubled. If empty, there are no quotes, and every "
-        "newline ends a record.",
-        default='"',
-        form="one ASCII character other than newlines, or nothing",
-    )
+    sep: str = of_options(SEPARATOR)
+    quote: str = of_options(QUOTE)
     null_value: str = option(
         parse_any_text,
         "Text of null fields, in quotes or not. An empty field without quotes is always null.",
@@ -574,6 +564,7 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
         if is_set and form not in (None, "csv") and framing != "csv":
             expected = "to be used with format=csv or framing=csv only"
             raise OptionError(csv_option.name, f"format={form}", expected)
+    # Such a record could be split in two ways.
     if values["sep"] == values["quote"]:
         raise OptionError("quote", f"{shown(values['quote'])}, which is also sep", "another character")
     if not values["infer_schema"]:
@@ -591,25 +582,28 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
             raise OptionError("framing", f"none, and {committed}", "a framing that has messages")
         if values["read_gaps"]:
             raise OptionError("readGaps", f"true, and {committed}", "one of them")
+        # A transaction may begin in one batch and end in a later one, which needs the states in between.
+        # Rebuilding them from the journal would read it from the query's start at each batch.
         if use == "stream" and values["state_location"] is None:
             expected = (
                 f"a directory that all tasks can read and write, for {committed}: it stores the "
                 "transactions that are open at the end of a batch"
             )
             raise OptionError("stateLocation", "nothing", expected)
+        # A batch begins without open transactions, unless `backfill` continues a table with it.
         if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
             expected = "to be used in a stream query, or with messagesSince, as backfill does"
             got = "nothing" if values["state_location"] is None else "a batch query"
             raise OptionError("stateLocation", got, expected)
     _check_range(values, texts, use)
 
-    # A batch that waits for more bytes than it may read would always wait for maxTriggerDelay.
     if framing == "none" and values["max_records_per_trigger"] is not None:
         raise OptionError("maxRecordsPerTrigger", "framing=none, which has no records", "maxBytesPerTrigger")
     low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
     if low is None:
         _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
     elif high is not None and low > high:
+        # A batch that waits for more bytes than it may read would always wait for maxTriggerDelay.
         raise OptionError("minBytesPerTrigger", f"{low} bytes", f"at most maxBytesPerTrigger, {high} bytes")
     return SourceOptions(**values)
 
@@ -636,6 +630,7 @@ def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | No
     # As in Spark's Kafka source, a batch starts at the earliest offset and a stream at the latest.
     default = EARLIEST if named or use == "batch" else LATEST
     values["starting_offsets"] = values["starting_offsets"] or OffsetChoice(default)
+    # A start by time is not known yet, so it cannot contradict an end by offset.
     start = OffsetChoice(EARLIEST) if common is not None else values["starting_offsets"]
     check_offsets(start, values["ending_offsets"], batch=use == "batch")
     check_timestamps(common, named, values["ending_timestamp"])

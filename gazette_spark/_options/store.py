@@ -27,6 +27,7 @@ def parse_store(name: str, text: str) -> str:
 
     It must not contain credentials: options are shown in plans and logs.
     """
+    # The user name and the query may hold a secret, so the error does not show them.
     bad = OptionError(name, shown(re.sub(r"//[^/]*@|\?.*", "***", text)), STORE_FORM)
     try:
         parts = urlsplit(text)
@@ -42,6 +43,7 @@ def parse_store(name: str, text: str) -> str:
         if parts.netloc not in ("", "localhost") or parts.query or len(PurePosixPath(path).parts) < 2:
             raise bad
         return url_of_path(path.rstrip("/"))
+    # `gs://anonymous@bucket` is how pyarrow is told to send no credentials. Any other name could be a key.
     users = {"gs": ("", "anonymous"), "gcs": ("", "anonymous"), "s3": ("",)}.get(parts.scheme)
     if parts.scheme not in ("s3", "gs", "gcs", "abfs", "abfss") or not parts.hostname:
         raise bad

@@ -58,6 +58,7 @@ def parse_bool(name: str, text: str) -> bool:
 
 def _integer(low: int, high: int, units: Mapping[str, int], expected: str) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
+        # At most 19 digits, as many as 2^63 has: `int()` takes quadratic time for longer texts.
         match = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
         if match and match[2] in units and low <= (value := int(match[1]) * units[match[2]]) <= high:
             return value
@@ -92,6 +93,7 @@ def parse_address(name: str, text: str) -> str:
     expected = "http://host:port"
     # The text before an @ may be a password, so it is masked before any error quotes it.
     masked = re.sub(r"[^/\"]*@", "***@", shown(text))
+    # Control characters and blanks in an address would end up in logs and HTTP headers.
     if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
         raise OptionError(name, masked, f"one address {expected}")
     try:
@@ -118,6 +120,7 @@ def parse_delay(name: str, text: str) -> timedelta:
 
 def parse_directory(name: str, text: str) -> str:
     """Parse the absolute path of a directory, which need not exist on this machine."""
+    # The path is used on executors, whose file systems the driver does not see. So only its form is checked.
     path = PurePosixPath(text)
     if not path.is_absolute() or ".." in path.parts or len(path.parts) == 1 or "\0" in text:
         raise OptionError(name, shown(text), "an absolute path of a directory below /, without '..'")

@@ -197,6 +197,7 @@ def parse_write_options(
         if values["transaction_journal"] is None:
             expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"
             raise OptionError("transactionJournal", "nothing", expected)
+        # Gazette's consumers read messages of CSV in this form only.
         for name, default in (("sep", ","), ("quote", '"')):
             if values[name] != default:
                 got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
@@ -231,6 +232,8 @@ def checked_address(
     except OptionError:
         if purpose == "read":
             raise
+        # Neither reading nor writing accepts these options. The error that is shown is the one for the
+        # purpose that the options suggest.
         if not any(name.lower() in _ONLY_WRITING for name in options):
             with suppress(OptionError):
                 return parse_write_options(options, environ=environ).broker_address
