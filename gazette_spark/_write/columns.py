@@ -30,8 +30,8 @@ def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
     """Find the columns that matter.
 
     Args:
-        columns: name and Spark type of each column. Names are case-insensitive, as in Spark.
-        options: options of the write; they decide whether the column ``journal`` is used.
+        columns: Name and Spark type of each column. Names are case-insensitive, as in Spark.
+        options: Options of the write. They decide whether the column ``journal`` is used.
 
     Raises:
         OptionError: a column is missing, occurs twice, has an unsupported type, or contradicts the options.
@@ -43,6 +43,8 @@ def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
         expected = "a column value, string or binary, such as selectExpr('to_json(struct(*)) AS value')"
         raise OptionError("schema", f"columns {names}", expected)
     target = options.target
+    # Dropping a key silently would surprise a user of Kafka's sink, where the record keeps it: see decision
+    # 6.
     if key is not None and not (target and target.selector):
         got = "a column key, and no selector"
         if target or journal is not None:

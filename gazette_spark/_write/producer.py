@@ -1,9 +1,9 @@
-"""The producer of a task attempt: stamps rows with UUIDs, and makes what commits the rows or rolls them back.
+"""The producer of a task attempt: stamps rows with UUIDs, and makes the acknowledgements for them.
 
 Each attempt of a task has a new producer id. In each journal, its rows belong to a transaction that an
 acknowledgement (ACK) commits. An ACK with a clock before that of the first row rolls them back.
 
-Clocks ascend in each journal, as one thread stamps, and an append service keeps one writer's order.
+Clocks ascend in each journal, because one thread stamps the rows and an append service keeps their order.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _NOTHING = binary_scalar(b"")
 _UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 Rows: TypeAlias = npt.NDArray[np.bool_]
-"""Which rows of a column."""
+"""A mask of the rows of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIntent:
-    """What commits one task's rows in one journal, and what rolls them back."""
+    """The acknowledgements that commit one task's rows in one journal, or roll them back."""
 
     journal: str
     commit: bytes
@@ -77,8 +77,8 @@ class TaskProducer:
         """Begin with a new producer id.
 
         Args:
-            uuid_path: where rows keep their UUID; None: the framing's default.
-            now_ns: nanoseconds since the Unix epoch, where the clock begins.
+            uuid_path: Place of the UUID in a row; None for the framing's default.
+            now_ns: Nanoseconds since the Unix epoch, at which the clock begins.
         """
         self._path = uuid_path or ""
         self._producer: ProducerId = new_producer_id()
@@ -89,14 +89,16 @@ class TaskProducer:
         """Return rows of a journal with their UUIDs, or the first row that has no place for one.
 
         Args:
-            values: binary or string, without nulls.
-            journal: the journal they go to, in this order.
-            framing: its framing, one of :data:`CONTENT_TYPES`.
+            values: Binary or string values without nulls, in the order in which they will be appended.
+            journal: Their journal.
+            framing: Its framing, one of :data:`CONTENT_TYPES`.
         """
         binary = values if pa.types.is_binary(values.type) else values.cast(pa.binary())
         if not len(binary):
             return binary
         locator = locator_for(CONTENT_TYPES[framing], self._path)
+        # Every row has a clock of its own, above all earlier ones of this producer: readers take an equal or
+        # smaller clock for a copy.
         first = self._clock.ticked()
         uuids = stamp(self._producer, first, len(binary), CONTINUE_TXN)
         self._clock = Clock(int(uuids.clocks[-1]))
@@ -106,7 +108,8 @@ class TaskProducer:
         return made
 
     def intents(self) -> tuple[TaskIntent, ...]:
-        """Return what commits or rolls back what was stamped so far, by journal."""
+        """Return the intents of all rows that were stamped so far, one for each journal."""
+        # Above the clocks of all rows, so that the acknowledgement commits all of them.
         self._clock = self._clock.ticked()
         return tuple(
             TaskIntent(
@@ -119,6 +122,7 @@ class TaskProducer:
         )
 
     def _acknowledgement(self, touched: _Touched, clock: Clock) -> bytes:
+        # An acknowledgement is a record of its journal, and readers of the journal must be able to parse it.
         blank = touched.locator.blank(touched.sample)
         record = touched.locator.set(blank, build_uuid(self._producer, clock, ACK_TXN))
         return FRAMINGS[CONTENT_TYPES[touched.framing]].frame(record)
@@ -127,7 +131,7 @@ class TaskProducer:
 def with_uuids(
     values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator
 ) -> pa.BinaryArray | RowRefusal:
-    """Put UUIDs into rows; refuse the first row that has something else in the place.
+    """Put UUIDs into rows; refuse the first row that has another value in that place.
 
     Rows that clearly lack a UUID, and rows that begin with one, are changed in whole columns; all other rows
     are changed one by one.
@@ -142,9 +146,8 @@ def with_uuids(
     for index in odd:
         record, text = values[int(index)].as_py(), uuids[int(index)].as_py()
         try:
-            locator.get(
-                record
-            )  # Raises if the place holds anything but a UUID: that must not be overwritten.
+            # Raises an error if the place has anything other than a UUID: that must not be overwritten.
+            locator.get(record)
             one_by_one.append(locator.set(record, uuid.UUID(text)))
         except MessageError as error:
             return RowRefusal(
@@ -158,13 +161,14 @@ def with_uuids(
             taken = int64_array(rows)
             parts.append(make(values.take(taken), uuids.take(taken), locator))
             indices.append(rows)
+    # The groups are put back into the rows' order, which their clocks follow.
     order = np.empty(len(values), np.int64)
     order[np.concatenate(indices)] = np.arange(len(values))
     return pa.concat_arrays(parts).take(int64_array(order))
 
 
 def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:
-    """Return which rows are without a UUID, and which have one at their beginning, by their bytes alone."""
+    """Return masks of the rows without a UUID, and of those that begin with one, by their bytes alone."""
     none = np.zeros(len(values), np.bool_)
     if isinstance(locator, CsvColumn) and locator.index == 0:
         return _begin_with(values, b","), none
@@ -193,7 +197,7 @@ def _begin_with(values: pa.BinaryArray, first: bytes) -> Rows:
 
 
 def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) -> Rows:
-    """Return which values have a word, or match a pattern that values without the word do not match."""
+    """Return a mask of values that have a word or, with a pattern, match it. A match always has the word."""
     bounds = value_bounds(values)
     # Much faster than Arrow's search, and usually sufficient.
     if value_octets(values)[bounds[0] : bounds[-1]].tobytes().find(word) < 0:
@@ -213,7 +217,7 @@ def _equal(column: pa.Int32Array, number: int) -> Rows:
 
 
 def _spliced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -> pa.BinaryArray:
-    """Return rows without a UUID with theirs."""
+    """Return rows that have no UUID, with their UUIDs."""
     texts = uuids.cast(pa.binary())
     if not isinstance(locator, JsonPointer):
         return pc.binary_join_element_wise(texts, values, _NOTHING)
@@ -226,7 +230,7 @@ def _spliced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) ->
 
 
 def _replaced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -> pa.BinaryArray:
-    """Return rows that begin with a UUID with theirs."""
+    """Return rows that begin with a UUID, with their new UUIDs in its place."""
     assert isinstance(locator, JsonPointer)
     opening = _opening(locator).encode()
     rest = pc.binary_replace_slice(values, 0, len(opening) + UUID_TEXT_BYTES, b"")
@@ -234,5 +238,5 @@ def _replaced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -
 
 
 def _opening(locator: JsonPointer) -> str:
-    """Return what a document begins with, up to the UUID, where this module has put one."""
+    """Return the text before the UUID in a document to which this module has added one."""
     return "{" + ":{".join(json.dumps(token) for token in locator.tokens) + ':"'

@@ -1,4 +1,4 @@
-"""The rows of a record batch for each journal, in whole columns."""
+"""Distributes the rows of a record batch among journals, in whole columns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Rows that go to one journal, in their order."""
+    """The rows of one journal, in their order."""
 
     journal: str
     rows: Rows | None = None
-    """Indices of the rows; None: all."""
+    """Indices of the rows; None for all rows."""
 
 
 def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
-    """Share rows out by a column of journals' names; refuse the first row without a name."""
+    """Distribute rows by a column of journals' names; refuse the first row without a name."""
     if journals.null_count:
         index = int(null_rows(journals)[0])
         return RowRefusal(index, "its journal is null", "Name one, or set option 'journal' for all rows")
@@ -49,9 +49,9 @@ class KeyMapping:
     """The journal of each key, as in :mod:`gazette_spark.client._append.mappings`."""
 
     journals: tuple[str, ...]
-    """In the order of their names, at least one."""
+    """At least one, sorted by name."""
     weights: Hashes | None = None
-    """Hashes of the names, for rendezvous; None: modulo."""
+    """Hashes of the names for the mapping ``rendezvous``; None for ``modulo``."""
 
     @classmethod
     def of(cls, journals: Sequence[str], mapping: str) -> KeyMapping:
@@ -60,7 +60,8 @@ class KeyMapping:
         return cls(tuple(journals), weights if mapping == "rendezvous" else None)
 
     def shares(self, keys: pa.Array, rng: np.random.Generator) -> list[Share]:
-        """Share rows out by a binary or string column; those without a key at random, as Kafka does."""
+        """Distribute rows by a binary or string column, and rows without a key at random, as Kafka does."""
+        # The hash of Gazette's own clients, so that programs in Go and Spark put a key into the same journal.
         hashes = fnv1a32_each(value_octets(keys), value_bounds(keys))
         if self.weights is None:
             picks = modulo_picks(hashes, len(self.journals))
@@ -73,14 +74,15 @@ class KeyMapping:
 
 
 def shares_at_random(rows: int, journals: Sequence[str], rng: np.random.Generator) -> list[Share]:
-    """Share rows out at random, all journals equally likely."""
+    """Distribute rows at random. All journals are equally likely."""
     return shares_of(rng.integers(len(journals), size=rows), journals)
 
 
 def shares_of(picks: Rows, journals: Sequence[str]) -> list[Share]:
-    """Return the share of each journal that was picked, by the rows' picks."""
+    """Return the share of each journal. ``picks`` has the index of each row's journal."""
     order = np.argsort(picks, kind="stable")
     counts = np.bincount(picks, minlength=len(journals))
+    # All rows go to one journal, so no copy by index is needed.
     if len(picks) and counts.max() == len(picks):
         return [Share(journals[int(picks[0])])]
     stops = np.cumsum(counts)

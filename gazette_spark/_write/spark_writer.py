@@ -86,6 +86,8 @@ class _Writer:
         # Spark creates a writer for each batch, so tasks get the current content of token and key files.
         self._options = replace(options, security=security_for_tasks(options.security))
         self._columns = write_columns(columns, options)
+        # Mistakes in names are found before the first task starts. With the column `journal` there is nothing
+        # to look up yet.
         if options.target is not None or options.transaction_journal is not None:
             with open_client(options) as client:
                 Targets(client, options)
@@ -102,6 +104,8 @@ class _Writer:
         job = TaskJob()
         if context:
             job = TaskJob(*(context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)))
+        # A new producer for each attempt. Two attempts of a task, such as a speculative copy, would otherwise
+        # share clocks, and readers would drop rows of both as copies: see decision 29.
         producer = None
         if self._options.exactly_once:
             producer = TaskProducer(self._options.uuid_path, time.time_ns())
@@ -156,6 +160,8 @@ class _Writer:
         options = self._options
         assert options.transaction_journal is not None
         written = [message for message in messages if isinstance(message, Written)]
+        # The intents of all tasks become one append per journal, so that readers see a batch's rows in a
+        # journal become visible at once.
         intents: dict[str, bytes] = {}
         rollbacks: dict[str, bytes] = {}
         for intent in (intent for message in written for intent in message.intents):
@@ -172,6 +178,9 @@ class _Writer:
 
         If every task has sent a message, the commit may have begun and recorded the rows, so they stay.
         """
+        # Spark also aborts after a failed commit, and the record may be in the transaction journal, or still
+        # on its way to it. Rolling back then would lose rows for good. A missing message proves that no
+        # commit was begun.
         if not self._options.exactly_once or None not in messages:
             return
         written = [message for message in messages if isinstance(message, Written)]
@@ -218,6 +227,9 @@ class StreamWriter(_Writer, ArrowStreamWriter):
             got = "continuous, under which Spark passes a Python writer no rows"
             raise OptionError("trigger", got, "processingTime or availableNow")
         if self._options.exactly_once:
+            # The driver knows neither the query nor the run, so the tasks report them. If they disagree, this
+            # Spark passes the properties in another way, and a wrong id would commit a batch twice or not at
+            # all.
             jobs = {message.job for message in messages if isinstance(message, Written)}
             job = jobs.pop() if len(jobs) == 1 else TaskJob()
             if not (job.query and job.run) or job.batch != str(batchId):

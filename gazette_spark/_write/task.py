@@ -163,6 +163,8 @@ class TaskWriter:
             GazetteError: an append of this or an earlier record batch failed.
         """
         values = record_batch.column(self._columns.value)
+        # First all checks, then all appends: a row that is refused must not leave its neighbours behind,
+        # because the task's retry would append those again.
         self._accepted(check_values(values, self._options.max_record_bytes))
         shares = self._shares(record_batch)
         made = [(share, list(self._encoded(values, share))) for share in shares]
@@ -181,6 +183,7 @@ class TaskWriter:
         Raises:
             GazetteError: an append failed.
         """
+        # Spark counts the task as done when it returns, and never runs it again.
         self._service.flush(None)
         return {
             journal: TaskAppends(self._rows[journal], self._bytes[journal], last.span[1])
@@ -190,11 +193,14 @@ class TaskWriter:
     def _append(self, journal: str, piece: bytes) -> None:
         if not piece:  # An empty value under framing none.
             return
+        # Back-pressure: Spark's task reads rows only as fast as brokers take their bytes.
         while self._pending and self._pending_bytes + len(piece) > PENDING_BYTES:
             oldest, size = self._pending.popleft()
             oldest.result()
             self._pending_bytes -= size
         appended = self._service.append(journal, piece)
+        # An append fails at once if an earlier one of its journal has failed. Finding out here stops the task
+        # early.
         if appended.done():
             appended.result()  # Raises if this append or an earlier one has failed.
         self._pending.append((appended, len(piece)))
@@ -237,6 +243,7 @@ class TaskWriter:
             stamped = self._producer.stamped(values, journal, framing)
             if isinstance(stamped, RowRefusal):
                 return stamped
+            # A UUID makes the value longer, and readers have the same limit.
             if (refused := check_values(stamped, options.max_record_bytes)) is not None:
                 return refused
             values = stamped

@@ -1,7 +1,7 @@
 """Commits a batch in its transaction journal: does what :mod:`gazette_spark._write.transactions` decides.
 
-The journal holds a record a line. Its newest one is read backwards from the write head, so a commit costs the
-same however long the journal is, and its older fragments may be deleted.
+The journal has one record per line. The newest one is searched backwards from the write head. So a commit
+costs the same regardless of the journal's length, and older fragments may be deleted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, lab
 log = logging.getLogger(__name__)
 
 TAIL_BYTES = 64 << 10
-"""Bytes before the write head that are read first, to find the newest record."""
+"""Bytes before the write head in which the newest record is searched first."""
 
 MAX_TRIES = 10
-"""Times that a commit looks again after somebody else appended, or an append's answer was lost."""
+"""Maximum number of times that a commit reads the journal, because another run has appended or an answer was
+lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """A transaction journal as it was read."""
+    """The state of a transaction journal at one moment."""
 
     head: int
     registers: Mapping[str, str]
@@ -50,12 +51,12 @@ class JournalState:
 
 
 def check_transaction_journal(client: Client, journal: str) -> None:
-    """Check that a journal can be one of transactions, before anything is written.
+    """Check that a journal can record transactions, before anything is written.
 
     Raises:
         JournalNotFoundError: it does not exist.
-        OptionError: its content type is not of lines.
-        AuthError: it may not be read. The first batch could do without, and the second one would fail.
+        OptionError: its content type is not one of lines.
+        AuthError: it may not be read. Without this check, only the second batch would fail.
     """
     try:
         spec = client.get_journal(journal).spec
@@ -74,17 +75,17 @@ def commit_transaction(
     """Commit a batch, or the batch that was recorded instead, and return when all its rows are committed.
 
     Args:
-        client: appends.
-        journal: the transaction journal.
-        attempt: the batch that tasks have published.
-        rollbacks: by journal, bytes that roll the attempt's rows back.
+        client: Client of the brokers.
+        journal: The transaction journal.
+        attempt: The batch that tasks have published.
+        rollbacks: Bytes by journal that roll the attempt's rows back.
 
     Returns:
         The record that was appended; None if the batch was recorded before.
 
     Raises:
         TransactionError: the batch may not be committed.
-        GazetteError: whether it is committed is unknown. A repetition of the batch finds out.
+        GazetteError: it is unknown whether the batch is committed. Repeating the batch finds out.
     """
     for _ in range(MAX_TRIES):
         state = read_state(client, journal)
@@ -165,6 +166,8 @@ def _newest_record(client: Client, journal: str, head: int) -> TransactionRecord
             return TransactionRecord.from_json(newest, journal)
         if begin == first:
             return None
+        # A record with the intents of thousands of journals is longer than the tail. Few, growing reads find
+        # its begin.
         size *= 8
     return None
 

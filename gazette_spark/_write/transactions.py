@@ -1,10 +1,10 @@
-"""What a transaction journal says of a batch: write its record, repeat a recorded one, or refuse. Pure.
+"""Decides about a batch by its transaction journal: record it, repeat a recorded one, or refuse it. Pure.
 
-Tasks publish rows under producers that nobody knows yet, and hand over their intents: the acknowledgements
-that commit the rows. A batch is committed at the moment when the transaction journal has its record, which
-holds all intents. They are appended after that, as often as it takes.
+Tasks publish rows under new producers, and pass their intents to the driver: the acknowledgements that commit
+the rows. A batch is committed at the moment at which the transaction journal has its record, which contains
+all intents. They are appended after that, as often as necessary.
 
-:func:`decide` holds an attempt at a batch, of one run of a query, against the newest record:
+:func:`decide` compares an attempt at a batch, of one run of a query, with the newest record:
 
 =============================  =====================  ======================================================
 newest record                  attempt                decision
@@ -15,19 +15,20 @@ same query, batch *m*          *m* + 1                record
 same query, batch *m*          *m*                    repeat the record's intents; roll the attempt back
 same query, batch *m*          below *m*              refuse: the query checkpoint is an old one
 same query, batch *m*          above *m* + 1          refuse: a record is lost
-same query, run was replaced   any                    refuse: another run has gone on
-another stream                 any                    refuse: the journal belongs to that one
+same query, run was replaced   any                    refuse: another run has continued the query
+another stream                 any                    refuse: the journal belongs to that stream
 another batch write            batch write            record, unless it was recorded among the last ones
 =============================  =====================  ======================================================
 
-A run that continues another one's record first appends that one's intents, and a run that repeats another
-one's record puts it under its own name. So the journal knows each run that got on, and
-:attr:`TransactionRecord.replaced` names those that could still come back: their next batch would fit.
+A run that continues after another run's record first appends that run's intents. A run that repeats another
+run's record appends it again under its own name. So the journal knows each run that has made progress, and
+:attr:`TransactionRecord.replaced` names the replaced runs that could still come back, because their next
+batch would fit.
 
-The journal's registers say the same as the newest record, and each append requires them and the write head to
-be as they were read. So of two runs that decide on the same record only one appends. Registers that are empty
-match anything; then the write head alone decides. It is never 0: whoever finds a journal empty appends
-:data:`OPENING`, and reads again.
+The journal's registers name the newest record. Each append requires that the registers and the write head are
+as they were read, so of two runs that decide on the same record only one appends. Empty registers match
+anything; then the write head alone decides. It is never 0, because a run that reads an empty journal appends
+:data:`OPENING` and reads again.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ FORMAT_VERSION = 1
 """Version of the records' form."""
 
 OPENING = b'{"format_version":1}\n'
-"""First line of a transaction journal, and no record. With it no record is appended at write head 0, which an
-append cannot ask for. It may come late, behind records: it says nothing."""
+"""First line of a transaction journal, which is not a record. With it, no record is appended at write head 0,
+which an append cannot require. A late copy of this line may follow records, and is ignored."""
 
 EARLIER_WRITES = 100
-"""Batch writes that a record remembers, so that a late repetition of one of them is noticed."""
+"""Number of batch writes that a record remembers, so that a late repetition of one of them is noticed."""
 
 NO_BATCH = "-"
 """Value of the register ``batch`` of a batch write."""
@@ -57,24 +58,24 @@ NO_BATCH = "-"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A batch that tasks have published, and that waits for its commit."""
+    """A batch that tasks have published and that is not committed yet."""
 
     query: str
-    """The query's id; of a batch write, the id of its transaction."""
+    """The query's id, or the id of a batch write's transaction."""
     batch: int | None
-    """None: a batch write."""
+    """Number of the batch; None for a batch write."""
     author: str
-    """The run: another each time the query starts."""
+    """The run's id, which is a new one each time the query starts."""
     intents: Mapping[str, bytes] = field(default_factory=dict)
-    """By journal: bytes that commit the rows."""
+    """Bytes by journal that commit the rows."""
     rows: int = 0
     first_batch: int | None = None
-    """Batch that needs no record of the one before it, nor of the same query."""
+    """Batch that needs neither a record of the previous batch nor one of the same query."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """A committed batch, as it is in the transaction journal."""
+    """The record of a committed batch in a transaction journal."""
 
     query: str
     batch: int | None
@@ -82,13 +83,13 @@ class TransactionRecord:
     intents: Mapping[str, bytes] = field(default_factory=dict)
     rows: int = 0
     replaced: Mapping[str, int] = field(default_factory=dict)
-    """Runs that wrote a record of this batch or the one before it: the last batch of each."""
+    """The last batch of each other run that wrote a record of this batch or the previous one."""
     earlier: tuple[str, ...] = ()
     """Ids of the batch writes that were recorded before this one, the newest last."""
 
     @property
     def registers(self) -> dict[str, str]:
-        """The registers of a journal whose newest record is this."""
+        """The registers of a journal whose newest record is this one."""
         batch = NO_BATCH if self.batch is None else str(self.batch)
         return {"author": self.author, "batch": batch, "query": self.query}
 
@@ -150,33 +151,33 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """What to do, in this order. No step is begun before the one above it is done."""
+    """The steps of a commit, in this order. Each step is completed before the next one begins."""
 
     finish: Mapping[str, bytes] = field(default_factory=dict)
-    """Intents of the newest record, to be appended whether they were or not."""
+    """Intents of the newest record, which are appended again because they may not have been."""
     record: TransactionRecord | None = None
-    """Record to append while registers and write head are as they were."""
+    """Record to append if registers and write head have not changed."""
     commit: Mapping[str, bytes] = field(default_factory=dict)
     """Intents to append."""
     rolls_back: bool = False
-    """Whether the attempt's own rows are to be rolled back: others, which are recorded, stand for them."""
+    """Whether to roll back the attempt's own rows, because other rows are recorded for the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRefusal:
-    """Why an attempt may not be committed, and the way out."""
+    """The reason why an attempt may not be committed, and what to do."""
 
     problem: str
     advice: str
 
 
 ANOTHER_JOURNAL = "Name another transactionJournal"
-"""The way out for a query that cannot use a journal."""
+"""Advice for a query that cannot use a journal."""
 OLD_CHECKPOINT = (
     "Start the query from its newest checkpoint; with an older one, rows would be written again: name a new "
     "transactionJournal if that is meant"
 )
-"""The way out for a query that goes back."""
+"""Advice for a query that goes back."""
 
 
 def decide(  # noqa: C901, PLR0911 - one decision table
@@ -186,9 +187,10 @@ def decide(  # noqa: C901, PLR0911 - one decision table
 
     Args:
         attempt: The batch that was published.
-        newest: The journal's newest record, None if it has none.
-        registers: The journal's registers; empty for a new journal, or where all its replicas were lost.
+        newest: The journal's newest record; None without one.
+        registers: The journal's registers, which are empty if it is new or has lost all of its replicas.
     """
+    # The option names one batch, so it cannot excuse a later loss.
     is_allowed_first = attempt.batch is not None and attempt.batch == attempt.first_batch
     # The registers name the newest record. If they name another one, the journal has lost records, and the
     # rows of this batch may be committed already.
@@ -230,6 +232,7 @@ def decide(  # noqa: C901, PLR0911 - one decision table
             f"batch {attempt.batch} of query {attempt.query} comes after batch {newest.batch} was committed"
         )
         return TransactionRefusal(problem, OLD_CHECKPOINT)
+    # The record counts, even if this attempt has other rows: its rows may already be visible.
     if attempt.batch == newest.batch:
         return _repeat(attempt, newest)
     if attempt.batch > newest.batch + 1 and not is_allowed_first:
@@ -238,6 +241,8 @@ def decide(  # noqa: C901, PLR0911 - one decision table
 
 
 def _append(attempt: Attempt, newest: TransactionRecord | None) -> TransactionPlan:
+    # A run appends the intents of a batch before it begins the next one. Only another run may have died in
+    # between.
     own = newest is None or newest.author == attempt.author
     record = TransactionRecord(
         attempt.query,
@@ -253,10 +258,12 @@ def _append(attempt: Attempt, newest: TransactionRecord | None) -> TransactionPl
 
 
 def _repeat(attempt: Attempt, newest: TransactionRecord) -> TransactionPlan:
-    """Let a record stand for the attempt, which may be the attempt's own."""
+    """Repeat the recorded batch, whose record may be of this attempt."""
     rolls_back = dict(newest.intents) != dict(attempt.intents)
     if newest.batch is None or newest.author == attempt.author:
         return TransactionPlan(commit=newest.intents, rolls_back=rolls_back)
+    # The record is written again under the name of this run, so that the run which wrote it first is refused
+    # if it comes back: see `replaced`.
     taken = TransactionRecord(
         newest.query,
         newest.batch,
@@ -275,6 +282,7 @@ def _replaced(attempt: Attempt, newest: TransactionRecord | None) -> dict[str, i
     return {
         author: batch
         for author, batch in authors.items()
+        # A run whose last batch is older could only come back with a batch that is refused as too old anyway.
         if author != attempt.author and batch >= attempt.batch - 1
     }
 
