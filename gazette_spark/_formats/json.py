@@ -163,8 +163,8 @@ class JsonParser(RowParser):
         values = {field.name: column for field, column in zip(self.format.data_fields, columns, strict=True)}
         if not len(suspects):
             return Columns(values)
-        # A producer that writes unusual values usually does so in every record. Nothing of the block counts
-        # then.
+        # A producer that writes unusual values usually does so in most records. The next parser then reads
+        # the whole block.
         if len(suspects) > len(block) * MAX_SUSPECT_SHARE:
             return None
         is_suspect = np.zeros(len(block), np.bool_)
@@ -177,8 +177,10 @@ class JsonParser(RowParser):
             self._pause = max(0, self._pause - 1)
             return None
         # Counted as a failure until the parser succeeds. An attempt that fails costs as much as a successful
-        # one, so after each failure it rests twice as long: at most 31 of 32 blocks then cost nothing extra.
+        # one, so the parser rests twice as long after each failure, until it tries only one of 32 blocks.
         self._failures = min(self._failures + 1, MAX_FAILURES)
+        # Masks over the whole block: an attempt names its suspects by their indices among the records it was
+        # given.
         sound = np.ones(len(block), np.bool_)
         many = len(block) // MAX_FAST_ATTEMPTS
         for _ in range(MAX_FAST_ATTEMPTS):
@@ -210,6 +212,8 @@ class JsonParser(RowParser):
             name: spread(len(block), column.type, [(rows, column), (suspect_rows, reference.values[name])])
             for name, column in columns.values.items()
         }
+        # Both parsers number the records that they were given. Here they get their numbers in the block
+        # again.
         problems = {int(rows[index]): problem for index, problem in columns.problems.items()}
         problems |= {int(suspect_rows[index]): problem for index, problem in reference.problems.items()}
         rescued = {int(suspect_rows[index]): texts for index, texts in reference.rescued.items()}
@@ -306,6 +310,8 @@ class JsonBlockParser:
 
 def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
     """Return the type requested from Arrow's parser for a column; None if it supports none."""
+    # Arrow reads JSON objects as structs only. Magnitudes of decimals are checked by column, which finds none
+    # inside a struct or list.
     if is_variant(kind) or pa.types.is_map(kind) or (nested and pa.types.is_decimal(kind)):
         return None
     if pa.types.is_struct(kind):
@@ -372,12 +378,13 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
     data = block.data
     octets = np.frombuffer(data, np.uint8)
     first, last = block.starts, block.ends - 1
-    # Step by step, for all records at once: most records have no white space, and the loop ends at once.
+    # All records at once. Most have no white space around them, so the loop ends after its first look.
     for _ in range(MAX_TRIM):
         before, after = _SPACES[octets[first]], _SPACES[octets[last]]
         if not (before.any() or after.any()):
             break
         first, last = first + (before & (first < last)), last - (after & (first < last))
+    # The two conditions under which a row can only come from its own record: see the module's docstring.
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
     # A record that nests too deep has two brackets for each level. Bytes that are not ASCII do not matter.
     for index in np.flatnonzero(block.ends - block.starts > 2 * MAX_DEPTH).tolist():

@@ -233,7 +233,7 @@ def member_texts(members: dict[str, Any], text: str) -> dict[str, str]:
         # The pattern takes simple values whole. Only the scanner knows where a container ends.
         if begin == at:
             _, at = _decoded(_SKIPPER, text, begin)
-        # The last value of a repeated name also takes its place, as if the earlier ones had not been there.
+        # The last value of a repeated name also takes its place.
         texts.pop(name, None)
         texts[name] = text[begin:at]
     return texts

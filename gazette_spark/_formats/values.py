@@ -355,6 +355,5 @@ def _usual_shapes(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[t
         & ((tens == ord("0")) | ((tens == ord("1")) & (ones < ord("8"))))
     )
     shapes = [((long & (ends_in_z | offset)) | null, kind)]
-    # A local time means another instant in each zone, and zones change their offsets. Only in UTC it is
-    # itself.
+    # Arrow reads a text without a zone as a time in UTC, which is right in that zone only.
     return [*shapes, (local | null, pa.timestamp("us"))] if zone == UTC else shapes

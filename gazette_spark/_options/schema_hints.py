@@ -104,6 +104,7 @@ def struct(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _with_hint(kind: JsonType, hint: SchemaHint, depth: int) -> JsonType:
+    # A hint replaces the whole type of its column, because the user knows it and the sample does not.
     if depth == len(hint.path):
         return hint.type
     step = hint.path[depth]

@@ -553,6 +553,7 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
         raise OptionError("framing", got, f"{format_framing}, which format {form} reads")
     message_options = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
     for key, name in message_options.items():
+        # Each of the two is useless without the other.
         if values[key] is None and (form == "protobuf" or any(values[other] for other in message_options)):
             raise OptionError(name, "nothing", "both descriptorFile and messageName for format=protobuf")
         if values[key] is not None and form not in (None, "protobuf"):
@@ -578,6 +579,7 @@ def parse_options(  # noqa: C901, PLR0912, PLR0915 - one option after the other
         for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
             _check_alone(name, committed, texts)
     else:
+        # Bytes without records have no place for a UUID.
         if framing == "none":
             raise OptionError("framing", f"none, and {committed}", "a framing that has messages")
         if values["read_gaps"]:

@@ -103,6 +103,8 @@ def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[st
     names = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
+    # Spark ignores options that it does not know. A misspelt `failOnDataLoss` must not be ignored, so every
+    # unknown name is an error, with the nearest known one.
     for name in sorted(texts.keys() - names.keys()):
         nearest = difflib.get_close_matches(name, names, n=1)
         expected = f"{names[nearest[0]]!r}?" if nearest else f"one of {', '.join(names.values())}"
@@ -145,6 +147,7 @@ def parse_values(texts: Mapping[str, str], table: Sequence[Option], use: Use | N
     values: dict[str, Any] = {}
     for option in table:
         text = texts.get(option.name.lower(), option.default)
+        # Only a text that the user has set contradicts the use: defaults are the same for all uses.
         if option.use and use and option.use != use and option.name.lower() in texts:
             raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
         values[option.key] = None if text is None else option.parse(option.name, text)

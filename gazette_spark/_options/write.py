@@ -191,6 +191,8 @@ def parse_write_options(
         ways = "one of option 'journal', option 'selector', save('a/journal') and save('a/prefix/')"
         raise OptionError(" and ".join(named), "more than one", ways)
     values["target"] = targets[named[0]] if named else None
+    # A mapping chooses among several journals. With one journal, or the column `journal`, nothing is left to
+    # choose.
     if values["mapping"] and not (values["target"] and values["target"].selector):
         raise OptionError("mapping", "no selector", "to be used with selector, or a prefix as path, only")
     if values["delivery_guarantee"] == "exactly_once":
@@ -248,6 +250,7 @@ def spark_purpose() -> Purpose | None:
     later Spark has other processes, an invalid option is reported a little later.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    # Spark's process is either the module itself, or a daemon's fork that has imported it.
     running = {getattr(main, "name", "")} | sys.modules.keys()
     purposes = {purpose for module, purpose in PURPOSES.items() if module in running}
     return purposes.pop() if len(purposes) == 1 else None

@@ -122,6 +122,8 @@ class CommittedScan:
         for messages, closings in sequencing:
             yield from self._built(self._window.add(messages, closings))
         self.gaps = list(scan.gaps)
+        # What is still undecided here belongs to transactions that are open at the end: a later batch has
+        # them.
         yield from self._built(self._window.finish())
         # The states are written before the second pass because they do not depend on it. A task that dies
         # in the second pass begins again with the same states.
@@ -218,6 +220,7 @@ class PendingWindow:
         # These transactions have ended in the new block. If one began before the floor, some of its messages
         # have left the window, and the second pass must find them, up to the floor: the rest is still here.
         if len(closings):
+            # Lost transactions have a negative begin: there is nothing to read again.
             again = closings.take((closings.begins >= 0) & (closings.begins < self._floor))
             self._again.append(again)
             self._until.append(np.full(len(again), self._floor, np.int64))
@@ -248,6 +251,7 @@ class PendingWindow:
 
     def replay(self) -> Replay:
         """Return which messages must be read again."""
+        # Each transaction has its own end: the floor has moved on between the closings.
         until = np.concatenate([np.zeros(0, np.int64), *self._until])
         return Replay(Closings.joined(self._again), until)
 
@@ -289,6 +293,7 @@ def resolved(uuids: UuidColumns, offsets: Offsets, closings: Closings) -> Offset
     rank = np.minimum(np.searchsorted(producers, uuids.producers), len(producers) - 1)
     at = np.searchsorted(keys, (rank << bits) | (offsets - base), side="right")
     closed = at < len(keys)
+    # Index 0 stands for a missing end, which `closed` excludes.
     at = np.where(closed, at, 0)
     closed = closed & (closings.producers[at] == uuids.producers) if len(keys) else closed
     if closed.any():

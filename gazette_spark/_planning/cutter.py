@@ -102,6 +102,8 @@ class Cutter:
         self._max_record_bytes = max_record_bytes
         self._block_bytes = block_bytes
         self._framing = framing
+        # A piece in the middle of a range has read one byte before its begin, and looks for the first record
+        # end from there on. If that byte ends a record, a record of the piece begins right at its begin.
         self._skipping = not piece.starts_on_record
         self._records_begin = records_begin
         """Offsets at which a record begins, even if missing bytes end there."""
@@ -149,6 +151,8 @@ class Cutter:
             if self._skipping:
                 part = self._skip(part)
             if part:
+                # Parts are only collected here. Looking for records in each one would examine a long record
+                # many times.
                 self._unfinished.append(part)
                 self._position += len(part)
                 if self._position >= self._flush_at:
@@ -257,6 +261,7 @@ class Cutter:
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
         """Yield the whole records that begin before the piece's end."""
+        # While skipping, none of the bytes belongs to a record of this piece.
         if self._skipping or self._position == self._start:
             return
         framing, journal, end = self._framing, self.piece.journal, self.piece.end
@@ -268,6 +273,8 @@ class Cutter:
         # The store times of earlier bytes are no longer needed.
         at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
         del self._stored[:at]
+        # Without a store time, as for bytes that only brokers have, blocks carry none: this is the usual case
+        # of a stream.
         stored: Sequence[tuple[int, int]] = ()
         if self._stored != [(0, 0)]:
             until = bisect_left(self._stored, self._start + len(whole), lo=1, key=itemgetter(0))
@@ -390,6 +397,7 @@ def raw_record_batches(
     values are the records' bytes without their framing.
     """
     build = {"journal": Block.journal_array, "offset": Block.offset_array, "value": framing.values}
+    # Spark keeps one record batch of each task in memory, and a block of empty records has a million rows.
     for block in bounded(blocks, max_rows):
         arrays = [
             build[column.name](block) if column.name in build else metadata_column(block, column, labels)

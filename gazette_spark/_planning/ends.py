@@ -70,6 +70,8 @@ class RangeResolver:
                 raise OffsetError(f"endingOffsets is past the write head {head}", journal, chosen)
             return head if chosen == LATEST else chosen
 
+        # Offsets first, whole records later: whether a range is empty must be known before its end is
+        # searched.
         lasts = view.map_journals(last_of, journals)
         begins = dict(start.read_through)
         for journal, begin in start.read_through.items():
@@ -175,6 +177,8 @@ class RangeResolver:
     def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
         view, options = self._view, self._view.options
         stored = view.offset_at(journal, timestamp_ms)
+        # Spark's Kafka source also treats this as an error: a start at the head would silently skip the
+        # records that the user expects to have been stored since that time.
         if stored is None and options.starting_offsets_by_timestamp_strategy == "error":
             named = journal in options.starting_offsets_by_timestamp
             option = "startingOffsetsByTimestamp" if named else "startingTimestamp"

@@ -302,8 +302,8 @@ class QueryJournals:
         self._heads_of_run |= heads
 
     def _take(self, listing: Listing, start: JournalOffsets) -> None:
-        # Brokers may answer at an older revision than an earlier one did. A position whose revision went back
-        # would make later creations look like those of new journals.
+        # Brokers may answer at an older revision than an earlier one did. With a revision that went back,
+        # journals that the query has already seen would look as if they had been created again.
         self.revision = max(listing.revision, start.revision) if listing.revision else 0
         # Most triggers get the same list, which may have thousands of journals.
         if listing is self._listing:

@@ -163,7 +163,8 @@ class StateFiles:
             # requires the permission to look at the bucket.
             self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
             self._put(target, content)
-        # A task that dies here leaves an unfinished file, which the next `save` at a larger offset removes.
+        # In a directory, a task that dies here leaves an unfinished file, which the next `save` at a larger
+        # offset removes.
         failpoint("scan.before_states")
         if local:
             self._system.move(target, path)

@@ -189,6 +189,7 @@ class Totals:
 
 def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int]:
     """Return the bins whose records differ from the rows and dead letters, ascending."""
+    # A part with a reason has rows that are expected to differ.
     compared = np.array([part.reason is None for part in bins.parts], bool)[bins.part]
     differ = records.counts != rows.counts + dead.counts
     # Sums of sides can be added, because dead letters replace rows.
@@ -209,6 +210,7 @@ def first_difference(records: Counted, rows: Counted, what: str = "record") -> t
     by_offset: dict[int, list[tuple[bytes | None, int]]] = {}
     for (offset, value), count in rows.items():
         by_offset.setdefault(offset, []).append((value, count))
+    # A journal has one record at an offset, so its bytes are a value, not a count.
     expected = dict(records.keys())
     for offset in sorted(expected.keys() | by_offset.keys()):
         values = by_offset.get(offset, [])

@@ -106,10 +106,12 @@ class ProducerStates:
         Args:
             now: The current time as a clock. A larger clock of the journal does not count.
         """
+        # A killed task leaves its transaction open forever. After a day, nobody waits for it any longer.
         return (self.begins >= 0) & ~_far_behind(self.last_clocks, min(self.newest, now))
 
     def lost_since(self, available: int) -> ProducerStates:
         """Return the states if bytes before an offset are gone: transactions that began there are lost."""
+        # Marked and not removed: the messages that still come belong to the transaction until it ends.
         return replace(self, begins=np.where(self.open_before(available), LOST, self.begins))
 
     def _take(self, keep: npt.NDArray[np.bool_]) -> ProducerStates:
@@ -336,6 +338,7 @@ class _Runs:
         if state == len(self.before) or self.before.producers[state] != self.producers[at]:
             return False
         later = self.before.last_offsets > self.before.last_offsets[state]
+        # Counted twice or not, there are too few of them. Only otherwise is the costlier comparison needed.
         if later_writers + np.count_nonzero(later) < REMEMBERED:
             return False
         # Producers that wrote both before and in this range count once.
@@ -455,6 +458,7 @@ def _sequence_irregular(runs: _Runs, at: int, ack_offsets: Offsets) -> Closings:
             last_ack = last_clock = clock - 1
         ack_offsets[row] = DROPPED
         if flags == CONTINUE_TXN:
+            # A copy, which an append leaves if it is retried after its answer was lost.
             if clock <= last_clock:
                 continue
             if begin == NO_TRANSACTION:
@@ -524,6 +528,7 @@ class Replay:
         while len(active) and len(candidates):
             producers, first = np.unique(transactions.producers[active], return_index=True)
             at = np.minimum(np.searchsorted(producers, uuids.producers[candidates]), len(producers) - 1)
+            # Most messages in these bytes are of producers that have nothing to replay.
             is_of_producer = producers[at] == uuids.producers[candidates]
             rows = candidates[is_of_producer]
             transaction = active[first][at[is_of_producer]]
@@ -548,6 +553,7 @@ class Replay:
                 low, high = heads[run], tails[run]
                 before = np.append(self._last_clocks[transaction[low]], clocks[low : high - 1])
                 largest[low:high] = np.maximum.accumulate(before)
+            # Remembered from block to block, because a copy may be in another block than its original.
             self._last_clocks[transaction[heads]] = np.maximum.reduceat(np.maximum(clocks, largest), heads)
             # The same two rules as in `sequence`: no copies, and nothing above the acknowledgement's clock.
             is_committed = (clocks > largest) & (clocks <= transactions.ack_clocks[transaction])

@@ -114,9 +114,8 @@ class Framing:
             if len(record) > MAX_PAYLOAD_BYTES:
                 raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
             return frame(record)
-        # A message that readers would take for two, or for none, must not reach the journal: nobody could
-        # remove it. This is also why the record is searched as a reader would search it, and not checked by
-        # rules of writing.
+        # A message that readers would take for two, or for none, must not reach the journal, because nobody
+        # could remove it. A record of CSV is searched as its readers would search it.
         if self.records is LINES:
             is_one = record != b"" and b"\n" not in record
         else:
