@@ -148,6 +148,7 @@ def parse_file_format(
         OptionError: naming the first option that is wrong, and what to do.
     """
     by_lower_name = {name.lower(): text for name, text in options.items()}
+    # Before the general check: "unknown option" would be true of these as well, and help nobody.
     for name, way_out in refused.items():
         if name.lower() in by_lower_name:
             raise OptionError(name, shown(by_lower_name[name.lower()]), way_out)
@@ -157,6 +158,8 @@ def parse_file_format(
     named = {name: text for name, text in by_lower_name.items() if not name.startswith(prefix)}
     values = parse_values(option_texts(named, table), table, use)
     if use == "batch":
+        # A batch write may be repeated by Spark or by its user. Only a range that does not depend on the time
+        # of the run makes the repetition write the same rows.
         required = {**required, "starting_offsets": _RANGE, "ending_offsets": _RANGE}
     by_key = {declared.key: declared.name for declared in table}
     for key, expected in required.items():
