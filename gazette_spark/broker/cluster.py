@@ -35,7 +35,7 @@ from gazette_spark._server.topology import Member, Slots, assign
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replica_count
 from gazette_spark.broker.replication.pipeline import ReplicationError
-from gazette_spark.broker.settings import Membership, StorageSettings
+from gazette_spark.broker.settings import BrokerMembership, StorageSettings
 from gazette_spark.broker.single import SingleBroker
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
@@ -106,9 +106,9 @@ class LocalBroker:
 
     restart = start
 
-    def membership(self, spools: Path) -> Membership:
+    def membership(self, spools: Path) -> BrokerMembership:
         """Return the settings that make it a member of the cluster."""
-        return Membership(self._cluster.keyspace, spools, zone=self.zone, suffix=self.suffix)
+        return BrokerMembership(self._cluster.keyspace, spools, zone=self.zone, suffix=self.suffix)
 
     def leave(self) -> None:
         """Make the other brokers consider it dead, as when its lease in Etcd expires."""

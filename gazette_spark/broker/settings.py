@@ -86,7 +86,7 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class BrokerMembership:
     """Settings that make a broker a member of a cluster."""
 
     keyspace: JournalKeyspace

@@ -31,8 +31,8 @@ from gazette_spark.broker.replication.replicator import Replicator
 from gazette_spark.broker.settings import (
     AS_GAZETTE,
     DURABLE,
+    BrokerMembership,
     GatewaySettings,
-    Membership,
     ServingSettings,
     StorageSettings,
 )
@@ -57,7 +57,7 @@ class _Options:
     auth_keys: KeySet | None
     tls: ServerTls | None
     faults: Faults | None
-    membership: Membership | None
+    membership: BrokerMembership | None
 
 
 class SingleBroker:
@@ -75,7 +75,7 @@ class SingleBroker:
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
         faults: Faults | None = None,
-        membership: Membership | None = None,
+        membership: BrokerMembership | None = None,
     ) -> None:
         """Prepare a broker; entering it, or :meth:`run`, runs it.
 

@@ -17,7 +17,7 @@ from gazette_spark._server.topology import Member
 from gazette_spark.broker import LocalBroker, LocalCluster
 from gazette_spark.broker.cluster import HAND_OVER_TIMEOUT_S
 from gazette_spark.broker.journal import LiveJournal
-from gazette_spark.broker.settings import Membership
+from gazette_spark.broker.settings import BrokerMembership
 from tests.rig.freeze import FreezeInterceptor
 
 
@@ -29,10 +29,10 @@ class ClusterBroker(LocalBroker):
         self._harmed = cluster
         self._freezer = FreezeInterceptor()
 
-    def membership(self, spools: Path) -> Membership:
+    def membership(self, spools: Path) -> BrokerMembership:
         """Return the settings of a member whose calls can be held up and cut off."""
         self._freezer.open()
-        return Membership(
+        return BrokerMembership(
             self._harmed.keyspace,
             spools,
             zone=self.zone,
