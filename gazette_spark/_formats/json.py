@@ -127,8 +127,11 @@ class JsonParser(RowParser):
     def __init__(self, row_format: JsonFormat, *, fast: bool = True) -> None:
         super().__init__(row_format)
         self._dialect = row_format.dialect
+        # With rescued data, a field without a column is not ignored: a record that has one goes to the
+        # reference parser.
         fields, extra_fields = row_format.data_fields, not row_format.rescues
         parser = JsonBlockParser(fields, extra_fields=extra_fields, dialect=self._dialect)
+        # The block parser stays beside the native decoder, for blocks with too many suspects.
         self._block_parser = parser if fast and parser.usable else None
         self._decoder = (
             NativeDecoder.of(fields, extra_fields=extra_fields, dialect=self._dialect) if fast else None

@@ -195,6 +195,7 @@ class Sequencing:
 
     def _next(self, block: Block) -> tuple[Messages, Closings]:
         uuids = self._reader.uuids(block)
+        # Each block continues with the states of the previous one, as if the range were a single block.
         sequenced = sequence(self.states, uuids, block.offsets)
         self.states = sequenced.states
         return Messages(block, uuids, sequenced.ack_offsets), sequenced.closings
@@ -241,6 +242,7 @@ class PendingWindow:
             # All of the block's bytes count, because a block keeps them even if only a few of its messages
             # wait.
             self._size += len(messages.block.data)
+        # The oldest blocks leave first, so that what has left lies before one offset, the floor.
         while self._size > WINDOW_BYTES:
             yield from self._leave()
 

@@ -203,8 +203,7 @@ class Cutter:
             # This piece reports the rest of a cut record even past the piece's end, because the jump ends in
             # this piece and no other one sees it.
             return b""
-        # First everything before the hole: the bytes after an earlier hole are a rest if they had no record
-        # end, and whole records are rows. No more bytes will follow, which the framing must know.
+        # The rest of a cut record ends with the first record end behind the hole.
         self._report_rest()
         # If one record covers the whole piece, the piece owns none: another piece has its first byte.
         self._done = self._position >= self.piece.end
@@ -215,6 +214,9 @@ class Cutter:
         piece, expected = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, expected, target)
+        # First everything before the hole. Bytes behind an earlier hole are a rest if no record ended in
+        # them. The whole records are rows, and no more bytes will complete the last one, which the framing
+        # must know.
         self._report_rest()
         yield from self._flush(last=True)
         if self._done:
@@ -249,6 +251,8 @@ class Cutter:
 
     def _schedule_flush(self, needs: int) -> None:
         """Decide when to look for records again, rarely enough that no byte is examined many times."""
+        # A record may be as long as `maxRecordBytes` allows, and its end may arrive after thousands of
+        # chunks.
         waiting = self._position - self._start
         longest = self._max_record_bytes + LOOK_BYTES
         if self._position < self.piece.end:

@@ -214,8 +214,8 @@ class Bucket:
 
         is_empty = True
         for directory in directories:
-            # One listing of all objects costs a request per 1000 of them; walking directories, one per
-            # directory.
+            # On S3, one listing of all objects costs a request per 1000 of them, and walking directories
+            # costs at least one per directory.
             selector = FileSelector(self._path(directory), allow_not_found=True, recursive=True)
             try:
                 infos: list[FileInfo] = self._system.get_file_info(selector)
