@@ -1,4 +1,4 @@
-"""Gazette journals in Spark and Delta Lake: complete, once, fast.
+"""Gazette journals in Spark, Delta Lake and Iceberg: complete, once, fast.
 
 Import what you use from here::
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gazette_spark._delta.new_table import NewTable as NewTable
     from gazette_spark._delta.s3_log_store import s3_log_store as s3_log_store
     from gazette_spark._delta.upsert import Upsert as Upsert
+    from gazette_spark._iceberg.sink import IcebergSink as IcebergSink
     from gazette_spark._ingest import ingest as ingest
     from gazette_spark._ingest import ingest_batch as ingest_batch
     from gazette_spark._ledger.dead_letters import DeadLetters as DeadLetters
@@ -63,6 +64,7 @@ _MODULES = {
     "offsets": ("JournalOffsets",),
     "session": ("local_spark",),
     "sink": ("DeltaSink",),
+    "_iceberg.sink": ("IcebergSink",),
     "_delta.new_table": ("NewTable",),
     "_delta.s3_log_store": ("s3_log_store",),
     "_delta.upsert": ("Upsert",),
@@ -90,7 +92,7 @@ def __dir__() -> list[str]:
 
 
 def register(spark: SparkSession) -> None:
-    """Tell ``spark`` about the formats ``gazette`` and ``gazette_delta``.
+    """Tell ``spark`` about the formats ``gazette``, ``gazette_delta`` and ``gazette_iceberg``.
 
     Not needed where the package is installed in the Python of the driver: PySpark finds the formats
     itself. It is needed where Spark has looked for formats before the package was installed, as in a
@@ -100,6 +102,7 @@ def register(spark: SparkSession) -> None:
 
     try:
         from gazette_spark._delta_format import DeltaFormat
+        from gazette_spark._iceberg_format import IcebergFormat
         from gazette_spark.source import GazetteDataSource
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "pyspark":
@@ -108,6 +111,7 @@ def register(spark: SparkSession) -> None:
 
     spark.dataSource.register(GazetteDataSource)
     spark.dataSource.register(DeltaFormat)
+    spark.dataSource.register(IcebergFormat)
 
 
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:

@@ -1,8 +1,8 @@
-"""Fill a Delta table from journals in one batch, so that a stream can continue from its end.
+"""Fill a table from journals in one batch, so that a stream can continue from its end.
 
 A batch query of the source reads up to the journals' ends when it is planned, and does not report them. Here
-the plan is made first. Its offsets are read *and* recorded in the table's ledger, in the same Delta commit as
-the rows. So bytes appended meanwhile belong to a later batch, which begins at ``DeltaSink.resume_offsets``.
+the plan is made first. Its offsets are read *and* recorded in the table's ledger, in the same commit as the
+rows. So bytes appended meanwhile belong to a later batch, which begins at ``DeltaSink.resume_offsets``.
 
 ==============================  ==========================================================
 a journal that the table ...    is read from
@@ -23,12 +23,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gazette_spark._delta.preflight import check_workers
 from gazette_spark._delta.session import session_or_active
+from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark._options.query_range import LATEST
 from gazette_spark._options.source import RANGE_OPTIONS, SourceOptions, parse_options
 from gazette_spark._planning.access import open_journals
@@ -37,7 +39,6 @@ from gazette_spark._planning.plan import Planner
 from gazette_spark.errors import OptionError
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 from gazette_spark.progress import of_spark, progress
-from gazette_spark.sink import DeltaSink
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,20 @@ class Backfilled:
         return sum(ends[journal] - begin for journal, begin in self.begin.read_through.items())
 
 
+class RangeSink(Protocol):
+    """A sink that takes the rows of an offset range."""
+
+    def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
+        """Return the table's newest entry, None without an entry."""
+        ...
+
+    def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
+        """Write the rows of an offset range to the table, unless they are there."""
+        ...
+
+
 def backfill(
-    sink: DeltaSink,
+    sink: RangeSink,
     options: Mapping[str, str],
     *,
     schema: str | StructType | None = None,

@@ -1,9 +1,9 @@
-"""The direct lane into Delta: the task that reads a journal's bytes also writes the Parquet file.
+"""The direct lane: the task that reads a journal's bytes also writes the Parquet file.
 
-For pipelines without a transformation. Only the names of files go through the JVM, and the driver commits
-them with the ledger entry in one Delta commit. The ledger is that of :class:`~gazette_spark.sink.DeltaSink`:
-both lanes decide, verify and fail in the same way. A table may change lanes between two batches; each fences
-the other.
+For pipelines without a transformation, into Delta and Iceberg tables. Only the names of files go through the
+JVM, and the driver commits them with the ledger entry in one commit. A Delta table's ledger is that of
+:class:`~gazette_spark.sink.DeltaSink`: both lanes decide, verify and fail in the same way. A table may change
+lanes between two batches; each fences the other.
 
 ``DeltaSink.start`` takes this lane by itself where it can. What is here is for object stores, for Spark
 Connect, for batches, and for whoever wants an error in place of the other lane.
@@ -14,24 +14,45 @@ A table that needs more from its writers than files of plain rows is refused at 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from gazette_spark._backfill import Backfilled, backfill
-from gazette_spark._data_files.target import FILES_SCHEMA
-from gazette_spark._delta.file_commits import FileCommits
+from gazette_spark._backfill import Backfilled, RangeSink, backfill
+from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark._delta.session import session_or_active
 from gazette_spark._options.table import TARGET_OPTION
-from gazette_spark.sink import DeltaSink
+
+Sink = TypeVar("Sink", bound="FileSink")
+
+
+class FileSink(RangeSink, Protocol):
+    """A sink whose files tasks write: :class:`~gazette_spark.DeltaSink` or ``IcebergSink``."""
+
+    def for_files(
+        self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
+    ) -> tuple[Self, FileTarget]:
+        """Return the sink of a run whose tasks write files, and their target."""
+        ...
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint: str | None = None,
+        query_name: str | None = None,
+        **trigger: Any,  # noqa: ANN401 - the types are Spark's
+    ) -> StreamingQuery:
+        """Start the query."""
+        ...
 
 
 def ingest(
     reader: DataStreamReader,
-    sink: DeltaSink,
+    sink: FileSink,
     *,
     checkpoint: str | None = None,
     query_name: str | None = None,
@@ -39,16 +60,17 @@ def ingest(
     spark: SparkSession | None = None,
     **trigger: Any,  # noqa: ANN401 - the types are Spark's
 ) -> StreamingQuery:
-    """Start a query that writes journals into a Delta table, without rows in the JVM.
+    """Start a query that writes journals into a Delta or an Iceberg table, without rows in the JVM.
 
     Args:
         reader: ``spark.readStream.format("gazette")`` with its options and schema, not loaded.
-        sink: The table's sink. Rows are appended as they are, so ``upsert``, ``dead_letters``, ``audit``,
-            ``on_overlap="trim"`` and ``schema_evolution`` are refused.
+        sink: The table's sink, a ``DeltaSink`` or an ``IcebergSink``. Rows are appended as they are, so of a
+            ``DeltaSink`` ``upsert``, ``dead_letters``, ``audit``, ``on_overlap="trim"`` and
+            ``schema_evolution`` are refused.
         checkpoint: The query's checkpoint directory, unless the sink has it.
         query_name: Name of the query in Spark's listings.
-        storage_options: Options of ``deltalake`` by which tasks and driver access the table's object store.
-            Directories need none.
+        storage_options: Options of ``deltalake`` by which tasks and driver access a Delta table's object
+            store. Directories need none, and of an Iceberg table the catalog's properties say it.
         spark: The session, if not the active one.
         trigger: As for ``DataStreamWriter.trigger``.
 
@@ -57,30 +79,30 @@ def ingest(
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
-    file_rows, files = load_files(reader, sink, storage_options=storage_options, spark=spark)
-    return sink.with_files(files).start(file_rows, checkpoint=checkpoint, query_name=query_name, **trigger)
+    file_rows, file_sink = load_files(reader, sink, storage_options=storage_options, spark=spark)
+    return file_sink.start(file_rows, checkpoint=checkpoint, query_name=query_name, **trigger)
 
 
 def load_files(
     reader: DataStreamReader,
-    sink: DeltaSink,
+    sink: Sink,
     *,
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
-) -> tuple[DataFrame, FileCommits]:
-    """Return the stream whose tasks write data files, and the object that commits the files.
+) -> tuple[DataFrame, Sink]:
+    """Return the stream whose tasks write data files, and the sink that commits the files.
 
-    ``foreachBatch`` takes the sink of :meth:`DeltaSink.with_files`. The arguments and errors are those of
+    ``foreachBatch`` takes the sink. The arguments and errors are those of
     :func:`ingest`. The table is created if it does not exist.
     """
     session = session_or_active(spark)
     schema = reader.load().schema
-    files, target = sink.prepare_files(session, schema, storage_options or {})
-    return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), files
+    file_sink, target = sink.for_files(session, schema, storage_options)
+    return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
 
 
 def ingest_batch(
-    sink: DeltaSink,
+    sink: FileSink,
     options: Mapping[str, str],
     *,
     schema: str | StructType | None = None,
@@ -106,9 +128,9 @@ def ingest_batch(
     session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
     read = (reader if schema is None else reader.schema(schema)).load().schema
-    files, target = sink.prepare_files(session, read, storage_options or {})
+    file_sink, target = sink.for_files(session, read, storage_options)
     return backfill(
-        sink.with_files(files),
+        file_sink,
         {**options, TARGET_OPTION: target.to_json()},
         schema=FILES_SCHEMA,
         bytes_per_commit=bytes_per_commit,

@@ -62,7 +62,7 @@ from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, 
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
-from gazette_spark._delta.files import SparkFiles, clear_unfinished, has_files, is_classic, without_space
+from gazette_spark._delta.files import SparkFiles, is_classic, without_space
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._delta.java_errors import short_java_error
 from gazette_spark._delta.new_table import NewTable
@@ -77,6 +77,7 @@ from gazette_spark._delta.start_checks import (
     check_places,
     warn_of_other_writers,
 )
+from gazette_spark._delta.start_query import start_query
 from gazette_spark._delta.trim import trim
 from gazette_spark._delta.upsert import Upsert
 from gazette_spark._delta.violations import named_rows
@@ -96,7 +97,6 @@ from gazette_spark._ledger.entry import (
 )
 from gazette_spark._ledger.positions import GroupCommit, table_commits
 from gazette_spark._ledger.query_batches import QueryBatches
-from gazette_spark._ledger.query_checkpoint import offsets_directory
 from gazette_spark.errors import (
     GazetteError,
     NoSpaceError,
@@ -108,7 +108,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import JournalOffsets, check_forward
-from gazette_spark.spark_versions import ADMISSION_CONTROL, QUERY_ID
+from gazette_spark.spark_versions import QUERY_ID
 
 log = logging.getLogger(__name__)
 
@@ -286,17 +286,7 @@ class DeltaSink:
             check_workers(df.sparkSession, options)
         sink._check_start(df, root)
         df, sink = sink._in_lane(df, lane)
-        clear_unfinished(df.sparkSession, root)
-        writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
-        writer = writer.option("checkpointLocation", root)
-        if query_name:
-            writer = writer.queryName(query_name)
-        if trigger:
-            writer = writer.trigger(**trigger)
-        once = bool(trigger.keys() & {"availableNow", "once"}) and not ADMISSION_CONTROL
-        if once and not has_files(df.sparkSession, offsets_directory(root)):
-            writer.start().awaitTermination()  # It is one batch, which records the start and reads nothing.
-        return writer.start()
+        return start_query(df, sink, root, query_name=query_name, output_mode=output_mode, trigger=trigger)
 
     def _in_lane(self, df: DataFrame, lane: str) -> tuple[DataFrame, DeltaSink]:
         """Return what the query runs: rows for Spark to write, or tasks that write files."""
@@ -319,10 +309,10 @@ class DeltaSink:
         """The table."""
         return self._target
 
-    def prepare_files(
-        self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str]
-    ) -> tuple[FileCommits, FileTarget]:
-        """Make the table if there is none, and say where tasks write its files.
+    def for_files(
+        self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
+    ) -> tuple[DeltaSink, FileTarget]:
+        """Make the table if there is none; return the sink of a run whose tasks write files, and the target.
 
         Raises:
             OptionError: an option of the sink needs rows that Spark writes.
@@ -331,7 +321,10 @@ class DeltaSink:
         """
         check_delta(spark)
         self._check_files_only()
-        return prepare_files(spark, self._target, self._layout, rows, storage_options, app_id=self.app_id)
+        files, target = prepare_files(
+            spark, self._target, self._layout, rows, storage_options or {}, app_id=self.app_id
+        )
+        return self.with_files(files), target
 
     def _check_files_only(self) -> None:
         """Refuse the options whose rows Spark has to write.

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS
+from gazette_spark._options.iceberg_format import ICEBERG_FORMAT_OPTIONS
 from gazette_spark._options.source import OPTIONS
 from gazette_spark._options.table import Option
 from gazette_spark._options.write import WRITE_OPTIONS
@@ -22,6 +23,7 @@ PAGES: dict[Path, Sequence[Option]] = {
     REFERENCE / "options.md": OPTIONS,
     REFERENCE / "write-options.md": WRITE_OPTIONS,
     REFERENCE / "delta-options.md": DELTA_FORMAT_OPTIONS,
+    REFERENCE / "iceberg-options.md": ICEBERG_FORMAT_OPTIONS,
 }
 """Each page and the options of its tables."""
 

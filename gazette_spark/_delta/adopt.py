@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import StructType
 
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.trim import COMMITTED_COLUMNS, has_columns, range_origin
@@ -61,7 +62,7 @@ def adopt(
     if state.table_version < 0:
         raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
     if state.entry is not None:
-        return _same_beginning(state.entry, state, offsets, target.name)
+        return same_beginning(state.entry, state, offsets, target.name)
     rows = target.rows(spark)
     _check_rows(rows, offsets, isolation_of(offsets), target.name)
     for number in txn_numbers(state.txn_version):
@@ -72,7 +73,7 @@ def adopt(
             log.warning(
                 "ledger_adopted table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json()
             )
-            return _same_beginning(state.entry, state, offsets, target.name)
+            return same_beginning(state.entry, state, offsets, target.name)
     raise TableRefusedError(
         target.name, f"Delta skips every transaction of app id {app_id!r}; use another one"
     )
@@ -266,9 +267,7 @@ def isolation_of(offsets: JournalOffsets) -> Isolation:
     return "read_committed" if offsets.starts else "read_uncommitted"
 
 
-def _same_beginning(
-    entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str
-) -> LedgerEntry:
+def same_beginning(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str) -> LedgerEntry:
     """Return the ledger's newest entry if it is the first one, at these offsets."""
     same = first_entry(entry.app_id, offsets, entry.txn_version, entry.mode)
     if entry.adopted and (entry.start, entry.end, entry.isolation) == (same.start, same.end, same.isolation):
@@ -282,19 +281,29 @@ def _same_beginning(
 
 def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
     """Refuse offsets that rows contradict: rows past them would be written a second time."""
-    if isolation == "read_uncommitted" and has_columns(rows.schema, COMMITTED_COLUMNS):
+    check_begins(rows.schema, isolation, name)
+    if (columns := range_origin(rows.schema, isolation)) is None:
+        return
+    journal, offset = columns
+    ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
+    check_ends({row.journal: row.last for row in ends}, offsets, name)
+
+
+def check_begins(schema: StructType, isolation: Isolation, name: str) -> None:
+    """Refuse offsets that do not say where the query of a table of committed messages began."""
+    if isolation == "read_uncommitted" and has_columns(schema, COMMITTED_COLUMNS):
         problem = (
             "its rows are committed messages, as they have _ack_offset, and the offsets do not say where "
             "their query began: adopt JournalOffsets({journal: end}, starts={journal: begin})"
         )
         raise TableRefusedError(name, problem)
-    if (columns := range_origin(rows.schema, isolation)) is None:
-        return
-    journal, offset = columns
-    ends = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()
-    for row in sorted(ends, key=lambda row: str(row.journal)):
-        at = offsets.read_through.get(row.journal)
-        if row.journal is not None and row.last is not None and (at is None or row.last >= at):
-            problem = f"it has rows of journal {row.journal!r} up to offset {row.last}, and that is "
+
+
+def check_ends(last_offsets: Mapping[str | None, int | None], offsets: JournalOffsets, name: str) -> None:
+    """Refuse offsets behind the last row of a journal."""
+    for journal, last in sorted(last_offsets.items(), key=lambda item: str(item[0])):
+        at = offsets.read_through.get(journal or "")
+        if journal is not None and last is not None and (at is None or last >= at):
+            problem = f"it has rows of journal {journal!r} up to offset {last}, and that is "
             problem += "not named" if at is None else f"to go on at {at}"
             raise TableRefusedError(name, f"{problem}. Ask gazette-spark offsets show TABLE --from-data")

@@ -229,11 +229,6 @@ def _transform(option: str, text: str) -> tuple[Transform[Any, Any], str]:
     return parse_transform("identity"), parts["column"].strip()
 
 
-def split_partitions(text: str) -> tuple[str, ...]:
-    """Split partitions at the commas that are not within parentheses."""
-    return tuple(part.strip() for part in re.split(r",(?![^()]*\))", text))
-
-
 def partition_texts(spec: PartitionSpec, schema: Schema) -> list[str]:
     """Return a table's partitions as :func:`partition_spec` takes them, in lower case."""
     texts = []

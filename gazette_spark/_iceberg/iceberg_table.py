@@ -75,7 +75,7 @@ from gazette_spark._ledger.iceberg_reader import (
     table_history,
     table_state,
 )
-from gazette_spark.locations import local_path
+from gazette_spark.locations import is_inside, local_path
 from gazette_spark.spark_versions import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -235,6 +235,25 @@ class IcebergTable:
         with iceberg_errors(self.name):
             return table_history(table)
 
+    def last_offsets(self, journal: str, offset: str) -> dict[str | None, int | None]:
+        """Return the greatest offset of each journal in the version whose ledger was read last.
+
+        Reads two columns of all rows, a file at a time.
+
+        Args:
+            journal: Column of the journals' names.
+            offset: Column of the offsets.
+        """
+        ends: dict[str | None, int | None] = {}
+        with iceberg_errors(self.name):
+            for batch in self._opened().scan(selected_fields=(journal, offset)).to_arrow_batch_reader():
+                rows = pa.Table.from_batches([batch]).group_by(journal).aggregate([(offset, "max")])
+                for row in rows.to_pylist():
+                    last = row[f"{offset}_max"]
+                    if last is not None:
+                        ends[row[journal]] = max(last, ends.get(row[journal]) or 0)
+        return ends
+
     def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
         """Commit files with a ledger entry on the version whose ledger was read last.
 
@@ -274,6 +293,17 @@ class IcebergTable:
             log.warning("commit_unknown table=%s error=%s", self.name, type(error).__name__)
             return error
         return None
+
+    def check_checkpoint(self, root: str) -> None:
+        """Refuse a query checkpoint inside the table, whose clean-up would delete it.
+
+        Raises:
+            TableRefusedError: it is there.
+        """
+        table = self.load()
+        if table is not None and is_inside(root, table.location()):
+            problem = f"the query checkpoint {root} lies inside the table; put it elsewhere"
+            raise TableRefusedError(self.name, problem)
 
     def checkpoint_files(self, root: str) -> CheckpointReader:
         """Return a reader of the query checkpoint, which may be in the table's object store."""

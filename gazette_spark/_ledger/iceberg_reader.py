@@ -31,7 +31,14 @@ from typing import TYPE_CHECKING, Any
 from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark._ledger.history import HistoryRow, read_state
-from gazette_spark.errors import GazetteError, InputError, JsonError, MissingPackageError, TableRefusedError
+from gazette_spark.errors import (
+    GazetteError,
+    InputError,
+    JsonError,
+    MissingPackageError,
+    OptionError,
+    TableRefusedError,
+)
 from gazette_spark.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -44,6 +51,9 @@ SUMMARY_KEY = "gazette.ledger"
 
 PROPERTY_PREFIX = "gazette.ledger."
 """Prefix of the table property of an app id's newest entry."""
+
+OPERATIONS = {"append": "WRITE", "replace": "OPTIMIZE"}
+"""Operations of snapshots, by the names that Delta's history has for them; the others are in capitals."""
 
 SCHEME = "iceberg:"
 """Prefix of a table's name where a location of a Delta table may be given as well."""
@@ -76,6 +86,19 @@ class TableName:
         catalog, slash, identifier = text.removeprefix(SCHEME).partition("/")
         if not (catalog and slash and "." in identifier):
             raise InputError(f"{text!r} names no table: expected iceberg:catalog/namespace.table")
+        return cls(catalog, identifier)
+
+    @classmethod
+    def of(cls, option: str, catalog: str, identifier: str) -> TableName:
+        """Return a table's name as the options of a sink give it.
+
+        Raises:
+            OptionError: the table has no namespace, or a part of its name is empty.
+        """
+        if not catalog:
+            raise OptionError("catalog", "nothing", "the name of a catalog in pyiceberg's configuration")
+        if "." not in identifier or not all(identifier.split(".")):
+            raise OptionError(option, repr(identifier), "namespace and name, such as 'shop.orders'")
         return cls(catalog, identifier)
 
 
@@ -259,7 +282,7 @@ def _rows(
         rows.append(
             HistoryRow(
                 snapshot.number,
-                snapshot.operation,
+                OPERATIONS.get(snapshot.operation, snapshot.operation.upper()),
                 user_metadata=texts.get(snapshot.snapshot_id, snapshot.ledger),
                 time=moment.isoformat(sep=" ", timespec="milliseconds"),
                 metrics=_metrics(snapshot.added or {}),
@@ -272,7 +295,7 @@ def _rows(
 
 def _metrics(summary: Mapping[str, str]) -> dict[str, object]:
     """Return the numbers of a snapshot under the names that Delta's history has for them."""
-    names = {"added-records": "numOutputRows", "added-data-files": "numFiles"}
+    names = {"added-records": "numOutputRows", "deleted-records": "numDeletedRows"}
     return {delta_name: summary[name] for name, delta_name in names.items() if name in summary}
 
 

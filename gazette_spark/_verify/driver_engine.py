@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from secrets import token_bytes
@@ -31,6 +31,7 @@ from gazette_spark._ledger.delta_reader import (
     run_sql,
 )
 from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._ledger.iceberg_reader import IcebergLog, TableName, iceberg_errors, table_history
 from gazette_spark._ledger.row_digest import row_text, tree_digest
 from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.access import security_for_tasks
@@ -94,21 +95,15 @@ class DriverEngine:
     """
 
     def __init__(self, location: str, options: Mapping[str, str], locations: Mapping[str, str]) -> None:
-        self.table = table_at(location)
-        self._rows = _TableRows(location)
+        name = TableName.parse(location)
+        self.table = table_at(location) if name is None else str(name)
+        self._rows = _TableRows(location) if name is None else _IcebergRows(name)
         self._options = options
         self._locations = locations
 
     def history(self) -> Sequence[HistoryRow]:
         """Return the table's commits up to the opened version, newest first."""
-        location, newest = self._rows.location, self._rows.version
-        # Local files are read one by one, in time that does not matter. In an object store each is a request.
-        if local_path(location) is not None:
-            return [row for row in DeltaLog(location).rows(None) if row.version <= newest]
-        if newest > MAX_REQUESTS:
-            raise NeedsSparkError(f"its log may have {newest:,} files in an object store")
-        with _left_to_spark(location):
-            return list(log_files(self._rows.delta, None))
+        return self._rows.history()
 
     def types(self, version: int) -> Mapping[str, str]:
         """Return the type of each column, by name."""
@@ -171,6 +166,16 @@ class _TableRows:
             self.version = self.delta.version()
             self.types = column_types(self.delta)
 
+    def history(self) -> Sequence[HistoryRow]:
+        """Return the table's commits up to the opened version, newest first."""
+        # Local files are read one by one, in time that does not matter. In an object store each is a request.
+        if local_path(self.location) is not None:
+            return [row for row in DeltaLog(self.location).rows(None) if row.version <= self.version]
+        if self.version > MAX_REQUESTS:
+            raise NeedsSparkError(f"its log may have {self.version:,} files in an object store")
+        with _left_to_spark(self.location):
+            return list(log_files(self.delta, None))
+
     def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of some columns."""
         with _left_to_spark(self.location):
@@ -186,6 +191,39 @@ class _TableRows:
                 if size > MAX_MEMORY:
                     raise NeedsSparkError(f"{self.location} has more than {MAX_MEMORY >> 20} MiB of rows")
                 yield batch
+
+
+class _IcebergRows:
+    """The rows of a small Iceberg table's newest version, through ``pyiceberg``."""
+
+    def __init__(self, name: TableName) -> None:
+        self._name = str(name)
+        self._table = IcebergLog(name).table()
+        with self._named_errors():
+            self._history = table_history(self._table)
+        self.version = self._history[0].version
+        self.types = {column.name: str(column.field_type) for column in self._table.schema().fields}
+
+    def history(self) -> Sequence[HistoryRow]:
+        """Return the current snapshot and its ancestors, newest first."""
+        return self._history
+
+    def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of some columns."""
+        scan = self._table.scan(selected_fields=tuple(columns))
+        with self._named_errors():
+            size = sum(task.file.file_size_in_bytes for task in scan.plan_files())
+            if size > SMALL_BYTES:
+                raise NeedsSparkError(f"{self._name} has files of {size >> 20} MiB")
+            size = 0
+            for batch in scan.to_arrow_batch_reader():
+                size += batch.nbytes
+                if size > MAX_MEMORY:
+                    raise NeedsSparkError(f"{self._name} has more than {MAX_MEMORY >> 20} MiB of rows")
+                yield batch.select(columns)
+
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return iceberg_errors(self._name, lambda name, problem: InputError(f"table {name}: {problem}"))
 
 
 @contextmanager

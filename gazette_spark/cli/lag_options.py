@@ -90,7 +90,8 @@ def feed_options(command: Decorated) -> Decorated:
             "tables",
             multiple=True,
             metavar="[NAME=]LOCATION",
-            help="Delta table of a DeltaSink: a group for each app id, or NAME. Repeatable.",
+            help="Table of a sink, a Delta table's location or iceberg:CATALOG/NAMESPACE.TABLE: a group for "
+            "each app id, or NAME. Repeatable.",
         ),
         click.option(
             "--checkpoint",

@@ -1,4 +1,4 @@
-"""``gazette-spark offsets``: a Delta table's ledger, read from the table's log without Spark."""
+"""``gazette-spark offsets``: a table's ledger, read without Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from urllib.parse import unquote
 
 import click
 
-from gazette_spark._ledger.delta_reader import DeltaLog, is_catalog_managed
+from gazette_spark._ledger.delta_reader import is_catalog_managed
 from gazette_spark._ledger.entry import LedgerState
 from gazette_spark._ledger.history import HistoryRow, app_ids, read_state, visible_entries
+from gazette_spark._ledger.iceberg_reader import TableName
+from gazette_spark._ledger.table_log import table_log
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
@@ -24,7 +26,7 @@ from gazette_spark.offsets import JournalOffsets
 @click.group()
 @broker_here
 def offsets() -> None:
-    """Show how far a Delta table has read its journals."""
+    """Show how far a table has read its journals."""
 
 
 @offsets.command("show")
@@ -44,9 +46,11 @@ def show_offsets(
     output_format: str,
     **options: Any,  # noqa: ANN401 - those of RecordOptions
 ) -> None:
-    """Show the ledger of the Delta table TABLE, a directory or a location such as s3://bucket/orders.
+    """Show the ledger of the table TABLE.
 
-    A location is written as Spark writes it: nothing in it is percent-encoded.
+    TABLE is the directory of a Delta table, a location such as s3://bucket/orders, written as Spark writes
+    it: nothing in it is percent-encoded; or iceberg:catalog/namespace.table for an Iceberg table of
+    pyiceberg's configuration, whose versions are the sequence numbers of snapshots.
 
     The command also lists bytes that are not in the table because they were lost or skipped, as far back as
     the table's history goes.
@@ -59,6 +63,8 @@ def show_offsets(
     For a table of a catalog, use `DeltaSink(app_id, table=…).ledger()`.
     """
     location = checked_location(table)
+    if from_data and TableName.parse(location) is not None:
+        raise click.UsageError("--from-data reads Delta tables only; IcebergSink.adopt compares the rows")
     if from_data:
         show_data_ends(location, make_connect(endpoint, timeout), options, output_format)
     else:
@@ -67,7 +73,7 @@ def show_offsets(
 
 def checked_location(table: str) -> str:
     """Return a table's directory, which has to exist, or its location in an object store."""
-    directory = local_path(table)
+    directory = None if TableName.parse(table) else local_path(table)
     if directory is None:
         return table
     if not Path(directory).is_dir():
@@ -97,7 +103,7 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
 
 def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     """Show the ledger in a table's history."""
-    history = DeltaLog(table).rows(None)
+    history = table_log(table).rows(None)
     if is_catalog_managed(table):
         click.echo(
             f"{table} is catalog-managed: commits that its catalog has not published yet are missing here. "

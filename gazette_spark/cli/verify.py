@@ -1,4 +1,4 @@
-"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger."""
+"""``gazette-spark verify``: proves that a table matches its journals and ledger."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gazette_spark._ledger.iceberg_reader import TableName
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.offsets import checked_location
 from gazette_spark.cli.output import format_option, text_table
-from gazette_spark.errors import GazetteError, MissingPackageError, OptionError
+from gazette_spark.errors import GazetteError, InputError, MissingPackageError, OptionError
 from gazette_spark.progress import of_spark, progress
 from gazette_spark.spark_start import log_tail, starting_spark
 
@@ -122,7 +123,10 @@ def verify(
     output_format: str,
     **options: Any,  # noqa: ANN401 - those of record_options
 ) -> None:
-    """Prove that the Delta table TABLE, a directory or a URL, holds its journals' records exactly.
+    """Prove that the table TABLE holds its journals' records exactly.
+
+    TABLE is the directory or the URL of a Delta table, or iceberg:catalog/namespace.table for an Iceberg
+    table of pyiceberg's configuration.
 
     The command checks that the ledger's entries cover each journal without gap or overlap, except for gaps
     that they name. It reads the journals again and compares their records with the rows: by the columns
@@ -164,7 +168,11 @@ def verify(
                     engine = DriverEngine(location, read, locations)
                     report = audit(engine, client, read, app_id=app_id, accepted=accepted)
                 except NeedsSparkError as reason:
+                    if TableName.parse(location) is not None:
+                        raise InputError(f"{reason}, and only small Iceberg tables are compared") from None
                     log.info("the table is compared in Spark: %s", reason)
+            elif TableName.parse(location) is not None:
+                raise InputError("an Iceberg table is compared by this process; leave out Spark's options")
             if report is None:
                 bar.show(starting_spark())
                 spark = stack.enter_context(open_session(remote, settings))

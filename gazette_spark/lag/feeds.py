@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark._ledger.delta_reader import DeltaLog, is_catalog_managed
+from gazette_spark._ledger.delta_reader import is_catalog_managed
 from gazette_spark._ledger.history import HistoryRow, app_ids
 from gazette_spark._ledger.positions import (
     GroupCommit,
@@ -24,6 +24,7 @@ from gazette_spark._ledger.positions import (
     table_commits,
 )
 from gazette_spark._ledger.query_checkpoint import parse_offsets
+from gazette_spark._ledger.table_log import table_log
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import TimedFragment
 from gazette_spark.lag.group_lag import JournalStore, Unread
@@ -123,12 +124,13 @@ class HeadFeed:
 
 
 class TableFeed:
-    """The ledger of a Delta table, read from its log with ``deltalake``: a group for each app id in it.
+    """The ledger of a table, read with ``deltalake`` or ``pyiceberg``: a group for each app id in it.
 
     Args:
-        location: The table's directory or URL in Spark's spelling, without quoting.
+        location: A Delta table's directory or URL in Spark's spelling, without quoting, or
+            "iceberg:catalog/namespace.table" for an Iceberg table of ``pyiceberg``'s configuration.
         name: Name of the group instead of the app id; with several app ids, ``name/app id``.
-        fetch: Replaces ``deltalake`` in tests: returns the newest rows first; None requests all of them.
+        fetch: Replaces the table's log in tests: returns the newest rows first; None requests all of them.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class TableFeed:
         self.groups: tuple[str, ...] = (name,) if name else ()
         self._name = name
         self._location = location
-        self._fetch = fetch or DeltaLog(location).rows
+        self._fetch = fetch or table_log(location).rows
         self._app_ids: list[str] = []
         self._version = -1
         self._warned = False

@@ -24,6 +24,7 @@ BUILT_FROM = (
     "gazette_spark",
     "pyspark_gazette",
     "pyspark_gazette_delta",
+    "pyspark_gazette_iceberg",
 )
 """Files of the repository that the wheel is built from."""
 

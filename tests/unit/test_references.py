@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS, REFUSED
+from gazette_spark._options.iceberg_format import ICEBERG_FORMAT_OPTIONS
 from gazette_spark._options.source import OPTIONS
 from gazette_spark._options.write import WRITE_OPTIONS
 from gazette_spark.cli.main import main
@@ -180,7 +181,7 @@ def test_flags_exist() -> None:
 
 def test_options_exist() -> None:
     """A word in camel case is an option of reading or writing, or a word of another project."""
-    options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS)
+    options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS, *ICEBERG_FORMAT_OPTIONS)
     known = {option.name for option in options} | REFUSED.keys() | FOREIGN_OPTIONS
     lost = [
         f"{place}: {found[1]}"

@@ -35,10 +35,12 @@ from pyspark.sql.types import (
 
 import pyspark_gazette
 import pyspark_gazette_delta
+import pyspark_gazette_iceberg
 from gazette_spark import source
 from gazette_spark._delta_format import DeltaFormat
 from gazette_spark._formats import library
 from gazette_spark._formats.fixed import frame
+from gazette_spark._iceberg_format import IcebergFormat
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning import access
 from gazette_spark._planning import pieces as pieces_module
@@ -694,6 +696,9 @@ def test_pyspark_finds_the_format_by_itself() -> None:
     assert DeltaFormat.name() == "gazette_delta"
     assert not hasattr(pyspark_gazette, "OtherSource")
     assert not hasattr(pyspark_gazette_delta, "OtherSource")
+    assert pyspark_gazette_iceberg.DefaultSource is IcebergFormat
+    assert IcebergFormat.name() == "gazette_iceberg"
+    assert not hasattr(pyspark_gazette_iceberg, "OtherSource")
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")], ids=["default", "of_the_user"])

@@ -55,7 +55,12 @@ def names(pure_wheel: Path) -> set[str]:
 def test_the_wheel_holds_every_module(pure_wheel: Path, names: set[str]) -> None:
     """Each Python file of both packages is in it, and nothing but these and the protocol's typed stubs."""
     assert pure_wheel.name.endswith("-py3-none-any.whl")
-    packages = [PACKAGE, ROOT / "pyspark_gazette", ROOT / "pyspark_gazette_delta"]
+    packages = [
+        PACKAGE,
+        ROOT / "pyspark_gazette",
+        ROOT / "pyspark_gazette_delta",
+        ROOT / "pyspark_gazette_iceberg",
+    ]
     modules = {str(path.relative_to(ROOT)) for root in packages for path in root.rglob("*.py")}
     stubs = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
     assert names == modules | stubs | DATA | ({JAR} if shutil.which("javac") else set())

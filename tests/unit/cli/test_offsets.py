@@ -121,7 +121,7 @@ def test_a_table_is_named_by_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         asked.append(url)
         return DeltaLog(str(tmp_path))
 
-    monkeypatch.setattr("gazette_spark.cli.offsets.DeltaLog", opened)
+    monkeypatch.setattr("gazette_spark._ledger.table_log.DeltaLog", opened)
     url = "s3://key:secret@lake/orders"
     stored = run(url)
     assert [stored.stdout, *local] == [stored.stdout] * 3

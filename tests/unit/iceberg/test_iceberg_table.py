@@ -27,13 +27,14 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyspark.sql import types as sql
 
-from gazette_spark._iceberg.columns import partition_spec, partition_texts, split_partitions
+from gazette_spark._iceberg.columns import partition_spec, partition_texts
 from gazette_spark._ledger.decision import Allowed
 from gazette_spark._ledger.entry import SkippedGap
 from gazette_spark._ledger.file_batches import BatchFiles
 from gazette_spark._ledger.history import app_ids, visible_entries
 from gazette_spark._ledger.iceberg_reader import PROPERTY_PREFIX, TableName, open_catalog, table_history
 from gazette_spark._ledger.positions import table_commits
+from gazette_spark._options.iceberg_format import parse_iceberg_format_options
 from gazette_spark.errors import (
     FencedError,
     GapError,
@@ -464,7 +465,11 @@ def test_each_file_has_one_value_of_each_partition(tmp_path: Path, partitions: s
     stream = IcebergStream(
         catalog_properties(tmp_path),
         schema=PARTITIONED,
-        options={"partition_by": split_partitions(partitions)},
+        options={
+            "partition_by": parse_iceberg_format_options(
+                {"table": "a.b", "catalog": "c", "appId": "o", "partitionBy": partitions}
+            ).partition_by
+        },
     )
     names = ["journal", "n", "at", "day", "price"]
     read = write_rows(stream, *(dict(zip(names, value, strict=True)) for value in values))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS
+from gazette_spark._options.iceberg_format import ICEBERG_FORMAT_OPTIONS
 from gazette_spark._options.source import OPTIONS
 from gazette_spark._options.write import WRITE_OPTIONS
 from tools.error_page import END
 from tools.option_pages import BEGIN, PAGES, tables, with_tables
 
-SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation"}
+SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation", "addNewColumns"}
 
 PAGE_NAMES = [path.name for path in PAGES]
 
@@ -38,7 +39,7 @@ def test_the_table_has_every_option(path: Path) -> None:
 def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
     """Every word in camel case in backquotes around the page's tables is an option."""
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
-    options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS)
+    options = (*OPTIONS, *WRITE_OPTIONS, *DELTA_FORMAT_OPTIONS, *ICEBERG_FORMAT_OPTIONS)
     assert named <= {option.name for option in options} | SPARKS_OWN_NAMES
 
 

@@ -1,0 +1,284 @@
+"""The exactly-once Iceberg writer: tasks write data files, the driver commits them with a ledger entry.
+
+It is the direct lane of :mod:`gazette_spark._ingest` into Iceberg tables; the story of a batch is that of
+:class:`~gazette_spark._ledger.file_batches.FileBatches`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from gazette_spark._data_files.target import FileTarget
+from gazette_spark._delta.adopt import check_begins, check_ends, first_entry, isolation_of, same_beginning
+from gazette_spark._delta.files import SparkFiles
+from gazette_spark._delta.java_errors import short_java_error
+from gazette_spark._delta.preflight import check_workers, gazette_options
+from gazette_spark._delta.start_query import start_query
+from gazette_spark._delta.trim import range_origin
+from gazette_spark._frames import without_internal_frames
+from gazette_spark._iceberg.columns import spark_schema
+from gazette_spark._iceberg.iceberg_table import IcebergTable
+from gazette_spark._ledger.decision import Allowed
+from gazette_spark._ledger.entry import LedgerEntry, check_app_id, least_offsets, parse_gaps
+from gazette_spark._ledger.file_batches import BatchFiles, FileBatches
+from gazette_spark._ledger.iceberg_reader import TableName
+from gazette_spark._ledger.positions import GroupCommit, table_commits
+from gazette_spark._ledger.query_batches import QueryBatches
+from gazette_spark.errors import GazetteError, OptionError, TableRefusedError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.offsets import JournalOffsets
+
+log = logging.getLogger(__name__)
+
+
+class IcebergSink:
+    """Writes journals into an Iceberg table exactly once, with :func:`gazette_spark.ingest`.
+
+    ``ingest_batch`` fills a table in one batch. The format ``gazette_iceberg`` writes transformed rows, on
+    the same ledger.
+    """
+
+    def __init__(
+        self,
+        app_id: str,
+        *,
+        table: str,
+        catalog: str,
+        properties: Mapping[str, str] | None = None,
+        checkpoint: str | None = None,
+        accept_gaps: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        on_new_checkpoint: str = "fail",
+        partition_by: Sequence[str] | None = None,
+        schema_evolution: str = "fail",
+        target_file_bytes: int | None = None,
+    ) -> None:
+        """Configure the writer; nothing is read or made yet.
+
+        Args:
+            app_id: Name of this stream in the table. Keep it for the table's life; two streams in one
+                table need two.
+            table: Namespace and name, such as "shop.orders". A missing table is made from the rows' columns,
+                in a namespace that exists.
+            catalog: Name of the catalog, by which ``pyiceberg`` finds its configuration.
+            properties: Properties of the catalog in place of configured ones, such as "uri" and "warehouse".
+            checkpoint: The query's checkpoint directory.
+            accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
+                end)`` from the end of the table to the start of the query, to the byte, as ``GapError``
+                names them. The ledger records these gaps.
+            on_new_checkpoint: As for :class:`gazette_spark.DeltaSink`.
+            partition_by: Partitions of a new table: columns, ``day(at)``, ``hour(at)``, ``month(at)``,
+                ``year(at)``, ``bucket(16, id)``, ``truncate(4, name)``. A table with others is refused.
+            schema_evolution: Policy for columns that the table does not have: ``fail``, or
+                ``addNewColumns`` to add them in the commit of the first rows.
+            target_file_bytes: Size of Parquet at which a task begins another file.
+
+        Raises:
+            OptionError: an option is invalid.
+            InputError: the name of the table has another form.
+        """
+        check_app_id("app_id", app_id)
+        if on_new_checkpoint not in ("fail", "restart"):
+            raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'restart'")
+        if schema_evolution not in ("fail", "addNewColumns"):
+            raise OptionError("schema_evolution", repr(schema_evolution), "'fail' or 'addNewColumns'")
+        self.app_id = app_id
+        self._allowed = Allowed(
+            gaps=parse_gaps("accept_gaps", accept_gaps or {}), restart=on_new_checkpoint == "restart"
+        )
+        self._table = IcebergTable(
+            TableName.of("table", catalog, table),
+            properties or {},
+            app_id,
+            partition_by=partition_by,
+            adds_columns=schema_evolution == "addNewColumns",
+            file_bytes=target_file_bytes,
+        )
+        self._checkpoint = checkpoint
+        self._shape: str | None = None
+        """Shape of the table for which the query's tasks write files; None for a sink that none write for."""
+        self._seen: str | None = None
+        """Attempt of the newest entry after this run's last batch. Another there means another writer."""
+        self._batches = QueryBatches(self._table.name, app_id)
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.app_id!r}, {self._table.name}, seen={self._seen})"
+
+    def for_files(
+        self,
+        spark: SparkSession,  # noqa: ARG002 - as DeltaSink's.
+        rows: StructType,
+        storage_options: Mapping[str, str] | None,
+    ) -> tuple[IcebergSink, FileTarget]:
+        """Make the table if there is none; return the sink of a run whose tasks write files, and the target.
+
+        Raises:
+            OptionError: ``storage_options`` are given, or the table has other partitions.
+            SchemaMismatchError: the columns are not the table's.
+            TableRefusedError: the table needs more from its writers than files of plain rows.
+        """
+        if storage_options is not None:
+            expected = "left out: properties of the catalog say how pyiceberg enters the store"
+            raise OptionError("storage_options", f"some, for {self._table.name}", expected)
+        sink = copy(self)
+        sink._table, sink._seen = copy(self._table), None
+        target, sink._shape = sink._table.prepare(rows)
+        sink._batches = QueryBatches(self._table.name, self.app_id)
+        return sink, target
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint: str | None = None,
+        query_name: str | None = None,
+        **trigger: Any,  # noqa: ANN401 - the types are Spark's
+    ) -> StreamingQuery:
+        """Start the query whose rows tell of data files; :func:`gazette_spark.ingest` calls it."""
+        root = checkpoint or self._checkpoint
+        if not root:
+            raise OptionError("checkpoint", "none", "the query's checkpoint directory")
+        if self._shape is None:
+            expected = "ingest(reader, sink), or df.writeStream.format('gazette_iceberg')"
+            raise OptionError("df", "rows that Spark has", expected)
+        for options in gazette_options(df):
+            check_workers(df.sparkSession, options)
+        self._table.check_checkpoint(root)
+        sink = copy(self)
+        sink._checkpoint = root
+        return start_query(df, sink, root, query_name=query_name, output_mode="append", trigger=trigger)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Bring one batch into the table, or find it there.
+
+        Raises:
+            SinkError: the batch does not continue the table; nothing was written.
+        """
+        failpoint("sink.entry")
+        # Forgotten until this batch is done: whoever runs after a failure is a new writer.
+        seen, self._seen = self._seen, None
+        assert self._checkpoint is not None
+        try:
+            batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
+            batches = FileBatches(self._table, self.app_id, self._allowed)
+            self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
+        except GazetteError as error:
+            raise without_internal_frames(error) from None
+        except Exception as error:
+            log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
+            if (shorter := short_java_error(error)) is None:
+                raise
+            raise shorter from None
+        failpoint("sink.return")
+
+    def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
+        """Write the files of an offset range to the table; :func:`gazette_spark.ingest_batch` calls it.
+
+        Args:
+            df: The rows that tell of the files of ``[begin, end)``.
+            begin: First byte of each journal.
+            end: Byte behind the last one, of the same journals.
+
+        Returns:
+            Whether files were committed; if not, the table had all of the range.
+
+        Raises:
+            OptionError: the sink is one for rows that Spark has.
+            SinkError: the range does not continue the table; nothing was written.
+        """
+        if self._shape is None:
+            expected = "ingest_batch(sink, options), or df.write.format('gazette_iceberg')"
+            raise OptionError("df", "rows that Spark has", expected)
+        failpoint("sink.entry")
+        batches = FileBatches(self._table, self.app_id, self._allowed)
+        written = batches.commit_range(begin, end, lambda: self._files(df))
+        failpoint("sink.return")
+        return written
+
+    def _files(self, df: DataFrame) -> BatchFiles:
+        """Run the tasks of a batch."""
+        assert self._shape is not None
+        return BatchFiles(df.collect(), self._shape)
+
+    def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:  # noqa: ARG002 - as DeltaSink's.
+        """Return the table's newest entry of this app id, None without an entry."""
+        return self._table.read_ledger(self.app_id).entry
+
+    def commits(self) -> list[GroupCommit]:
+        """Return the table's position after each of its commits, oldest first, as far as its history goes.
+
+        Snapshots without a position of this app id, and those that were rolled back, are left out.
+        """
+        return table_commits(self._table.history(), self.app_id)
+
+    def resume_offsets(self) -> str | None:
+        """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
+
+        Returns:
+            JSON, or None if the table has no entry yet: start then where you like. If all entries were
+            rolled back, the offsets at which the table's rows began.
+        """
+        state = self._table.read_ledger(self.app_id)
+        offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
+        prints = state.entry.fingerprints if state.entry else {}
+        return JournalOffsets(offsets, fingerprints=prints).to_json() if offsets else None
+
+    def resume(self, reader: DataStreamReader) -> DataStreamReader:
+        """Start a query that has lost its checkpoint at the table's current position.
+
+        ``ingest(sink.resume(reader), sink, checkpoint=…)`` is right for every start of a query, as with
+        :meth:`gazette_spark.DeltaSink.resume`.
+
+        Args:
+            reader: ``spark.readStream.format("gazette")`` with its options.
+
+        Returns:
+            The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
+        """
+        offsets = self.resume_offsets()
+        return reader if offsets is None else reader.option("resumeOffsets", offsets)
+
+    def adopt(self, offsets: JournalOffsets) -> LedgerEntry:
+        """Have the ledger of a table begin at ``offsets``, because it was lost or there never was one.
+
+        A commit without rows records it. Rows that contradict the offsets are found where the table says
+        where rows come from; else the offsets are taken on trust.
+
+        Args:
+            offsets: By journal, the next byte after the table's rows. Of a table of committed messages they
+                have ``starts``, too: where its query began.
+
+        Returns:
+            The entry. Calling again with the same offsets changes nothing.
+
+        Raises:
+            TableRefusedError: there is no table, it has a ledger, or rows past the offsets.
+        """
+        table, name = self._table, self._table.name
+        for _ in range(table.max_attempts):
+            state = table.read_ledger(self.app_id)
+            if state.entry is not None:
+                return same_beginning(state.entry, state, offsets, name)
+            snapshot = table.load()
+            if snapshot is None:
+                problem = "there is no table to begin a ledger on; a query makes its own"
+                raise TableRefusedError(name, problem)
+            isolation = isolation_of(offsets)
+            columns = spark_schema(name, snapshot.schema(), StructType())
+            check_begins(columns, isolation, name)
+            if (origin := range_origin(columns, isolation)) is not None:
+                check_ends(table.last_offsets(*origin), offsets, name)
+            entry = first_entry(self.app_id, offsets, state.txn_version + 1, "append")
+            # Another commit since the ledger was read is a conflict. Then rows are looked through again.
+            if table.commit_files((), entry) is None:
+                log.warning(
+                    "ledger_adopted table=%s app_id=%s offsets=%s", name, self.app_id, offsets.to_json()
+                )
+        raise TableRefusedError(name, f"commits of others were faster {table.max_attempts} times; try again")
