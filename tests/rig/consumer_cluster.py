@@ -56,6 +56,11 @@ class MemberProcess:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._process.pid
+
     def supervise(self) -> None:
         """Start it again, if it has ended."""
         if self._process.poll() is not None:
