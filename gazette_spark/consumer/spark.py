@@ -9,9 +9,10 @@ Everything that counts is in the state table; ``batch_driver`` explains why each
 module is the part that needs Spark. The query's source only ticks: each tick is a transaction, planned from
 the shards' checkpoints. So Spark's query checkpoint holds nothing that counts, and losing it loses nothing.
 
-A micro-batch is two steps of tasks with a shuffle in between (``batch_tasks``). Their results are written to
-files, of one attempt of each task, before anything is decided: a commit reads them several times, and what a
-task publishes differs each time it runs.
+A micro-batch is two steps of tasks with a shuffle in between (``batch_tasks``). Where the application
+declares keys, only the state of those that messages touch takes part. The results are written to files, of
+one attempt of each task, before anything is decided: a commit reads them several times, and what a task
+publishes differs each time it runs.
 
 The state table is a Delta table with the state, the checkpoints and the acknowledgements of all shards:
 
@@ -56,7 +57,14 @@ from gazette_spark._planning.access import security_for_tasks
 from gazette_spark._write.spark_writer import open_client
 from gazette_spark.consumer.application import Application
 from gazette_spark.consumer.batch_driver import BatchDriver, Opened
-from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
+from gazette_spark.consumer.batch_tasks import (
+    INPUT_SCHEMA,
+    ORDER,
+    RESULT_SCHEMA,
+    STEP_MESSAGE,
+    STEP_STATE,
+    Job,
+)
 from gazette_spark.consumer.local import NAME_ROOT
 from gazette_spark.consumer.micro_batch import CHECKPOINT, DOCUMENT, STATE, JournalSpecs, Plan, Result
 from gazette_spark.consumer.resolver import ShardTable
@@ -128,10 +136,17 @@ class StateTable:
             frozenset(row.shard for row in rows if row.txn == last),
         )
 
-    def state(self, spark: SparkSession, shards: Collection[str]) -> DataFrame:
-        """Return the rows of state of some shards: ``shard``, ``kind``, ``key``, ``value``."""
+    def state(self, spark: SparkSession, shards: Collection[str], keys: DataFrame | None = None) -> DataFrame:
+        """Return the rows of state of some shards: ``shard``, ``kind``, ``key``, ``value``.
+
+        Args:
+            spark: The session.
+            shards: Their ids.
+            keys: Rows of ``shard`` and ``key``: only the state of these; None: all.
+        """
         rows = self._table.rows(spark).where(F.col("kind").isin(STATE, DOCUMENT))
-        return rows.where(F.col("shard").isin(*shards)).select("shard", "kind", "key", "value")
+        rows = rows.where(F.col("shard").isin(*shards)).select("shard", "kind", "key", "value")
+        return rows if keys is None else rows.join(keys, ["shard", "key"], "left_semi")
 
     def commit(self, changed: DataFrame, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
         """Commit a transaction.
@@ -358,7 +373,7 @@ class SparkBatchEngine:
     options: WriteOptions
     table: StateTable
     directory: str
-    """Directory for the results, which no other host uses."""
+    """Directory for messages and results, which no other host uses."""
 
     def open(self) -> Opened:
         """Open the state table."""
@@ -372,8 +387,15 @@ class SparkBatchEngine:
         readers = min(len(planned.reads), READS_PER_CORE * self.spark.sparkContext.defaultParallelism)
         numbers = self.spark.range(0, len(planned.reads), 1, readers)
         messages = numbers.mapInArrow(job.read, INPUT_SCHEMA)
-        group = F.col("key") if job.has_keys else F.lit("")
-        state = self.table.state(self.spark, list(specs))
+        group, keys = F.lit(""), None
+        if job.has_keys:
+            # The state of keys that no message touches need not be sorted and given to tasks. The messages go
+            # to files first: if Spark read a journal again and got further, keys would lack their state.
+            messages.write.mode("overwrite").parquet(f"{self.directory}/messages")
+            messages = self.spark.read.schema(INPUT_SCHEMA).parquet(f"{self.directory}/messages")
+            touched = messages.where(F.col("step") == STEP_MESSAGE)
+            group, keys = F.col("key"), touched.select("shard", F.col("group").alias("key"))
+        state = self.table.state(self.spark, list(specs), keys)
         state = state.withColumns({"step": F.lit(STEP_STATE), "group": group})
         rows = messages.unionByName(state, allowMissingColumns=True)
         tasks = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -382,8 +404,8 @@ class SparkBatchEngine:
         else:
             rows = rows.repartition(min(tasks, len(specs)), "shard")
         results = rows.sortWithinPartitions(*ORDER).mapInArrow(job.run, RESULT_SCHEMA)
-        results.write.mode("overwrite").parquet(self.directory)
-        return FileResults(self.spark.read.schema(RESULT_SCHEMA).parquet(self.directory))
+        results.write.mode("overwrite").parquet(f"{self.directory}/results")
+        return FileResults(self.spark.read.schema(RESULT_SCHEMA).parquet(f"{self.directory}/results"))
 
     def commit(self, results: FileResults, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
         """Commit the transaction."""
