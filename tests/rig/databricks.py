@@ -106,6 +106,7 @@ class Workspace:
         volume = directory / "volume"
         volume.mkdir()
         widgets = {
+            "wheel": "gazette_spark.whl",
             "broker": self._broker.endpoint,
             "journals": "shop/",
             "fragments": f"file://{self._broker.root}",
