@@ -98,6 +98,7 @@ class LocalBroker:
             self.leave()
         spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
         shutil.rmtree(spools, ignore_errors=True)  # The new primary may have continued elsewhere.
+        # The same port, so that clients and routes find it again.
         options = {**self._cluster.options, "port": self._port}
         broker = SingleBroker(self._cluster.root, membership=self.membership(spools), **options)
         broker.run()
@@ -218,6 +219,7 @@ class LocalCluster:
         if brokers < 1:
             raise OptionError("brokers", str(brokers), "at least 1")
         self.root = Path(root)
+        # A killed broker loses its spools in any case, so nothing is gained by syncing the disk.
         storage = StorageSettings(fsync=False, pulse_interval_s=pulse_interval_s)
         options.pop("port", None)
         self.options: dict[str, Any] = {"storage": storage, **options}
@@ -363,6 +365,7 @@ class LocalCluster:
     def hand_over(self, leaving: LocalBroker) -> None:
         """Hand a broker's journals over: other brokers join, all agree, and only then does this one leave."""
         keyspace = self.keyspace
+        # What the journals' members will be without the broker, as the allocator would decide.
         members = keyspace.state.members - {leaving.member}
         journals = keyspace.state.items_of(leaving.member)
         catalog = keyspace.state.catalog.items

@@ -28,9 +28,12 @@ class FairLock:
         Yields:
             Whether the block has the turn.
         """
+        # `threading.Lock` promises no order: a busy client could get it again and again, while others wait
+        # forever. A ticket in a queue gives the turn in the order of arrival.
         ticket = object()
         with self._changed:
             self._queue.append(ticket)
+            # All waiters wake at each change, because any of them may have to give up, not only the next one.
             while self._queue[0] is not ticket and keep_waiting():
                 self._changed.wait()
             granted = self._queue[0] is ticket
@@ -38,6 +41,7 @@ class FairLock:
             yield granted
         finally:
             with self._changed:
+                # Also without the turn: a ticket that nobody waits with would hold up those behind it.
                 self._queue.remove(ticket)
                 self._changed.notify_all()
 

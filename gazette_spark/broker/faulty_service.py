@@ -83,6 +83,7 @@ class FaultyService(pb_grpc.JournalServicer):
         if (status := _status(faults)) is not None:
             yield pb.ReadResponse(status=_name(status), header=self._header(request.journal))
             return
+        # As if the journal had lost the bytes: the broker serves a later offset than the client requested.
         request.offset += sum(fault.jump for fault in faults)
         responses = self._inner.Read(request, context)
         for fault in faults:
@@ -158,6 +159,7 @@ def _cut(messages: Iterator[pb.AppendRequest], fault: Fault, failing: _FailsAs) 
         seen += len(message.content)
         if seen >= fault.after_bytes:
             failing.fault = fault
+            # The message pump takes this for a broken connection, and the append is rolled back.
             raise ConnectionError(fault.text)
         yield message
 

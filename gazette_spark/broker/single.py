@@ -130,6 +130,7 @@ class SingleBroker:
     def stop(self) -> None:
         """End every call and finish uploads in progress; other spools stay on disk. Again does nothing."""
         with self._lock:
+            # Taken under the lock, so that of two threads that stop the broker one does it.
             running, self._runtime = self._runtime, None
         if running is not None:
             running.stop()
@@ -242,6 +243,7 @@ class BrokerRuntime:
     def _service(self, broker: SingleBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
         url_of: UrlOf = file_url
         if options.storage.fragment_urls != "file":
+            # A new key for each start: URLs of an earlier broker are not valid any more.
             signer = UrlSigner(secrets.token_bytes(32))
             answers = FragmentServer(broker.root, signer, options.faults)
             self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
@@ -262,6 +264,7 @@ class BrokerRuntime:
         )
 
     def _on_sealed(self, journal: LiveJournal) -> None:
+        # All replicas have the same fragment. The primary stores it, and the others only if it does not.
         if journal.first_store is not None and self.registry.is_primary(journal.name):
             self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
 
@@ -286,6 +289,7 @@ class BrokerRuntime:
             ReplicationError: a replica is lost.
         """
         with journal.fair_lock.turn(lambda: not journal.closed) as granted:
+            # Looked at with the turn: the primary may have changed while this thread waited.
             is_mine = granted and self.registry.is_primary(journal.name)
             if not is_mine or not self.replicator.prepare(journal, self.replicator.slots(journal)):
                 return
@@ -315,6 +319,7 @@ class BrokerRuntime:
         for http in (self.gateway, self.fragments):
             if http is not None:
                 http.stop()
+        # First the calls to other brokers, for which threads of this one may be waiting.
         self.replicator.close()
         self.peers.close()
         self.server.stop(grace_s).wait()

@@ -376,6 +376,7 @@ class Client(Closing):
                 other_members.__getitem__,
                 other_members,
                 highest.__getitem__,
+                # A member that does not answer is ignored, so it must not use up the time of a batch.
                 timeout_s=min(timeout_s, MEMBER_TIMEOUT_S),
                 request=lambda name: heads.head_request(name, headers[name]),
             )
@@ -395,6 +396,7 @@ class Client(Closing):
         settled = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
         behind = [name for name, head in settled.items() if head.write_head < reached[name]]
         if behind:
+            # Each journal may take the whole timeout, so they are not confirmed one after the other.
             with ThreadPoolExecutor(min(SETTLED_AT_ONCE, len(behind)), "gazette-settle") as pool:
                 answers = pool.map(lambda name: self._settled_head(name, reached[name]), behind)
                 settled |= zip(behind, answers, strict=True)
@@ -432,6 +434,7 @@ class Client(Closing):
         dial, timeout_s = self._dialer.for_member, self._question_s
 
         def again(journal: str) -> heads.Tail:
+            # Without the bytes, which a reader requests if they are needed.
             return heads.Tail(self.write_head(journal))
 
         return heads.tails(dial, offsets, again, max_bytes=max_bytes, timeout_s=timeout_s)
@@ -448,6 +451,7 @@ class Client(Closing):
             )
         except SuspendedError:
             return self.write_head(journal)
+        # An empty journal begins at its head: what comes next is the first that can be read.
         return first[0].fragment.begin if first else self.write_head(journal)
 
     def list_fragments(

@@ -248,6 +248,8 @@ class Writer:
         with self._claiming:
             self._check_usable()
             span = self._claim(take_over_frame, deadline, restored=version)
+        # Already taken over, without a record to be behind. An append without bytes is behind all that were
+        # answered.
         return span.end if span is not None else self._barrier(deadline).end
 
     def commit_entry(self, data: Bytes, timeout_s: float | None = None) -> int:

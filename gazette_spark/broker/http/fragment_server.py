@@ -26,9 +26,11 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 def find_file(root: Path, path: str) -> Path | None:
     """Return the file of a fragment's path; None if it leads out of the root or to the broker's state."""
+    # The signature already covers the path. These checks are for a broker that signed a wrong one.
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STATE_DIRECTORY:
         return None
+    # Links are followed before the comparison, as everywhere below the root.
     real_root, file = os.path.realpath(root), Path(os.path.realpath(root / path))
     if not file.is_relative_to(real_root) or STATE_DIRECTORY in file.relative_to(real_root).parts:
         return None
@@ -39,6 +41,7 @@ def takes_gzip(accept_encoding: str) -> bool:
     """Return whether a client with this ``Accept-Encoding`` accepts gzip."""
     for part in accept_encoding.lower().split(","):
         coding, _, parameters = part.strip().partition(";")
+        # A quality of 0 is a refusal, in all of its spellings.
         if coding.strip() in ("gzip", "*"):
             return not re.fullmatch(r"q=0(\.0*)?", parameters.strip())
     return False
@@ -68,6 +71,7 @@ class FragmentServer:
             return
         path = unquote(exchange.path).removeprefix("/")
         try:
+            # Before the file is looked at, so that nobody without a signature learns which files exist.
             self._signer.check(path, exchange.query)
         except (SignatureError, ValueError) as error:
             exchange.answer(HTTPStatus.FORBIDDEN, str(error))
@@ -100,8 +104,10 @@ class FragmentServer:
 
 
 def _send(exchange: Exchange, file: BinaryIO, *, offloaded: bool) -> None:
+    # A signed URL expires, so no cache may keep what it gave.
     headers = {"Content-Type": "application/octet-stream", "Cache-Control": "private, no-store"}
     has_body = exchange.method != "HEAD"
+    # Object stores that decompress do so for such clients. A client must cope with both forms.
     if offloaded and not takes_gzip(exchange.headers.get("accept-encoding", "")):
         exchange.begin(HTTPStatus.OK, headers)
         for piece in decode_fragment(file, pb.GZIP) if has_body else ():

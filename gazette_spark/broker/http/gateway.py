@@ -203,6 +203,7 @@ class Gateway:
             except (GazetteError, OSError) as error:
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
                 return
+            # The broker stopped, or the journal went, before there was anything to say.
             if first is None:
                 exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
                 return

@@ -72,6 +72,7 @@ def encode_header(header: SpoolHeader) -> bytes:
 def encode_commit(record: CommitRecord) -> bytes:
     """Return the line of one commit."""
     value: dict[str, Any] = {"end": record.end, "sum": record.sum.hex(), "at": record.at}
+    # Most appends leave the registers as they are, and their records need not repeat them.
     if record.registers is not None:
         value["registers"] = [list(pair) for pair in record.registers]
     return _line(value)
@@ -86,8 +87,10 @@ def parse_log(data: bytes, path: str = "") -> ParsedLog:
     header: SpoolHeader | None = None
     records: list[tuple[CommitRecord, int]] = []
     position = 0
+    # What follows the last newline is a record that a crash cut short. It was never acknowledged.
     while (newline := data.find(b"\n", position)) >= 0:
         try:
+            # Eight digits and a blank, before the JSON.
             checksum, line = data[position : position + 9], data[position + 9 : newline]
             if newline < position + 9 or checksum != b"%08x " % zlib.crc32(line):
                 raise ValueError("a line does not have the checksum that it begins with")
@@ -116,11 +119,14 @@ def label_set_of(registers: Registers) -> pb.LabelSet:
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
+    # JSON escapes newlines, so a newline is always the end of a record.
     body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
 def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:
+    # A later version may have records that this code would misread. To take it for an empty log would lose
+    # its bytes.
     if (version := value.get("format_version")) != FORMAT_VERSION:
         problem = f"the commit log has format_version {version}, this code reads {FORMAT_VERSION}"
         raise BrokerRootError(path, problem)

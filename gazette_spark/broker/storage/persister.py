@@ -83,6 +83,7 @@ class Persister:
 
     def start(self) -> None:
         """Start the background work, and upload the spools that an earlier broker left."""
+        # An earlier broker may have ended before it stored them.
         for journal in self._journals():
             if journal.sealed():
                 self.upload(journal)
@@ -139,6 +140,7 @@ class Persister:
             if not journal.closed:
                 _log.warning("persist_failed journal=%s error=%s", journal.name, error)
         except Exception as error:  # noqa: BLE001 - a pool's worker has no caller: unlogged, it would be lost
+            # A bug in this package: the spool stays readable, and the upload is tried again.
             problem = repr(error)
             _log.exception("persist_failed journal=%s", journal.name)
         finally:
@@ -189,6 +191,7 @@ class Persister:
             for journal in to_retry:
                 self.upload(journal)
             live_ids = {id(journal) for journal in live}
+            # Journals that are gone must not stay here: a later journal's object may have the same id.
             self._due = {key: due for key, due in self._due.items() if key in live_ids}
 
     def _wait(self, seconds: float) -> bool:

@@ -196,12 +196,14 @@ class AsyncAppend:
         if self._error is None and self._size and not options.takes_content:
             suspend = pb.AppendRequest.Suspend.Name(options.suspend)
             self._error = ProtocolError("AppendRequest.Suspend", f"{suspend} requires an empty Append")
+        # Also if a requirement is not met: leaving takes the bytes back and lets the next writer in.
         self._end()
         if self._error is not None:
             raise self._error
 
     def abort(self, error: BaseException | None = None) -> None:
         """Remove this writer's bytes, but not those of others. Does nothing after a release."""
+        # After a release the bytes may be on their way, and nobody can take them back.
         if self._owner:
             what = f"append to journal {self._batch.options.journal!r}"
             self._error = self._error or error or ClosedError(what, "its writer aborted it")
@@ -472,6 +474,8 @@ class AppendService:
         """
         self._await_all(timeout_s)
         with self._lock:
+            # A journal that failed before this flush has lost appends as well, and its failure stays until a
+            # new service is made.
             failed = list(self._queue.failures())
         self._raise_first(failed)
 
@@ -576,6 +580,7 @@ class AppendService:
                 turn.changed, enter, lambda: AppendWaitError(options.journal, self._wait_s, problem)
             )
         finally:
+            # Also after a timeout, so that a condition without waiters is removed.
             turn.waiting -= 1
             if not turn.waiting:
                 del self._turns[options.journal]

@@ -30,11 +30,13 @@ def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> 
     """Raise an OptionError if a certificate has expired, or, in a bundle of authorities, all have."""
     blocks = _BLOCK.findall(content)
     try:
+        # A bundle of authorities may have expired ones among others. One that is valid is enough.
         ends = [_expiry(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
     except (ValueError, IndexError):
         ends = []
     if not ends:
         raise OptionError(option, f"{shown}, which has no certificate", "a PEM certificate")
+    # A file of a certificate begins with the certificate itself; those of its authorities follow.
     last = max(ends) if bundle else ends[0]
     if last < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
         raise OptionError(option, f"{shown}, which expired at {last}", "a valid certificate")
@@ -54,6 +56,7 @@ def check_pair(option: str, shown: str, cert: bytes, key: bytes) -> None:
         raise OptionError(option, f"{shown}, which is encrypted", "a key without a password")
 
     try:
+        # gRPC would report a key that does not match only as a connection that failed.
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert, key, no_password)
     except ssl.SSLError as error:
         problem = f"{shown}: {error.reason or 'it cannot be read'}"
@@ -94,6 +97,7 @@ def _expiry(der: bytes) -> str:
     _, certificate, _ = _der_element(der)
     _, fields, _ = _der_element(certificate)
     tag, _, rest = _der_element(fields)
+    # Only certificates of version 1 leave the version out.
     fields = rest if tag == _DER_VERSION else fields
     for _ in range(3):
         _, _, fields = _der_element(fields)
@@ -103,6 +107,7 @@ def _expiry(der: bytes) -> str:
     text = end.decode("ascii")
     if len(text) != _SHORT_TIME:
         return text
+    # The rule of X.509 for years of two digits.
     return ("19" if text >= "50" else "20") + text
 
 
@@ -115,6 +120,7 @@ _SHORT_TIME = 13
 def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
     """Return an element's tag, its content, and the data after it."""
     tag, size, at = data[0], data[1], 2
+    # In the long form the first byte says how many bytes the length has.
     if size & _DER_LONG:
         at += size & ~_DER_LONG
         size = int.from_bytes(data[2:at], "big")

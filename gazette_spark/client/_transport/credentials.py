@@ -85,6 +85,8 @@ class TokenFile:
         """Return the current token."""
         with self._lock:
             stamp = _stamp(self.path)
+            # A look at the file's status with each call, because a rotated token must be in use before the
+            # old one expires.
             if stamp is not None and stamp != self._stamp:
                 try:
                     self._read()

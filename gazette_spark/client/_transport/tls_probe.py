@@ -29,6 +29,7 @@ def handshake_problem(details: str) -> str:
     failure = _HANDSHAKE_FAILED.search(details)
     if failure is None:
         return ""
+    # The alternative of the pattern without a group: the certificate is valid, but for another name.
     if failure[1] is None:
         return "its certificate is for another host name"
     reason, _, more = failure[1].partition(": ")
@@ -45,12 +46,15 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
 
     This makes a connection and the handshake of a client with the certificate in ``context``.
     """
+    # Only a client that completes the handshake learns what the broker thinks of it: with TLS 1.3 a
+    # certificate is refused after that.
     host, _, port = target.rpartition(":")
     try:
         with (
             socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S) as connection,
             context.wrap_socket(connection) as secured,
         ):
+            # A handshake succeeded on the port that the client addressed without TLS.
             if not secure:
                 return "it speaks TLS: the address must begin with https://"
             # Only after the handshake does a broker refuse a certificate, or close the connection.
@@ -59,6 +63,7 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
             reason = "it closes the connection after the handshake"
     except ssl.SSLError as error:
         reason = error.reason or ""
+        # An alert is the broker's own refusal. Other errors of TLS are already named by gRPC.
         if not secure or "ALERT" not in reason:
             return ""
     except (OSError, ValueError):
@@ -76,6 +81,7 @@ def unverified_context(pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with suppress(NotImplementedError):
+        # As gRPC's clients do, because a server may close a connection that does not ask for HTTP/2.
         context.set_alpn_protocols(["h2"])
     if pair is not None:
         load_pair(context, *pair)
