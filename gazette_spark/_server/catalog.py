@@ -1,7 +1,7 @@
-"""A catalog of items - journals or shards - and its revisions.
+"""A catalog of items, which are journals or shards, at a revision.
 
-The catalog stands for Etcd: every change makes a new one with the next revision, or none at all.
-:class:`ItemKind` says how to handle the specs of one kind of item.
+The catalog replaces Etcd: a change makes a new catalog with the next revision, or none. :class:`ItemKind`
+defines how the specs of one kind of item are handled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
 
 MAX_CHANGES = 128
-"""Operations of a transaction that Etcd takes by default."""
+"""Maximum number of operations of a transaction, by Etcd's default."""
 
 S = TypeVar("S", bound=Message)
 """The spec of an item, e.g. a ``JournalSpec``."""
@@ -34,17 +34,17 @@ class ItemKind(Generic[S]):
     new_spec: Callable[[], S]
     """Makes an empty spec."""
     name_of: Callable[[S], str]
-    """Returns the name, or id, that an item is known by."""
+    """Returns the name, or id, of an item."""
     labels_of: Callable[[S], pb.LabelSet]
-    """Returns the labels that selectors match, the meta label of the name included."""
+    """Returns the labels that selectors match, including the one of the name."""
 
     def changed(self, change: CatalogChange[S]) -> str:
-        """Return the name of the item that a change is about."""
+        """Return the name of the item that a change creates, changes or deletes."""
         return self.name_of(change.upsert) if change.HasField("upsert") else change.delete
 
 
 class CatalogChange(Protocol[S]):
-    """A change of one item, as the Apply requests of all services have it."""
+    """A change of one item, as in the Apply requests of all services."""
 
     expect_mod_revision: int
     upsert: S
@@ -103,7 +103,7 @@ class Catalog(Generic[S]):
 
 
 def check_transaction(kind: ItemKind[S], changes: Collection[CatalogChange[S]]) -> None:
-    """Refuse, in Etcd's words, what Etcd would.
+    """Refuse a transaction that Etcd would refuse, with Etcd's text.
 
     Raises:
         ProtocolError: there are too many changes, or two of one item.
@@ -118,8 +118,8 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[CatalogChange[S]]) -> C
     """Apply changes as one transaction.
 
     Returns:
-        The catalog of the next revision, the same one if there are no changes, or None if any change
-        expects another revision than the item's.
+        The catalog of the next revision, the same catalog if there are no changes, or None if a change
+        expects another revision than its item has.
     """
     if not changes:
         return catalog

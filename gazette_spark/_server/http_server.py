@@ -1,11 +1,11 @@
-"""The HTTP server under the gateway and the fragment URLs: small, threaded, and bounded.
+"""The HTTP server of the gateway and of the fragment URLs: small, threaded, and bounded.
 
-h11 parses, behind a check that refuses ambiguous requests (``http_framing``). Here are sockets, threads and
-limits. Each connection has a thread. Limits hold for connections, all and those of one client
-(``connection_shares``), for a request's head and the time it takes, and for a client that neither sends nor
-takes. A body is read only as a handler asks for it, and a handler learns
-whether it came complete. An answer given before that ends the connection, so no byte of a body is taken for
-the next request.
+h11 parses the requests, after a check that refuses ambiguous ones (``http_framing``). This module has the
+sockets, the threads and the limits: of connections, in total and of one client (``connection_shares``), of a
+request's head and its time, and of a client that neither sends nor receives. Each connection has a thread.
+
+A body is read as a handler requests it, and the handler learns whether all of it has arrived. An answer
+before that ends the connection, so that no byte of a body is taken for the next request.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ MAX_CLIENT_CONNECTIONS = 64
 error that says to retry later; otherwise one in which none is answered is closed for it."""
 
 IDLE_TIMEOUT_S = 30.0
-"""Longest wait for a request's head, or for a client that neither sends nor takes."""
+"""Maximum seconds to wait for a request's head, or for a client that neither sends nor receives."""
 
 MAX_HEAD_BYTES = 16 << 10
-"""Longest request line with headers; also the longest line of a chunked body."""
+"""Maximum size of a request line with its headers, and of a line of a chunked body."""
 
 MAX_TARGET_CHARS = 8 << 10
-"""Longest path with its query."""
+"""Maximum length of a path with its query."""
 
 BODY_CHUNK_BYTES = 1 << 18
-"""Bytes of a body sent at once."""
+"""Number of bytes of a body that are sent at a time."""
 
 LINGER_S = 1.0
-"""Time for which the rest of a refused body is thrown away, so that its client sees the answer."""
+"""Seconds for which the rest of a refused body is discarded, so that its client sees the answer."""
 
 MAX_PROBLEM_CHARS = 200
-"""Longest account of a malformed request."""
+"""Maximum length of the text about a malformed request."""
 
 STOP_GRACE_S = 1.0
-"""Time that answers in progress have to end when the server stops."""
+"""Seconds that answers in progress have to end when the server stops."""
 
 _RECEIVE_BYTES = 1 << 16
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -69,7 +69,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 @dataclass(eq=False)
 class RequestError(GazetteError):
-    """A request that is refused, and the status of the answer. Stays inside the broker."""
+    """A request is refused, and answered with ``status``. The error stays inside the broker."""
 
     status: HTTPStatus
     problem: str
@@ -103,10 +103,10 @@ class Exchange:
         return f"Exchange({self.method} {self.path})"  # Without the query: it may hold a signature.
 
     def check(self) -> None:
-        """Refuse what h11 takes and this server does not.
+        """Refuse requests that h11 accepts and this server does not.
 
         Raises:
-            RequestError: the request is one of those.
+            RequestError: the path is too long, or the version of HTTP is not served.
         """
         target_chars, version = len(self.path) + len(self.query), self._http.their_http_version
         if target_chars > MAX_TARGET_CHARS:
@@ -117,13 +117,13 @@ class Exchange:
     # -- The body.
 
     def receive(self, timeout_s: float = IDLE_TIMEOUT_S) -> bytes | None:
-        """Return more of the body, nothing once it came complete, None if no byte came in time.
+        """Return more of the body; no bytes after all of it has arrived, None if none arrived in time.
 
         Raises:
             RequestError: the body is malformed, or ended early.
-            OSError: the connection is gone.
+            OSError: the connection is broken.
         """
-        # The body has come complete. In the state ERROR, the next event raises the reason.
+        # All of the body has arrived. In the state ERROR, the next event raises the reason.
         if self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
             return b""
         event = _next_event(self.connection, self._http, self._framing, monotonic() + timeout_s)
@@ -135,8 +135,8 @@ class Exchange:
         """Return the whole body.
 
         Raises:
-            RequestError: it is malformed, ended early, has more than ``limit`` bytes, or took too long.
-            OSError: the connection is gone.
+            RequestError: the body is malformed, ended early, has more than ``limit`` bytes, or took too long.
+            OSError: the connection is broken.
         """
         # The whole body has one deadline, or a client that sends a byte now and then would hold its thread
         # for good.
@@ -254,12 +254,13 @@ def serve(
     """Serve the requests of one connection, one after the other, until either side ends it.
 
     Args:
-        connection: the client's.
-        handle: answers each request.
-        set_waiting: called with ``is_waiting=False`` when a request has come, with True when it is answered.
+        connection: Connection of the client.
+        handle: Answers each request.
+        set_waiting: Called with ``is_waiting=False`` when a request has arrived, and with True after its
+            answer.
 
     Raises:
-        OSError: the client left, or took nothing for too long.
+        OSError: the client left, or received nothing for too long.
     """
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
     framing = RequestFraming(MAX_HEAD_BYTES)
@@ -284,7 +285,7 @@ def _serve_one(
     handle: Handler,
     set_waiting: Callable[..., None],
 ) -> bool:
-    """Serve a request; return whether another may follow."""
+    """Serve a request, and return whether another may follow."""
     exchange: Exchange | None = None
     try:
         request = _next_event(connection, http, framing, monotonic() + IDLE_TIMEOUT_S)
@@ -316,7 +317,7 @@ def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError
 
 
 def is_connected(connection: socket.socket) -> bool:
-    """Whether the other side still listens."""
+    """Return whether the other side is still connected."""
     poll = select.poll()
     try:
         poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
@@ -335,16 +336,16 @@ class HttpPeer:
         self._over = False
 
     def is_active(self) -> bool:
-        """Whether the client is still there."""
+        """Return whether the client still waits for the answer."""
         return not self._over and is_connected(self._connection)
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Have ``callback`` called when the client leaves, or the request is done."""
+        """Call ``callback`` when the client leaves, or at the end of the request."""
         self._callbacks += [self._watch.watch(lambda: not self.is_active(), callback), callback]
         return True
 
     def end(self) -> None:
-        """The request is done."""
+        """End the request, and call the callbacks."""
         self._over = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -387,7 +388,7 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more connections, end those there are, and their threads."""
+        """Refuse new connections, and end the open ones with their threads."""
         if self._thread.ident is not None:
             self._server.shutdown()
             self._thread.join()

@@ -83,7 +83,6 @@ class Persister:
 
     def start(self) -> None:
         """Start the background work, and upload the spools that an earlier broker left."""
-        # An earlier broker may have ended before it stored them.
         for journal in self._journals():
             if journal.sealed():
                 self.upload(journal)

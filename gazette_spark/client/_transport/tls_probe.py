@@ -46,8 +46,6 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
 
     This makes a connection and the handshake of a client with the certificate in ``context``.
     """
-    # Only a client that completes the handshake learns what the broker thinks of it: with TLS 1.3 a
-    # certificate is refused after that.
     host, _, port = target.rpartition(":")
     try:
         with (
