@@ -85,6 +85,21 @@ class HeadTimeline:
             self._times.insert(at, time_ms)
             self._heads.insert(at, head)
 
+    @property
+    def begin_ms(self) -> int | None:
+        """Time of the first sample."""
+        return self._times[0] if self._times else None
+
+    @property
+    def end_ms(self) -> int | None:
+        """Time of the last sample."""
+        return self._times[-1] if self._times else None
+
+    def extend(self, later: HeadTimeline) -> None:
+        """Add the samples of a timeline that begins after this one ends."""
+        for head, time_ms in zip(later._heads, later._times, strict=True):
+            self.add(head, time_ms)
+
     def appended(self, offset: int) -> tuple[int | None, int | None]:
         """Return the times after which, and by which, the byte at ``offset`` was appended."""
         at = bisect_right(self._heads, offset)

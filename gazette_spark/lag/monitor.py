@@ -172,6 +172,8 @@ class _GroupState:
     charts: GroupCharts = field(default_factory=GroupCharts)
     series: dict[str, LagSeries] = field(default_factory=dict)
     """The lag of each journal over the last hour."""
+    timelines: dict[str, HeadTimeline] = field(default_factory=dict)
+    """The write heads of its history, until the monitor has them."""
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
     """The last steps in journals without a known write head, which the history does not accept."""
     totals: GroupTotals = field(default_factory=GroupTotals)
@@ -370,6 +372,7 @@ class Monitor:
                     f"group {group!r} is both that of {state.source} and of {source}; "
                     "give one of them another name, as in NAME=LOCATION"
                 )
+            self._take_timelines(state)
             watched = state.order >= 0
             slots = self.history.options.intervals
             # Commits are not merged here, so earlier ones would only pass through the ring.
@@ -398,6 +401,16 @@ class Monitor:
                 ):
                     for gap in gaps:
                         total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
+
+    def _take_timelines(self, state: _GroupState) -> None:
+        """Put the heads that a group's commits recorded before those that this monitor has seen."""
+        for journal, past in state.timelines.items():
+            seen = self._timelines.get(journal, HeadTimeline())
+            # Another group's commits may have told as much already.
+            if seen.begin_ms is None or (past.end_ms is not None and past.end_ms < seen.begin_ms):
+                past.extend(seen)
+                self._timelines[journal] = past
+        state.timelines = {}
 
     def observe_progress(
         self,
@@ -635,16 +648,17 @@ class Monitor:
 def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _GroupState:
     """Return the state of a new group, with charts from the records of its commits."""
     group = _GroupState(source)
+    for commit in commits:
+        for journal, head in commit.heads.items():
+            if commit.planned_ms is not None:
+                group.timelines.setdefault(journal, HeadTimeline()).add(head, commit.planned_ms)
     earlier: tuple[int, AbstractSet[str], int, int] | None = None
-    timelines: dict[str, HeadTimeline] = {}
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
         read, appended = sum(map(before.__getitem__, heads)), sum(heads.values())
         group.charts.lag.add(time_ms, max(0, appended - read))
         ages_ms = [0]
         for journal, head in heads.items():
-            timeline = timelines.setdefault(journal, HeadTimeline())
-            timeline.add(head, time_ms)
-            if head > before[journal]:
+            if head > before[journal] and (timeline := group.timelines.get(journal)):
                 ages_ms.append(lag_age(before[journal], head, timeline, (), time_ms).least_ms or 0)
         group.charts.age.add(time_ms, max(ages_ms))
         if earlier and earlier[1] == heads.keys() and time_ms > earlier[0]:
