@@ -257,6 +257,7 @@ everything up to a separator or the end."""
 
 USERS_OWN = {
     "gazette_spark/lag/history.py",
+    "gazette_spark/lag/notifier.py",
     "gazette_spark/_options/selection.py",
     "gazette_spark/_delta/files.py",
 }
