@@ -31,8 +31,6 @@ from gazette_spark.errors import (
 
 try:
     from pyiceberg.exceptions import (
-        CommitFailedException,
-        CommitStateUnknownException,
         NoSuchTableError,
         TableAlreadyExistsError,
     )
@@ -68,12 +66,12 @@ from gazette_spark._ledger.iceberg_reader import (
     PROPERTY_PREFIX,
     SUMMARY_KEY,
     TableName,
-    catalog_errors,
     iceberg_errors,
     open_catalog,
     property_text,
     table_history,
     table_state,
+    unknown_outcomes,
 )
 from gazette_spark.locations import is_inside, local_path
 from gazette_spark.spark_versions import arrow_schema
@@ -263,6 +261,9 @@ class IcebergTable:
 
         Returns:
             The conflict, or the error that leaves open whether the commit was made.
+
+        Raises:
+            TableRefusedError: the catalog refuses the commit for another reason.
         """
         table = self._opened()
         with iceberg_errors(self.name):
@@ -284,14 +285,14 @@ class IcebergTable:
                 AssertTableUUID(uuid=metadata.table_uuid),
                 AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
             )
-        try:
-            self._catalog.commit_table(table, requirements, transaction._updates)
-        except (CommitFailedException, CommitStateUnknownException) as conflict:
-            return conflict
-        except catalog_errors() as error:
-            # A database that is locked, a connection that broke: the table tells what has become of it.
-            log.warning("commit_unknown table=%s error=%s", self.name, type(error).__name__)
-            return error
+        # A conflict, a database that is locked, a connection that broke: the table tells what has become of
+        # the commit. Any other error, such as a lack of permissions, would be the same at each attempt.
+        with iceberg_errors(self.name):
+            try:
+                self._catalog.commit_table(table, requirements, transaction._updates)
+            except unknown_outcomes() as error:
+                log.info("commit_turned_down table=%s error=%s", self.name, type(error).__name__)
+                return error
         return None
 
     def check_checkpoint(self, root: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
 from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, pinned_journals, ranges_text
 from gazette_spark._ledger.query_batches import CheckpointFiles, QueryBatches
@@ -207,4 +208,5 @@ class FileBatches:
                     log.warning("bytes are left out %s %s", about, ranges_text(decision.entry.gaps))
                 return decision.entry.attempt
         problem = f"batch {batch.batch_id} was turned down {table.max_attempts} times by commits of others"
-        raise TableRefusedError(table.name, problem) from conflict
+        last = f"{type(conflict).__name__}: {deltalake_text(conflict)}" if conflict else "no error"
+        raise TableRefusedError(table.name, f"{problem}, the last time with {last}") from conflict

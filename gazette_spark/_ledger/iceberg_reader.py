@@ -136,6 +136,22 @@ def catalog_errors() -> tuple[type[Exception], ...]:
     return (*own, OSError, ValueError, SQLAlchemyError)
 
 
+def unknown_outcomes() -> tuple[type[Exception], ...]:
+    """Return the errors of a commit that was turned down, or of which that is not known."""
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        ServiceUnavailableError,
+    )
+
+    kinds = (CommitFailedException, CommitStateUnknownException, ServiceUnavailableError, OSError)
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ModuleNotFoundError:
+        return kinds
+    return (*kinds, SQLAlchemyError)
+
+
 @contextmanager
 def iceberg_errors(
     name: str, error_type: Callable[[str, str], GazetteError] = TableRefusedError

@@ -21,6 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg import types as ice
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
@@ -211,6 +213,49 @@ def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(
     successor.run(2, 10, 20)
     successor.run(3, 20, 21)
     assert stream.contents() == {"a": [*range(5, 21)]}
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before the commit", "after it"])
+@pytest.mark.parametrize(
+    "error", [CommitStateUnknownException, ConnectionError], ids=lambda kind: kind.__name__
+)
+def test_an_answer_that_is_lost_decides_nothing(
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
+) -> None:
+    """The table tells whether the commit was made; a batch is there once in any case."""
+    commit, failures = SqlCatalog.commit_table, [error("lost")]
+
+    def lose(catalog: SqlCatalog, *arguments: Any) -> Any:
+        answer = commit(catalog, *arguments) if committed or not failures else None
+        if failures:
+            raise failures.pop()
+        return answer
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose)
+    stream.run(2, 10, 12)
+    assert not failures
+    assert stream.contents() == {"a": [*range(5, 12)]}
+    assert len(stream.load().snapshots()) == 3
+
+
+def test_a_catalog_that_forbids_the_commit_is_asked_once(
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt would end alike. Conflicts that do not end are named as well."""
+    asked: list[object] = []
+
+    def refuse(error: Exception, *arguments: Any) -> None:
+        asked.append(arguments)
+        raise error
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", partial(refuse, ForbiddenError("no")))
+    with pytest.raises(TableRefusedError, match="ForbiddenError: no"):
+        stream.run(2, 10, 12)
+    assert len(asked) == 1
+    monkeypatch.setattr(SqlCatalog, "commit_table", partial(refuse, CommitFailedException("moved")))
+    with pytest.raises(TableRefusedError, match=r"turned down 20 times .* CommitFailedException: moved"):
+        stream.run(2, 10, 12)
+    assert len(asked) == 21
 
 
 # What others do to the table
