@@ -62,9 +62,9 @@ TO_SPARK: dict[type[ice.IcebergType], type[sql.DataType]] = {
 }
 
 PARTITION_TRANSFORM = re.compile(
-    r"\s*(?:(?P<name>year|month|day|hour)s?\((?P<time_column>[^(),]+)\)"
+    r"(?P<name>year|month|day|hour)s?\((?P<time_column>[^(),]+)\)"
     r"|(?P<wide>bucket|truncate)\(\s*(?P<width>\d{1,9})\s*,(?P<wide_column>[^(),]+)\)"
-    r"|(?P<column>[^(),]+))\s*"
+    r"|(?P<column>[^(),]+)"
 )
 
 UNEQUAL_TYPES = (ice.FloatType, ice.DoubleType)
@@ -218,7 +218,7 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
 
 
 def _transform(option: str, text: str) -> tuple[Transform[Any, Any], str]:
-    parts = PARTITION_TRANSFORM.fullmatch(text)
+    parts = PARTITION_TRANSFORM.fullmatch(text.strip())
     if parts is None or (parts["width"] and int(parts["width"]) == 0):
         expected = "a column, day(at), hour(at), month(at), year(at), bucket(16, id) or truncate(4, name)"
         raise OptionError(option, text, expected)
