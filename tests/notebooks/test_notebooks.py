@@ -73,6 +73,7 @@ def test_cells_for_databricks_run(
 def test_a_kernel_runs_every_cell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the notebook; the asserts in the cells hold, and no temporary file is left."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("MEGABYTES", "20")  # Of the notebook on speed, which takes a gigabyte by default.
     work = tmp_path / "work"
     work.mkdir()
     notebook = notebooks.run_in_kernel(PATHS[name], work)
