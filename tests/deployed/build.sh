@@ -50,14 +50,15 @@ build() {
         "$module/chunker/module.sh" "$out/core" > "$out/chunker.mod"
         cp "$module/go.sum" "$out/chunker.sum"
     fi
-    # The limit ends a build whose downloads hang.
-    (cd "$module" && timeout 1200 go build -mod=readonly -trimpath "$@")
+    # Without what debuggers need, compiling takes a quarter less. The limit ends a build whose downloads hang.
+    (cd "$module" && timeout 1200 go build -mod=readonly -trimpath -gcflags=all=-dwarf=false -ldflags=-w "$@")
     printf '%s\n' "$stamp" > "$stamp_file"
 }
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 need_c
+export CGO_CFLAGS="-O1 -g0"
 core=go.gazette.dev/core/cmd
 # One build for three programs: they share nine tenths of what is compiled.
 CGO_ENABLED=1 build ../go "goclient gazette gazctl" -o "$out/" . $core/gazette $core/gazctl

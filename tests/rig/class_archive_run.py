@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import Client, DeltaSink, EmbeddedBroker
 from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._delta.s3_log_store import JAR
 from gazette_spark.client import journal_spec
 from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN, session_builder, start
 
@@ -48,8 +49,11 @@ def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
     """Run once, in one of the two ways."""
     if what == "--jars":
         spark = start(configure_spark_with_delta_pip(session_builder(directory)))
-        resolved = spark.sparkContext.getConf().get("spark.jars", "") or ""
-        Path(file).write_text(json.dumps(resolved.split(",")))
+        # The session's setting names the log store's jar alone. What Spark's launcher has resolved is a
+        # property of the JVM. The log store lies in the source tree, so it would make the archive stale.
+        resolved: str = spark.sparkContext._jvm.java.lang.System.getProperty("spark.jars")
+        jars = [jar for jar in resolved.split(",") if not jar.endswith(JAR.name)]
+        Path(file).write_text(json.dumps(jars))
     else:
         options = f"{SHORT_RUN} -XX:ArchiveClassesAtExit={file}"
         os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join(jars)
