@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from gazette_spark.lag.feeds import HeadFeed as HeadFeed
     from gazette_spark.lag.feeds import TableFeed as TableFeed
     from gazette_spark.lag.feeds import poll_all as poll_all
+    from gazette_spark.lag.group_lag import GroupLag as GroupLag
     from gazette_spark.lag.history import Evaluator as Evaluator
     from gazette_spark.lag.history import History as History
     from gazette_spark.lag.history import HistoryOptions as HistoryOptions
+    from gazette_spark.lag.judge import judge_query as judge_query
     from gazette_spark.lag.monitor import Monitor as Monitor
     from gazette_spark.lag.rules import GroupStatus as GroupStatus
     from gazette_spark.lag.rules import OffsetCommit as OffsetCommit
@@ -40,7 +42,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "feeds": ("CheckpointFeed", "HeadFeed", "TableFeed", "poll_all"),
+        "group_lag": ("GroupLag",),
         "history": ("Evaluator", "History", "HistoryOptions"),
+        "judge": ("judge_query",),
         "monitor": ("Monitor",),
         ".._ledger.positions": ("GroupCommit", "now_ms"),
         "..query_progress": ("QueryLag", "query_lag"),
