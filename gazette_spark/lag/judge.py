@@ -42,7 +42,7 @@ def judge_query(
             read: ``lambda limit: sink.table.history(spark, limit)``.
 
     Returns:
-        The verdict (``verdict.status``), the bytes behind (``lag_bytes``), and both for each journal.
+        The verdict, the bytes behind, and both for each journal.
 
     Raises:
         InputError: the table or the write heads cannot be read, the table has no ledger, or several app ids

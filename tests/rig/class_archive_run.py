@@ -51,7 +51,8 @@ def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
         spark = start(configure_spark_with_delta_pip(session_builder(directory)))
         # The session's setting names the log store's jar alone. What Spark's launcher has resolved is a
         # property of the JVM. The log store lies in the source tree, so it would make the archive stale.
-        resolved: str = spark.sparkContext._jvm.java.lang.System.getProperty("spark.jars")
+        jvm: Any = spark.sparkContext._jvm
+        resolved: str = jvm.java.lang.System.getProperty("spark.jars")
         jars = [jar for jar in resolved.split(",") if not jar.endswith(JAR.name)]
         Path(file).write_text(json.dumps(jars))
     else:
