@@ -108,6 +108,8 @@ def backfill(
     """
     session = session_or_active(spark)
     located = any(name.lower() == "statelocation" for name in options)
+    # A batch query may have a stateLocation only together with messagesSince, whose offsets are known once
+    # the range is.
     parsed = parse_options({**options, "messagesSince": "{}"} if located else options, "batch")
     if parsed.reads_committed and not located:
         expected = "that of the stream that goes on: it begins with the transactions that are open there"
@@ -116,24 +118,33 @@ def backfill(
     check_workers(session, parsed)
     written = False
     with open_journals(parsed) as journals, progress("backfill", has_lines=False) as bar:
+        # The plan is made once, before Spark reads anything. Spark would plan a batch query when it runs, and
+        # would not say up to where it has read (decision 0007).
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         recorded = entry.read_through if entry else {}
         compared: dict[str, Fingerprint] = {}
         if entry:
             # Journals that end before the table does are not compared: a store may be behind, and for
-            # brokers that is an error of its own.
+            # brokers that is a separate error.
             heads = journals.write_heads(list(end.read_through))
             compared = planner.compare(entry.fingerprints, recorded, heads)
+        # The table decides where a journal continues, not the options: so the range has what the table lacks,
+        # and the rows of a second run are those since the first.
         begin, end = continued(
             begin, end, recorded, open_end=is_open(parsed), check_heads=planner.check_heads
         )
         starts: dict[str, int] = {}
         if parsed.reads_committed:
+            # A transaction may have begun before the range. The states of producers at its begin tell, and
+            # the offsets say since when these states are known.
             starts = planner.continued_starts(begin, entry.starts if entry else {})
         done, whole = 0, Backfilled(begin, end, written=False).size_bytes
         for low, reached in steps(planner, begin, end, bytes_per_commit):
+            # By their starts the sink knows that the rows are committed messages.
             high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
+            # The query reads exactly this range, of named journals. Bytes that are appended meanwhile, and
+            # journals that appear, belong to a later batch. A task that Spark runs again gets the same rows.
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
             schema = df.schema  # A sampled schema must be the same in all steps.
@@ -164,10 +175,13 @@ def steps(
         yield from [] if begin == end else [(begin, planner.completed(begin, end))]
         return
     ends = {name: until for name, until in end.read_through.items() if until > begin.read_through[name]}
+    # The end was decided above. Without this a step would go on to bytes that came later.
     planner.freeze(JournalOffsets(ends))
     at = JournalOffsets({name: begin.read_through[name] for name in ends})
     done = begin
     while (reached := planner.next(at, ReadLimits(max_bytes=limit))) != at:
+        # Journals that have reached their end keep it: the sink needs begin and end of the same journals in
+        # each step.
         following = JournalOffsets(
             {**done.read_through, **reached.read_through},
             gaps=reached.gaps,
@@ -201,6 +215,8 @@ def continued(
     begins, ends = {}, {}
     for journal, until in end.read_through.items():
         since = recorded.get(journal, begin.read_through[journal])
+        # An end before the table's is an empty range and no error, because a store may be behind the brokers,
+        # and an option may name an earlier offset.
         begins[journal], ends[journal] = since, max(since, until)
     beyond = {journal: since for journal, since in begins.items() if end.read_through[journal] < since}
     if open_end and beyond:
@@ -222,6 +238,7 @@ def pinned_options(
     # The plan replaces these options; the Spark session may name another broker.
     answered = RANGE_OPTIONS | {"brokeraddress"}
     pinned = {name: text for name, text in options.items() if name.lower() not in answered}
+    # Journals without bytes in the range are not read.
     read = [name for name, until in end.read_through.items() if until > begin.read_through[name]]
     pinned["journals"] = ",".join(read)
     pinned["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()

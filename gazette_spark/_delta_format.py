@@ -31,6 +31,7 @@ class DeltaKind(TableKind):
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> DeltaFormatOptions:
         """Parse what Spark hands over."""
+        # Loaded when it is used: PySpark imports this module in any session that uses a Python data source.
         from gazette_spark._options.delta_format import parse_delta_format_options
 
         return parse_delta_format_options(options, use)

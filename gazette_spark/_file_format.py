@@ -10,7 +10,7 @@ This file translates Spark's calls. The processes, and the state of an instance 
 - For each batch it makes a writer in a separate Python process on the driver. The constructor makes the
   table if there is none, and compares its columns with those of the rows. Spark pickles the writer then.
 - On executors ``write`` runs in other processes. Each attempt of a task writes files with unique names.
-- ``commit`` runs in one more process on the driver: that of a stream has a writer of its own, that of a batch
+- ``commit`` runs in one more process on the driver: that of a stream makes a new writer, that of a batch has
   the pickled one. Spark passes it the number of the batch, and the messages of one attempt of each task. The
   offsets of the batch come from the query checkpoint, whose location Spark passes as an option.
 
@@ -101,6 +101,7 @@ class FileFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FileStreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
+        # Spark 4.0 gives a stream's writer rows, one Python object for each value.
         if not ARROW_STREAM_WRITES:
             got = f"Spark {pyspark.__version__}, which passes no Arrow batches to a stream's writer"
             raise OptionError("format", got, f"Spark 4.1 or later{self.kind.without_arrow}")
@@ -139,6 +140,8 @@ class _FileWriter:
         self._kind, self._options = kind, options
         self._schema, self._checkpoint = schema, checkpoint
         self._table: FormatTable | None = kind.open(options, checkpoint)
+        # This happens before any task runs, so that rows that do not fit cost no task. The files are written
+        # for the table's columns and id, so it has to exist.
         self._target, self._shape = self._table.prepare(schema)
 
     def __repr__(self) -> str:
@@ -157,6 +160,8 @@ class _FileWriter:
         context = TaskContext.get()
         origin = f"partition {context.partitionId() if context else 0} of the batch"
         files = written_files([(origin, iterator)], self._target)
+        # The commit compares it with the query checkpoint: Spark and this process may read one text as two
+        # places, and offsets of another query must not go with these rows.
         query_id = context.getLocalProperty(QUERY_ID) if context else None
         return WrittenFiles([Row(**file) for file in files], self._shape, query_id)
 
@@ -164,6 +169,8 @@ class _FileWriter:
         """Return the table, and the stream's batches in it."""
         from gazette_spark._ledger.file_batches import FileBatches
 
+        # This writer was unpickled in another process. prepare is repeated for what the commit needs of it,
+        # such as the rows' columns.
         if self._table is None:
             self._table = self._kind.open(self._options, self._checkpoint)
             self._table.prepare(self._schema)
@@ -177,11 +184,13 @@ class FileStreamWriter(_FileWriter, ArrowStreamWriter):
     def __init__(
         self, kind: type[TableKind], options: Mapping[str, str], schema: StructType, *, overwrite: bool
     ) -> None:
+        # Spark passes complete as overwrite. Each batch is the whole result then, and rows that have left it
+        # would have to be deleted.
         if overwrite:
             raise OptionError("outputMode", "complete", kind.complete)
         checkpoint = _checkpoint(options)
         if checkpoint is None:
-            # Spark may have made one of its own, by a setting or in a temporary directory. It does not say.
+            # Spark may have chosen one, by a setting or in a temporary directory, and does not say which.
             expected = "the query's checkpoint directory, whose offsets go into the table with the rows"
             raise OptionError("checkpointLocation", "nothing", expected)
         super().__init__(kind, kind.parse(options, "stream"), schema, checkpoint)
@@ -194,6 +203,8 @@ class FileStreamWriter(_FileWriter, ArrowStreamWriter):
             # Spark 4.2 takes a continuous trigger, runs no writer in its tasks, and drops their rows.
             got = "continuous, under which Spark passes a Python writer no rows"
             raise OptionError("trigger", got, "processingTime or availableNow")
+        # The shape is that of the table for which the tasks wrote, not the one of this process: the two may
+        # differ if the table was altered in between.
         files, shape = _reported(messages, self._shape)
         query_ids = (message.query_id for message in messages if isinstance(message, WrittenFiles))
         table, batches = self._batches()
@@ -228,6 +239,7 @@ class FileBatchWriter(_FileWriter, DataSourceArrowWriter):
 
 def _reported(messages: Sequence[WriterCommitMessage | None], shape: str) -> tuple[list[Row], str]:
     """Return the files that tasks report, and the shape of the table that they were written for."""
+    # Spark passes the messages of one attempt of each task. No commit names the files of the others.
     written = [message for message in messages if isinstance(message, WrittenFiles) and message.files]
     files = [file for message in written for file in message.files]
     return files, written[0].shape if written else shape

@@ -28,6 +28,7 @@ class IcebergKind(TableKind):
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> IcebergFormatOptions:
         """Parse what Spark hands over."""
+        # Loaded when it is used: PySpark imports this module in any session that uses a Python data source.
         from gazette_spark._options.iceberg_format import parse_iceberg_format_options
 
         return parse_iceberg_format_options(options, use)
@@ -47,6 +48,8 @@ class IcebergKind(TableKind):
             adds_columns=options.schema_evolution == "addNewColumns",
             file_bytes=options.target_file_bytes,
         )
+        # The table's clean-up deletes files that no snapshot refers to, and those of a query checkpoint are
+        # such files.
         if checkpoint is not None:
             table.check_checkpoint(checkpoint)
         return table

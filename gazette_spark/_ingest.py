@@ -96,6 +96,7 @@ def load_files(
     :func:`ingest`. The table is created if it does not exist.
     """
     session = session_or_active(spark)
+    # These are the columns of the journals' rows. With the target, tasks yield rows that name files.
     schema = reader.load().schema
     file_sink, target = sink.for_files(session, schema, storage_options)
     return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
@@ -127,6 +128,7 @@ def ingest_batch(
     """
     session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
+    # A schema that is inferred from a sample is fixed here, for the target and for all steps.
     read = (reader if schema is None else reader.schema(schema)).load().schema
     file_sink, target = sink.for_files(session, read, storage_options)
     return backfill(

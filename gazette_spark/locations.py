@@ -29,7 +29,7 @@ SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
 _USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
-"""What stands before a host; in Azure's schemes that is the container's name."""
+"""User and password before a host; in Azure's schemes it is the container's name."""
 
 
 def split_scheme(location: str) -> tuple[str, str]:
@@ -76,6 +76,7 @@ def _comparable(location: str) -> str:
         return posixpath.normpath(absolute(path))
     scheme, rest = split_scheme(location)
     host, _, key = rest.lstrip("/").partition("/")
+    # Both get one scheme, because s3a:// and s3:// name the same objects.
     return f"{SPARK_SCHEMES.get(scheme, scheme)}://{host}{posixpath.normpath('/' + key).rstrip('/')}"
 
 
@@ -105,6 +106,7 @@ def misread_by_deltalake(location: str) -> str | None:
         None if it reads the right location.
     """
     path = local_path(location)
+    # This repeats what deltalake does: the location is safe if that changes nothing.
     read = unquote(location) if path is None else unquote(location).replace("\\", "/")
     return None if read == location else read
 
@@ -115,6 +117,7 @@ def masked_url(text: str) -> str:
     >>> masked_url("orders=s3://key:secret@lake/orders?sig=x"), masked_url("abfss://lake@acc/day=1")
     ('orders=s3://***@lake/orders?***', 'abfss://lake@acc/day=1')
     """
+    # A signed URL has its signature in the query.
     shown, query, _ = _USER.sub("//***@", text).partition("?") if "://" in text else (text, "", "")
     return f"{shown}?***" if query else shown
 

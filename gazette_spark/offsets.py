@@ -79,6 +79,7 @@ class Fingerprint:
     """Etcd's revision at which the journal was created; 0 if unknown."""
 
     def __post_init__(self) -> None:
+        # A damaged fingerprint would let another journal pass for the table's, or refuse the right one.
         numbers = (self.begin, self.end, self.create_revision)
         digits = DIGEST_LETTERS if self.begin < self.end else 0
         if (
@@ -151,6 +152,8 @@ class JournalOffsets:
     """Fingerprints of the journals that the batch up to this position read, pinned, or found recreated."""
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 - field by field
+        # Spark passes on whatever a Python source gives it, null, texts and all. The first place that can
+        # notice is here.
         for journal, offset in self.read_through.items():
             _check_entry(journal, offset)
         if self.position not in ("", "initial", "pinned"):
@@ -158,6 +161,7 @@ class JournalOffsets:
         revision: object = self.revision
         if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
             _refuse(f"revision is {_shown(revision)}")
+        # Without a revision nothing says when the heads were true.
         if self.heads and not revision:
             _refuse("heads are invalid without a revision")
         for journal, head in self.heads.items():
@@ -173,6 +177,8 @@ class JournalOffsets:
         object.__setattr__(self, "gone", tuple(sorted(set(self.gone))))
         for journal, gaps in self.gaps.items():
             before, reached = 0, self.read_through.get(journal, -1)
+            # Gaps are in order, do not overlap and end before the offset: the ledger takes their lengths for
+            # lost bytes.
             for begin, end in gaps:
                 if not before <= begin < end <= reached:
                     raise OffsetError(f"[{begin}, {end}) is not a gap before {reached}", journal)
@@ -197,6 +203,8 @@ class JournalOffsets:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form: nested dicts of strings and integers, as Spark requires."""
+        # Fields without a value are left out. Spark compares positions as text, so one position must have one
+        # text, and a query that has caught up a short one.
         value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
         if self.position:
             value["position"] = self.position
@@ -205,6 +213,7 @@ class JournalOffsets:
         if self.heads:
             value["heads"] = dict(self.heads)
         if self.gone:
+            # Spark requires nested dicts, so this is no list.
             value["gone"] = dict.fromkeys(self.gone, True)
         if self.gaps:
             value["gaps"] = {
@@ -226,6 +235,7 @@ class JournalOffsets:
         """Return a journal's write head at the time of the position; None if unknown."""
         if not self.revision or journal not in self.read_through:
             return None
+        # A journal without a head was read to its end, so its head was its offset (decision 0009).
         return self.heads.get(journal, self.read_through[journal])
 
     def to_json(self) -> str:
@@ -244,11 +254,13 @@ class JournalOffsets:
         version = value.get("format_version")
         if type(version) is not int or version < 1:
             _refuse(f"format_version is {_shown(version)}")
+        # A later release may have given an offset another meaning. To read it anyway could leave out bytes.
         if version > FORMAT_VERSION:
             raise OffsetError(
                 f"the position has format_version {version}, but this release reads {FORMAT_VERSION}: "
                 "a later release of gazette_spark wrote it; use that release"
             )
+        # Otherwise a field that is misspelt in offsets written by hand would be ignored.
         unknown = sorted(str(key) for key in value.keys() - _FIELDS)
         if unknown:
             _refuse(f"unknown field {unknown[0]!r}")
@@ -308,6 +320,7 @@ def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
     """
     if end.position == "pinned":
         return
+    # The mark is for offsets that are written nowhere, and the end of a batch is written.
     if end.position == "initial":
         raise OffsetError("a batch cannot end at a position marked 'initial'")
     for journal, begin in start.read_through.items():

@@ -87,10 +87,13 @@ def children_log_to(log: Path) -> Iterator[None]:
     The output of this process, such as a progress bar, is unchanged.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    # The JVM inherits file descriptor 2 and keeps it, so replacing sys.stderr would not reach it. The
+    # descriptor is put back when the JVM has started.
     own = sys.stderr
     with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
+        # A program that has replaced sys.stderr, as pytest does, is left alone.
         if own is sys.__stderr__:
             sys.stderr = stderr
         try:
@@ -127,6 +130,8 @@ def session_builder(
         "spark.local.dir": str(directory / "scratch"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory / 'derby'} {java_options}",
     }
+    # Without the jar, as after an installation from source without a JDK, tables on s3a:// are refused by the
+    # sink, and all others work.
     if JAR.exists():
         settings |= s3_log_store()
     for key, value in (settings | (conf or {})).items():

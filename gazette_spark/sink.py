@@ -30,8 +30,8 @@ stays the authority.
 The source's first batch is empty and pins the start of the query. It makes the table and its first entry. On
 an existing table, a query that does not continue the table is refused at this batch.
 
-Nothing here needs more than Spark Connect offers, but for finding the query checkpoint when its path
-is not given.
+Everything here works on Spark Connect, except for finding the query checkpoint when its path is not
+given.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ MAX_ATTEMPTS = 5
 class DeltaSink:
     """Writes a stream into a Delta table exactly once.
 
-    To be given to ``foreachBatch``, or started with :meth:`start`. One sink serves one query at a
+    Pass it to ``foreachBatch``, or start the query with :meth:`start`. One sink serves one query at a
     time and is called by one thread.
     """
 
@@ -195,6 +195,8 @@ class DeltaSink:
             raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
         if on_new_checkpoint not in ("fail", "restart"):
             raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'restart'")
+        # A MERGE takes transaction id and entry from the session's settings, where Spark replaces ${…}. The
+        # entry's JSON can escape the dollar sign, an app id cannot.
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
@@ -216,6 +218,8 @@ class DeltaSink:
         self._output_mode: str | None = None
         """Output mode of the query, None where :meth:`start` did not set it."""
 
+        # State of a run: at most what saves a look at the table or proves that nobody else has written. None
+        # of it decides what is in the table, so a sink that has lost it is only slower.
         # What a run remembers; see _for_query.
         self._writer = (
             AppendWriter(self._target, self._layout)
@@ -230,6 +234,8 @@ class DeltaSink:
         """The table as it was read last: the next read starts from there, and saves only work."""
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
+        # A batch and a heartbeat both move the newest entry. A heartbeat between a batch's decision and its
+        # check would look like another writer, and the batch would be fenced off.
         self._turn = threading.Lock()
         """Held by a batch, and by a heartbeat."""
 
@@ -275,21 +281,28 @@ class DeltaSink:
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
+        # What can be refused is refused here, in one line, and not by the first batch in a hundred lines of
+        # Java.
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         if lane not in ("auto", "spark", "direct"):
             raise OptionError("lane", repr(lane), "'auto', 'spark' or 'direct'")
         check_output_mode(output_mode, self._upsert)
+        # Each run gets a copy. A sink that had served one query would pass that query's output mode and place
+        # in the checkpoint on to the next one.
         sink = self._for_query(root, output_mode)
         check_delta(df.sparkSession)
         for options in gazette_options(df):
             check_workers(df.sparkSession, options)
         sink._check_start(df, root)
+        # The lane is chosen last, because the direct lane makes a missing table to learn its id and columns.
+        # A query that is refused above must not leave an empty table behind.
         df, sink = sink._in_lane(df, lane)
         return start_query(df, sink, root, query_name=query_name, output_mode=output_mode, trigger=trigger)
 
     def _in_lane(self, df: DataFrame, lane: str) -> tuple[DataFrame, DeltaSink]:
         """Return what the query runs: rows for Spark to write, or tasks that write files."""
+        # With a FileWriter, ingest has chosen the lane already: these rows name files.
         if lane == "spark" or isinstance(self._writer, FileWriter):
             return df, self
         about = f"app_id={self.app_id} table={self._target.name}"
@@ -297,6 +310,8 @@ class DeltaSink:
             self._check_files_only()
             file_rows, files = file_stream(df, self._target, self._layout, self.app_id)
         except GazetteError as reason:
+            # What this lane cannot do is no error under auto: Spark's writer makes the same rows and the same
+            # ledger, only slower (decision 0032).
             if lane == "direct":
                 raise
             log.info("lane=spark %s because: %s", about, reason)
@@ -343,7 +358,7 @@ class DeltaSink:
             raise OptionError(name, "on the direct lane", "left out, or lane='spark': Spark writes such rows")
 
     def with_files(self, files: FileCommits) -> DeltaSink:
-        """Return this sink for batches whose rows tell of data files; see :mod:`gazette_spark._ingest`."""
+        """Return this sink for batches whose rows name data files; see :mod:`gazette_spark._ingest`."""
         sink = copy(self)
         sink._writer = FileWriter(self._target, self._layout, files)
         return sink
@@ -352,6 +367,7 @@ class DeltaSink:
         """Return this sink for a run of a query. Nothing that another run remembers holds for it."""
         sink = copy(self)
         sink._checkpoint, sink._output_mode = checkpoint, output_mode
+        # The table may have been dropped, altered or filled by others since another run looked at it.
         sink._checked, sink._seen, sink._last_table = False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
@@ -382,6 +398,8 @@ class DeltaSink:
             undone, as by a RESTORE to before the first one, the offsets at which the table's rows began.
         """
         state = self._target.ledger(session_or_active(spark), self.app_id)
+        # After a RESTORE to before the first entry there are no rows, so a query fills the table again from
+        # where its rows began. The default start, latest, would leave all of them out.
         offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
         prints = state.entry.fingerprints if state.entry else {}
         return JournalOffsets(offsets, fingerprints=prints).to_json() if offsets else None
@@ -423,7 +441,7 @@ class DeltaSink:
         recreated: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> LedgerEntry:
-        """Have the ledger of a table begin at ``offsets``, because it was cleaned up or there never was one.
+        """Begin the ledger of a table at ``offsets``, because it was cleaned up or there never was one.
 
         A commit without rows records it. Afterwards the table is continued like any other:
         ``sink.start(sink.resume(reader).load(), checkpoint=…)``, with a new checkpoint.
@@ -465,6 +483,8 @@ class DeltaSink:
             SinkError: the batch does not continue the table; nothing was written.
         """
         failpoint("sink.entry")
+        # The query is not idle. A heartbeat that has begun holds the lock: this batch waits for its commit,
+        # and then decides on the entry that it has left.
         self._heartbeat.disarm()
         spark = df.sparkSession
         query = _running_query(spark)
@@ -472,12 +492,19 @@ class DeltaSink:
             try:
                 self._run_batch(df, batch_id, query)
             except GazetteError as error:
+                # Spark prints the traceback of whatever ends a query. The package's errors are complete
+                # without it.
                 raise without_internal_frames(error) from None
             except Exception as error:
                 log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
+                # Spark searches the error's text with a pattern that overflows its stack on the usual Java
+                # trace, and then the query never ends.
                 if (shorter := short_java_error(error)) is None:
                     raise
                 raise shorter from None
+        # A heartbeat has to end with its query. On classic Spark the query is asked whether it is active; on
+        # Spark Connect the process ends with it. A caller without a query could end unnoticed, so it gets
+        # none.
         if query is not None or not is_classic(spark):
             self._heartbeat.arm(partial(self._beat, spark, query))
         failpoint("sink.return")
@@ -488,6 +515,9 @@ class DeltaSink:
         seen, self._seen = self._seen, None
         last_table, self._last_table = self._last_table, None
         spark = df.sparkSession
+        # The offsets of the batch are in the query checkpoint: Spark writes offsets/<n> before it runs batch
+        # n. The rows could not say them. A batch may move offsets without a row, and a query may drop the
+        # columns of a row's origin.
         root = self._checkpoint or (query and str(query.resolvedCheckpointRoot()))
         if not root:
             problem = (
@@ -497,6 +527,8 @@ class DeltaSink:
         mode = (self._output_mode or (query and str(query.outputMode())) or "").lower()  # Java says "Update".
         if mode:
             check_output_mode(mode, self._upsert)
+        # The table is checked once for each run: DESCRIBE DETAIL takes a job on a large table, and a batch
+        # may have few rows.
         exists = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(SparkFiles(spark), root, batch_id)
         if not mode and batch.stateful:
@@ -504,6 +536,7 @@ class DeltaSink:
             raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
         batch = replace(batch, output_mode=mode or "append")
         self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
+        # It is remembered only now. From here on, another newest entry means another writer.
         self._seen = table.attempt
         if not exists:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
@@ -528,10 +561,14 @@ class DeltaSink:
         """
         spark, name = df.sparkSession, self._target.name
         if self._upsert is not None:
+            # The entry records it, because one later batch that is appended and not merged would give keys a
+            # second row, for good (decision 0014).
             batch = replace(batch, mode="upsert")
         about = f"app_id={self.app_id} batch_id={batch.batch_id}"
         conflict: Exception | None = None
         read = partial(self._target.snapshot, spark, self.app_id)
+        # Each turn of the loop is a whole attempt: read, decide, write, look. A decision is good for the
+        # entry that it was made on and for no other, so nothing of it is carried over to the next turn.
         table = last_table or TableSnapshot()
         for _ in range(MAX_ATTEMPTS):
             # Read everything the decision depends on, once. The order matters. Were the dead letters read
@@ -552,6 +589,7 @@ class DeltaSink:
                 before.ledger, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed
             )
             if isinstance(decision, Refusal):
+                # A conflict in the turn before is named as the cause.
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 log.info("batch_skipped %s", about)
@@ -564,6 +602,8 @@ class DeltaSink:
                 return before
 
             # Of a batch that is partly in the table, write the rest.
+            # The filter is part of the plan of the rows, and it fails at a row that is from none of the
+            # batch's bytes: then the columns do not mean what the sink takes them for (decision 0012).
             rows = trim(df, decision.new_ranges, batch) if decision.new_ranges else df
 
             # Dead letters commit first. A crash between the two commits leaves letters whose batch is not in
@@ -585,8 +625,13 @@ class DeltaSink:
                 named_rows(spark, name, self.app_id, batch.batch_id),
                 self._named_full_disk(spark, batch.batch_id),
             ):
+                # The rows are counted in a separate pass, because the metadata of a commit are fixed before
+                # its rows run, and a second commit with the counts could be lost in a crash (decision 0018).
+                # A fence has none of the batch's rows.
                 if self._audit and split.completes_batch:
                     entry = replace(entry, audit=audit_rows(split.rows, entry.read_through))
+                # A crash from here on leaves files without a commit, or the commit without the knowledge of
+                # it. In both cases Spark runs the batch again, and the table decides.
                 failpoint("sink.before_write")
                 result = self._writer.commit(split.rows, entry, before, batch)
                 failpoint("sink.after_write")
@@ -599,8 +644,13 @@ class DeltaSink:
             if isinstance(outcome, Refusal):
                 raise outcome.error from conflict
             if not isinstance(outcome, Committed):
+                # The conflict was about something else, such as columns that changed or a table that somebody
+                # made first. The next turn reads what is there now.
                 continue  # It is not in the table, and nobody else's batch is. Read and decide again.
+            # The entry is this writer's. If the next turn finds another one, somebody else has written.
             seen = entry.attempt
+            # Nobody committed in between if the version is the next one; then columns and detail need not be
+            # read again. That saves a job for each batch of a large table.
             if not result.adds_columns:
                 table = table.with_columns_of(result.table)
             if not split.completes_batch:
@@ -609,6 +659,8 @@ class DeltaSink:
             log.info("batch_written %s", written)
             if entry.gaps:
                 log.warning("bytes are left out, recorded %s %s", written, ranges_text(entry.gaps))
+            # Compaction comes after the batch, and is never a part of it. A failure is only logged, because a
+            # query must not stop for a table that is slow to read.
             if compaction_due(entry, self._layout.compact_every):
                 compact(spark, name)
             return table
@@ -618,18 +670,24 @@ class DeltaSink:
     def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
         """Write the newest entry again if it is still this run's; return whether to do so again later."""
         with self._turn:
+            # These are read under the lock, because a batch clears both while it runs.
             last_table, seen = self._last_table, self._seen
             # On Spark Connect there is no query to ask, and the process that runs batches ends with it.
             if last_table is None or seen is None or not (query is None or query.isActive()):
                 return False
+            # The order is that of a batch: what the commit is made on comes first, then the ledger.
             self._writer.open(spark)
             before = self._target.snapshot(spark, self.app_id, last_table)
             if before.attempt != seen:
                 return False  # Another writer has moved on; the next batch hears of it.
             # It keeps query, batch and time: the same batch is its replay.
             entry = entry_without_rows(before.ledger, uuid.uuid4().hex)
+            # Spark's lane raises at a conflict, and the thread tries again after the next interval. The
+            # direct lane returns it, and the table shows below that nothing was written.
             self._writer.commit_entry(spark, entry)
             after = self._target.snapshot(spark, self.app_id, before)
+            # The entry was skipped, or another writer was faster. The next batch says so; a second heartbeat
+            # would hide it.
             if after.attempt != entry.attempt:
                 return False
             self._last_table, self._seen = after.with_columns_of(before), entry.attempt
@@ -657,21 +715,31 @@ class DeltaSink:
             OffsetError: the two are not of the same journals, or one goes back.
             SinkError: the range does not continue the table; nothing was written.
         """
+        # A journal of begin alone would have no end, and one of end alone no begin: the ledger could not tell
+        # its first byte from a gap.
         if begin.read_through.keys() != end.read_through.keys():
             raise OffsetError("begin and end of a batch are not of the same journals")
         check_forward(begin, end)
         failpoint("sink.entry")
+        # Each call is a separate query, with an id that nobody has used. So a repeated call is never mistaken
+        # for a replay by its id: whether the table has its bytes, only the offsets say.
         spark, name = df.sparkSession, f"batch-{uuid.uuid4().hex}"
         seen, self._seen = None, None
         last_table, self._last_table = self._last_table, None
+        # With dead letters the columns of each call are checked, because the splitting of rows depends on
+        # them.
         if last_table is None or self._letters is not None:
             self._check_table(df, None)
         table = self._target.snapshot(spark, self.app_id, last_table)
+        # To the decision, bytes of a journal without an entry follow a gap. So an entry without rows names
+        # the first byte of each new journal before, as the empty batch 0 of a stream does. A crash after it
+        # leaves pinned journals, which the next call continues (decision 0007).
         if first := pinned_journals(table.ledger.entry, begin, end, self._target.name):
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
             table = self._commit(df.limit(0), pinned, seen=None, last_table=table)
             seen = table.attempt
             self._check_table(df, None)
+        # seen is the pin's entry: if another writer commits between the two, this call ends with FencedError.
         batch = Batch(self._target.name, self.app_id, name, 1, (begin,), (end,))
         self._last_table = after = self._commit(df, batch, seen=seen, last_table=table)
         self._seen = after.attempt
@@ -696,12 +764,13 @@ class DeltaSink:
     def _check_start(self, df: DataFrame, root: str) -> None:
         """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
         spark = df.sparkSession
+        # The first batch checks a missing table again, once it has been made.
         self._checked = exists = self._check_table(df, root) is not None
         check_places(self._target, spark, root, exists=exists)
         if not exists:
             return
-        # A batch with letters drops columns, one that is merged may, and rows of the direct lane tell of
-        # files: what is compared before the first batch are rows that are appended as they are.
+        # Only rows that are appended as they are can be compared before there is a batch: a batch with
+        # letters drops columns, one that is merged may, and rows of the direct lane name files.
         compares = self._upsert is None and self._letters is None and self._writer.reads_columns
         try:
             table = self._target.snapshot(spark, self.app_id, columns=compares)
@@ -715,6 +784,8 @@ class DeltaSink:
             fitted, table = fit_columns(spark, df.schema, table, self._target, self._layout)
             if isinstance(fitted, Unfit):
                 raise SchemaMismatchError(self._target.name, self.app_id, None, fitted.problems)
+        # The ledger that was read here is the first batch's starting point, as a cache: that batch reads
+        # whatever has been committed since.
         self._last_table = table
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:

@@ -51,6 +51,7 @@ class CheckpointReader:
     def exists(self, path: str) -> bool:
         """Say whether there is a directory, or an object below a prefix."""
         place = self._place(path)
+        # In an object store a directory exists only as the prefix of some object.
         if self._files.get_file_info(place).type != pa_fs.FileType.NotFound:
             return True
         return bool(self._files.get_file_info(pa_fs.FileSelector(place, allow_not_found=True)))

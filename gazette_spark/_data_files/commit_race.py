@@ -22,7 +22,7 @@ COMMITS = WRITERS * ROUNDS
 
 
 def lost_commits(store: str) -> int:
-    """Have two writers commit rows to a new table at once; return how many commits are not there afterwards.
+    """Let two writers commit rows to a new table at once; return how many commits are missing afterwards.
 
     The table is deleted at the end, unless the store fails before.
 
@@ -52,6 +52,7 @@ def lost_commits(store: str) -> int:
         rows = pa.table({"writer": [writer]})
         try:
             for _ in range(ROUNDS):
+                # Both wait for each other, so that they commit at one moment.
                 start.wait()
                 write_deltalake(table, rows, mode="append", storage_options=options)
         except DeltaError:
@@ -65,6 +66,7 @@ def lost_commits(store: str) -> int:
         for error in [writer.exception() for writer in writers]:
             if isinstance(error, DeltaError):
                 raise error
+        # Each commit has one row. A commit that was overwritten has raised no error: only its row is missing.
         rows: int = DeltaTable(table, storage_options=options).to_pyarrow_table().num_rows
     except DeltaError as error:
         raise OSError(deltalake_text(error)) from error

@@ -71,6 +71,8 @@ def iceberg_partitioned(
     numbered = pa.table([*values, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
+        # The key has Iceberg's own bytes for a value, because another library need not read the text of a
+        # date or a number back as the same value.
         key = tuple(
             _text(partition_type.field_type, groups.column(name)[number].as_py())
             for name, partition_type in zip(names, spec.partition_type(schema).fields, strict=True)
@@ -100,6 +102,8 @@ def _file_io(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
 
 def footer_text(metadata: pq.FileMetaData) -> str:
     """Return the footer of a file, in base64."""
+    # The driver needs bounds and counts by column id, which pyiceberg computes from a footer. To read the
+    # footers back from the store would take a request for each file.
     out = pa.BufferOutputStream()
     metadata.write_metadata_file(out)
     return base64.b64encode(out.getvalue()).decode()
@@ -126,6 +130,7 @@ def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # no
     if word in MICROS and column.type == pa.int64():
         import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
+        # The quotient is rounded down and not towards zero: the hour before 1970 is -1.
         divided = int64_array(np.floor_divide(np.asarray(column.fill_null(0)), MICROS[word]))
         return pc.if_else(column.is_valid(), divided, pa.scalar(None, pa.int64()))
     encoded = column.dictionary_encode()

@@ -82,17 +82,22 @@ def file_statistics(
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
+    # Columns are found by position, because Parquet's metadata lists the leaves and has no tree.
     every = leaves(schema)
     for number, leaf in enumerate(every if indexed_leaves < 0 else every[:indexed_leaves]):
         if leaf.repeated:
             continue
         groups = [file.row_group(group).column(number).statistics for group in range(file.num_row_groups)]
+        # A row group without a count makes the sum unknown, and one null too few lets a reader skip the file
+        # for IS NULL.
         if any(group is None or not group.has_null_count for group in groups):
             continue
         count = sum(group.null_count for group in groups)
         _put(nulls, leaf.path, count)
         bounded = [group for group in groups if group.has_min_max]
         filled = sum(group.num_values > 0 for group in groups)
+        # A row group with values and without bounds may have any value. One that has only nulls needs no
+        # bounds.
         if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
             continue
         try:
@@ -125,10 +130,12 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
             # A cut text is below the text itself, so an upper bound ends in the last code point.
             is_bound = len(high) <= TEXT_LENGTH or high[TEXT_LENGTH] == LAST_CODE_POINT
             return low[:TEXT_LENGTH], high if is_bound else high[:TEXT_LENGTH] + LAST_CODE_POINT
+        # This case comes before date, of which datetime is a subclass.
         case dt.datetime(), dt.datetime():
             return _instant(low), _instant(high)
         case dt.date(), dt.date():
             return low.isoformat(), high.isoformat()
+        # JSON readers take numbers as doubles; a bound that is rounded the wrong way would exclude rows.
         case Decimal(), Decimal():
             return (float(low), float(high)) if _is_short(low) and _is_short(high) else None
         case ((int() | float()), (int() | float())):

@@ -92,6 +92,7 @@ class FileTarget:
         """
         try:
             value = parse_json(text)
+            # JSON has lists in place of tuples.
             value["partition_by"] = tuple(value["partition_by"])
             value["not_null"] = tuple(value["not_null"])
             if value.get("iceberg"):
@@ -132,6 +133,7 @@ def checked_storage_options(
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a text")
+    # deltalake takes the same names from the environment, where a user may have set one for another program.
     settings = {f"{name} in the environment": value for name, value in environ.items()} | dict(options)
     for name, value in settings.items() if "://" in location else ():
         reason = UNSAFE_STORAGE_OPTIONS.get(name.partition(" ")[0].upper())

@@ -45,7 +45,7 @@ GATHERED_BYTES = 1 << 16
 """Arrow bytes that are looked through for partitions together."""
 
 LEAST_SAMPLE, MOST_SAMPLE = 1000, 4096
-"""Values that tell whether a column's values repeat."""
+"""Number of values that show whether a column's values repeat."""
 
 UNIQUE_SHARE = 0.99
 """Share of them that are others where a dictionary is not worth it: in all there are 50 times as many."""
@@ -108,6 +108,7 @@ class _DataFile:
         """Write the waiting rows as a row group."""
         if not self._waiting:
             return
+        # Many batches become one row group: with a group for each, readers would take longer.
         rows = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self.waiting_bytes = [], 0
         for name in self._floats:
@@ -117,6 +118,7 @@ class _DataFile:
         writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        # Object stores have no directories to make.
         if isinstance(self._where, pa_fs.LocalFileSystem):
             self._where.create_dir(posixpath.dirname(self._full), recursive=True)
         self._out = self._where.open_output_stream(self._full)
@@ -142,6 +144,7 @@ class _DataFile:
         assert self._writer is not None
         assert self._out is not None
         self._writer.close()
+        # The footer is written now, and the size cannot be asked for once the stream is closed.
         size = self.size
         self._out.close()
         metadata = self._metadata[0]
@@ -164,6 +167,8 @@ class _DataFile:
         if self._out is None:
             return
         ends = [self._out.close, lambda: self._where.delete_file(self._full)]
+        # Each step is tried by itself, because what failed before may fail again. A file that stays is
+        # harmless: no commit refers to it.
         for end in ends if self._writer is None else [self._writer.close, *ends]:
             with suppress(Exception):
                 end()
@@ -188,6 +193,8 @@ class _TaskFiles:
         """Add rows to the files of their partitions, and write row groups that are large enough."""
         for key, part in partitioned(rows, self._target):
             if key not in self._files:
+                # A unique name for each attempt: Spark may run a task twice, at once or one after the other,
+                # and one must not write into the other's file.
                 path = posixpath.join(self._directories(key), f"part-{uuid.uuid4()}.zstd.parquet")
                 self._files[key] = _DataFile(
                     self._where, self._root, path, self._stored, self._target.iceberg
@@ -195,6 +202,8 @@ class _TaskFiles:
             self._files[key].add(part.select(self._stored.names))
             if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
                 self._flush(key)
+        # Many partitions may each have less than a row group. The largest is written, so the fewest groups
+        # end early.
         while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
             self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
 
@@ -226,6 +235,7 @@ class _TaskFiles:
             self._finish(key)
 
     def _finish(self, key: tuple[str | None, ...]) -> None:
+        # The file is reported only now that it is complete: the driver commits whatever a task reports.
         row = self._files[key].close(self._target.indexed_leaves)
         del self._files[key]
         self.written_files.append(
@@ -269,6 +279,7 @@ def written_files(
         DataFileError: the table's directory or object store does not take a file.
     """
     columns = arrow_schema(target.columns_written)
+    # This is a generator, so a task's memory is bounded by the row groups that wait and not by the piece.
     batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
     with _named_errors(target):
         files = _TaskFiles(target)
@@ -280,6 +291,7 @@ def written_files(
                 files.add(rows)
         with _named_errors(target):
             files.finish()
+    # Interrupts count, too: Spark kills tasks that it does not need any more.
     except BaseException:
         files.abort()
         raise
@@ -392,6 +404,7 @@ def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin
         for column, field in zip(batch.columns, written, strict=True)
     ]
     for column, field in zip(columns, written, strict=True):
+        # Neither Parquet nor deltalake's commit enforces NOT NULL, so it is looked for here.
         if column.null_count and field.name in target.not_null:
             problem = (
                 f"column {field.name} is NOT NULL, and {column.null_count} records of {origin} have none. "
@@ -420,6 +433,8 @@ def partitioned(
         return
     texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])
+    # With one thread, because Spark counts on one core for each task, and because the rows are to stay in
+    # order.
     groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
         key = tuple(groups.column(name)[number].as_py() for name in partition_by)
@@ -431,6 +446,7 @@ def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
     import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
     if pa.types.is_date32(column.type):
+        # A column has many rows and few days, so each day is turned into text once.
         encoded = column.dictionary_encode()
         days = encoded.dictionary.view(pa.int32()).to_pylist()
         texts = text_array([_day_text(name, day, table) for day in days])

@@ -63,8 +63,12 @@ def adopt(
         raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
     if state.entry is not None:
         return same_beginning(state.entry, state, offsets, target.name)
+    # The rows are checked before the first try: the query that continues there would write rows past the
+    # offsets a second time.
     rows = target.rows(spark)
     _check_rows(rows, offsets, isolation_of(offsets), target.name)
+    # A number that Delta knows is skipped without an error, so only the ledger shows whether one was taken. A
+    # try that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
         entry = first_entry(app_id, offsets, number, mode)
         target.append(rows.limit(0), entry, exists=True)
@@ -100,11 +104,13 @@ def adopt_recreated(
             target.name, f"app id {app_id!r} has no ledger in which a journal could continue"
         )
     new, ends = offsets.read_through, entry.read_through
+    # The call is repeated, as after a crash: everything is done already.
     if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
         return entry
     if unknown := sorted(new.keys() - ends.keys()):
         problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
         raise TableRefusedError(target.name, problem)
+    # Letters are found by journal and offset, which say nothing of the creation.
     if entry.dead_letters is not None:
         problem = (
             f"app id {app_id!r} also writes dead letters, and by their offsets those of a journal that was "
@@ -113,6 +119,7 @@ def adopt_recreated(
         )
         raise TableRefusedError(target.name, problem)
     recorded = _fingerprints_of(target.history(spark, None), app_id, target.name, new)
+    # The journals to compare are those of the offsets; where a query would start does not matter here.
     access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
     with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
         prints = {
@@ -122,6 +129,7 @@ def adopt_recreated(
     made = recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
     target.append(target.rows(spark).limit(0), made, exists=True)
     after = target.ledger(spark, app_id)
+    # Another writer took the number, and Delta has skipped this write.
     if after.entry is None or after.entry.attempt != made.attempt:
         raise TableRefusedError(
             target.name, f"another writer of app id {app_id!r} was faster; stop it, and repeat"
@@ -142,6 +150,7 @@ def _fingerprints_of(
     for _, entry in visible_entries(history, app_id, table=table):
         for journal in not_recreated:
             fingerprint = entry.fingerprints.get(journal)
+            # A fingerprint without bytes has nothing to compare.
             if fingerprint is not None and fingerprint.begin < fingerprint.end:
                 by_journal[journal].setdefault(fingerprint.end, fingerprint)
         not_recreated -= entry.recreated.keys()
@@ -203,6 +212,7 @@ def fingerprint_at(
             f"{offset} would write rows twice"
         )
         raise TableRefusedError(table, f"{problem}. {way_out}")
+    # The entry gets a fingerprint of the new journal, so that a query that resumes compares with that one.
     content = read_window(max(0, offset - FINGERPRINT_BYTES), offset)
     return Fingerprint.of(content, offset, journals.get_journal(journal).create_revision)
 
@@ -222,6 +232,7 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
     others = {name: fingerprint for name, fingerprint in entry.fingerprints.items() if name not in new}
     return replace(
         entry_without_rows(state, attempt),
+        # No query has this id, so no batch is taken for this entry's replay or successor.
         query_id=f"adopt-{attempt}",
         batch_id=0,
         start=tuple(moved(position) for position in entry.start),
@@ -230,6 +241,8 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         planned_ms=None,
         is_fence=True,
         heads={},
+        # The entry also has the end of the old rows. Two rows of such a journal may share an offset, so
+        # verify compares none of them.
         recreated={name: entry.read_through[name] for name in new},
         fingerprints=others | dict(offsets.fingerprints),
     )

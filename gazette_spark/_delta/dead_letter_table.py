@@ -122,6 +122,8 @@ class DeadLetterTable:
         """
         if origin_columns(schema) is None:
             raise self._error(missing_columns(schema))
+        # The files of a table inside another one's directory are files that no version of that one refers to:
+        # its VACUUM deletes them.
         mine, other = self._target, self._main
         nested = (
             mine.path
@@ -153,6 +155,7 @@ class DeadLetterTable:
         """
         spark, dead = rows.sparkSession, table.letters
         split = self._row_split(rows, batch, table)
+        # The two ledgers alone say what to do: commit a fence first, commit letters first, or divert nothing.
         step = plan(dead, table.ledger, write, table=self.name, attempt=uuid.uuid4().hex)
 
         # Another writer may be between the two commits of a batch. The fence makes its second one conflict;
@@ -165,6 +168,8 @@ class DeadLetterTable:
         if isinstance(step, Divert):
             if state_may_hold_letters(step, dead, write):
                 raise self._error(HELD.format(table=self.name))
+            # Letters are found again by the bytes that they belong to. So a row from other bytes, which no
+            # later look would find, ends the query.
             ranges = write.new_ranges or tuple(_all_ranges(step.batch))
             # A message belongs to the bytes that committed it.
             position = "ack_offset" if split.is_committed else "offset"
@@ -176,9 +181,14 @@ class DeadLetterTable:
                 present = self._places(spark, dead.table_version, ranges, position)
                 place = origin_place(misfits, ("journal", "offset"))
                 misfits = misfits.join(present, place == present[PLACE], "left_anti")
+            # From here on the two tables are out of step until the main table's commit. A crash in between is
+            # seen by the next run as letters ahead of the main table: it fences, finds them by journal and
+            # offset, and goes on.
             after = commit_letters(
                 self._target, misfits, dead, step.entry, step.batch, add_columns=split.is_committed
             )
+            # Another writer's letters came first, so the decision was made on a ledger that is not the newest
+            # any more.
             if after is None:
                 return None
             failpoint("sink.dead_letters_written")
@@ -188,6 +198,8 @@ class DeadLetterTable:
 
     def _row_split(self, rows: DataFrame, batch: Batch, table: TableSnapshot) -> RowSplit:
         """Return the split of the rows. It follows from each row and the table's rules alone."""
+        # A record is recognized by journal and offset, in the letters and in the rows. Rows of several
+        # sources, or made of several records, have no such place.
         origin = origin_columns(rows.schema)
         if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
             problem = (
@@ -198,6 +210,8 @@ class DeadLetterTable:
             raise self._error(missing_columns(rows.schema))
         if range_origin(rows.schema, batch.isolation) is None:
             raise self._error(missing_columns(rows.schema, batch.isolation))
+        # Without a table there are only the columns that it is to have. Constraints can be added later, and
+        # judge later batches.
         rules = TableRules(self._new_table.parsed(rows.sparkSession))
         if table.exists:
             rules = TableRules.of(table.schema, table.detail.properties if table.detail else {})
@@ -208,6 +222,8 @@ class DeadLetterTable:
         self, spark: SparkSession, version: int, ranges: Sequence[NewRange], position: str
     ) -> DataFrame:
         """Return where this stream's letters are within the ranges, at a version of their table."""
+        # The letters are read at a version, and not at the newest: what another writer commits now belongs to
+        # its own batch.
         begin, _, end = range_columns(ranges, F.col("journal"))
         rows = self._target.rows(spark, version)
         # Letters of other streams make no column for acknowledgements.
@@ -244,6 +260,8 @@ def close_letters(
         DeadLetterError: they have records that the main table has not passed.
         LedgerLostError: their history does not say which they have.
     """
+    # Only the main table's newest entry says which dead letters are in use. A sink that has other ones, or
+    # none, must make sure that no writer can still commit to those.
     newest = table.ledger.entry
     name = newest.dead_letters if newest else None
     if newest is None or name is None or (letters is not None and name == letters.name):
@@ -255,6 +273,8 @@ def close_letters(
     if entry is None:
         return True  # The table is gone: nobody can be ahead in it.
     check_ledger(dead, about)
+    # There may be letters of bytes that the main table has not passed. This sink does not look into that
+    # table, so it would write the same records as rows.
     if is_ahead(dead, newest):
         problem = (
             f"{name}, to which they went until now, may have records that this table has not passed yet: "
@@ -296,6 +316,7 @@ def commit_letters(
     conflict: PySparkException | None = None
     try:
         target.append(rows, entry, exists=before.table_version >= 0, add_columns=add_columns)
+    # The outcome is unknown, as after any conflict. The ledger that is read next shows it.
     except CONFLICTS as error:
         conflict = error
     if before.table_version < 0:

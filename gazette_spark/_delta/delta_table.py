@@ -120,6 +120,9 @@ def check_retention(table: str, properties: Mapping[str, str | None]) -> None:
     Raises:
         TableRefusedError: naming the property and the statement that removes it.
     """
+    # The transaction number is the compare-and-set of a commit. Once Delta has forgotten it, a writer that
+    # was overtaken long ago commits without a conflict. With a retention of 1 s, a replay wrote its rows
+    # twice.
     if (retention := properties.get(RETENTION_PROPERTY)) is not None:
         problem = (
             f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written and "
@@ -177,6 +180,7 @@ class DeltaTable:
             "operation",
             "operationParameters",
             "userMetadata",
+            # The offset from UTC is part of the text, because Spark prints times in the zone of the session.
             "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
             "operationMetrics",
         )
@@ -196,7 +200,11 @@ class DeltaTable:
         Raises:
             SinkError: an entry cannot be read, or the history does not reach back to it.
         """
+        # In a running query, this reads a few files whose names are known, without a Spark job (decision
+        # 0020). Where that cannot be relied on, the history is searched from its end.
         if since is not None:
+            # advanced() gives up at commits that undid others. Then the search from the newest commit
+            # decides.
             rows = self._commits_since(spark, since)
             if rows is not None and (state := advanced(since, rows, app_id)):
                 return state
@@ -223,15 +231,20 @@ class DeltaTable:
             app_id: Whose ledger.
             since: An earlier snapshot. Its columns and detail hold as long as nobody has committed.
             columns: Also read the columns, unless the earlier snapshot has them.
-            detail: Likewise the detail.
+            detail: Also read the detail, unless the earlier snapshot has it.
 
         Raises:
             SinkError: as for :meth:`ledger`.
         """
         since = since or TableSnapshot()
+        # The ledger comes first. Columns that are read after it may be newer than it, which harms nothing:
+        # they are what the commit meets. Had they been read before it, columns that were changed in between
+        # would be kept as those of a version that has others.
         ledger = self.ledger(spark, app_id, since.ledger)
         table = TableSnapshot(ledger, since.letters)
         # A table that was created again may have the same version, but not the same newest entry.
+        # Whoever changes a column makes a commit, so columns and detail hold as long as the version does.
+        # They cost a job each on a large table.
         if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
             table = replace(table, schema=since.schema, detail=since.detail)
         if table.exists and columns and table.schema is None:
@@ -280,14 +293,18 @@ class DeltaTable:
         location = self._location
         if location is None or not is_classic(spark):
             return None
+        # The name may have passed to another table since the check.
         if self.table is not None and _location_now(spark, self.table) != location:
             return None
         directory = f"{location}/_delta_log"
         rows: list[HistoryRow] = []
         unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
+            # A long history would take a call for each commit; Delta's one statement is faster then.
             if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
                 return None
+            # A file of the log is there as a whole or not at all: Delta renames it into place, or puts it in
+            # one request. The first number that is missing is the end.
             while (info := _commit_info(spark, directory, len(rows))) is not None:
                 rows.append(history_row({**info, "version": len(rows)}))
             # A cleanup deletes older files first: while the first one is there, none of them is gone.
@@ -307,6 +324,7 @@ class DeltaTable:
         A name in a catalog can get another table, so the catalog is asked each time, which takes a tenth as
         long. A catalog may also deny access to a table's files: then Delta is asked.
         """
+        # Without an entry there is nothing that would show that the log is still the same table's.
         location = self._location
         if location is None or since.entry is None:
             return None
@@ -314,6 +332,8 @@ class DeltaTable:
             return None
         unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
+            # Files that cannot be read are an error for a table in a directory. A catalog may grant access to
+            # the table and not to its files.
             return _follow(spark, f"{location}/_delta_log", since, since.entry)
         except unreadable as error:
             if self.table is None:
@@ -332,10 +352,15 @@ class DeltaTable:
             TableRefusedError: with the reason.
         """
         location = self.path
+        # This comes before anything is read. On S3, a session whose log store lets two drivers commit one
+        # version must not even create the table (decision 0041).
         self._check_log_store(spark, location)
         if detail := self.detail(spark):
             location, self.partition_by = detail.location, detail.partition_by
+            # A table of the catalog says only now where it is.
             self._check_log_store(spark, location)
+            # Read by name, a log whose commits may be elsewhere could lack the newest ones, and with them the
+            # newest entry.
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
             check_retention(self.name, detail.properties)
@@ -345,6 +370,7 @@ class DeltaTable:
             has_log = path_exists(spark, f"{self.path}/_delta_log")
             if not has_log:
                 raise TableRefusedError(self.name, OCCUPIED)
+        # VACUUM deletes files that no version refers to, and those of a query checkpoint are such files.
         if checkpoint is not None and location is not None and is_inside(checkpoint, location):
             problem = (
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
@@ -366,20 +392,31 @@ class DeltaTable:
             add_columns: Add columns of ``df`` that the table does not have, in the same commit.
         """
         options = {
+            # The transaction id is the compare-and-set, and the entry is in the same commit. An append
+            # without rows is a commit, too, because it has an id: offsets that move without rows get their
+            # entry.
             "txnAppId": APP_ID_PREFIX + entry.app_id,
             "txnVersion": str(entry.txn_version),
             "userMetadata": entry.to_json(),
             "compression": "zstd",
         }
+        # It is set only for columns that the comparison has named. By itself, mergeSchema would add whatever
+        # a batch brings (decision 0015).
         if add_columns:
             options["mergeSchema"] = "true"
+        # Delta runs the rows here. It looks the transaction number up before that, and returns without an
+        # error and without a commit if it knows the number, so only the history says what has become of the
+        # append.
         with _plain_values(df):
+            # By path, Delta makes a missing table with the first rows, in one commit with id and entry.
             if self.path is not None:
                 df.write.format("delta").mode("append").options(**options).save(self.path)
                 return
             assert self.table is not None
             if not exists:
                 # A table made with rows records neither transaction id nor metadata (Delta 4.4).
+                # So it is made empty before. A crash in between leaves a table without an entry, which the
+                # first batch accepts. Ignore, because another process may make it at the same moment.
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
 
@@ -390,7 +427,11 @@ class DeltaTable:
 
         Versions with the same files and number of rows differ at most by commits without rows.
         """
+        # The log has the time as text without a zone, so it names no version. What the RESTORE left is
+        # comparable: its files, and its number of rows, because a deletion by vector leaves the files as they
+        # are.
         restored = self._contents(spark, restore.version)
+        # A version that itself was restored is left out: the one it went back to has the same contents.
         older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
         candidates = older[:RESTORE_CANDIDATES]
         return next((at for at in candidates if restored and self._contents(spark, at) == restored), None)
@@ -399,6 +440,7 @@ class DeltaTable:
         """Return the files of a version and its number of rows, None if Delta no longer has it."""
         try:
             rows = self.rows(spark, version)
+            # The count matters, because a deletion vector takes rows out of a file that stays.
             return sorted(rows.inputFiles()), rows.count()
         except PySparkException as error:
             log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
@@ -409,6 +451,8 @@ class DeltaTable:
 
     def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
         """Return the answer of a DESCRIBE statement, None if there is no table."""
+        # PySpark converts most of Java's exceptions. A session without Delta, or with Delta for another
+        # Spark, fails in ways that only the check below can name.
         failures: tuple[type[Exception], ...] = (AnalysisException, *jvm_errors(spark))
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
@@ -423,7 +467,7 @@ class DeltaTable:
 
 @contextmanager
 def _plain_values(df: DataFrame) -> Iterator[None]:
-    """Have Parquet write a binary ``value`` without a dictionary.
+    """Make Parquet write a binary ``value`` without a dictionary.
 
     Records hardly ever repeat, and finding that out costs a third of the write's CPU time. A session that
     accepts few settings, such as serverless compute on Databricks, pays this cost.
@@ -456,12 +500,13 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
 
 
 def _shown_location(spark: SparkSession, table: str) -> str | None:
-    """Return the directory from SHOW TABLE EXTENDED; None if only DESCRIBE can tell."""
+    """Return the directory from SHOW TABLE EXTENDED; None if only DESCRIBE shows it."""
     if not PLAIN_NAME.fullmatch(table):
         return None
     namespace, _, name = table.rpartition(".")
     where = f"IN {namespace} " if namespace else ""
     try:
+        # The argument of LIKE is a pattern, hence PLAIN_NAME: a name with * or | could match another table.
         rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{name}'").collect()
     except AnalysisException:
         return None
@@ -483,6 +528,8 @@ def _follow(
     """
     info = _commit_info(spark, directory, since.entry_version) or {}
     recorded = parse_entry(info.get("userMetadata"), entry.app_id)
+    # This is the log of another table under the same name. To follow it from here would leave out its first
+    # commits.
     if recorded is None or recorded.attempt != entry.attempt:
         return None
     rows: list[HistoryRow] = []
@@ -497,9 +544,12 @@ def _follow(
 
 def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
     """Return the ``commitInfo`` of a commit, None if there is no such commit."""
+    # Delta's protocol does not ask for this line, and other writers may leave it out. Their commits have no
+    # entry.
     line = find_line(spark, _commit_file(directory, version), COMMIT_INFO)
     if line is None:
         return None
+    # An empty line is an answer, too: the commit is there, and says nothing about itself.
     info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}
     return info
 

@@ -68,6 +68,7 @@ def keeps_commits_elsewhere(features: Collection[str]) -> bool:
 
 def writer_features(writer_version: int, named: Collection[str]) -> frozenset[str]:
     """Return the features that a table's protocol asks of its writers."""
+    # Below that version a table has all features of its version, used or not.
     if writer_version >= NAMED_FEATURES_VERSION:
         return frozenset(named)
     return frozenset(

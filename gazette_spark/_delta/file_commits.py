@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 OTHER_WAY = "Start the query with DeltaSink.start(..., lane='spark'), whose rows Spark writes"
 
+# Spark's writer computes or checks these for each row. A file that a task has written brings its values as
+# they are, and deltalake's commit looks at none of them.
 REFUSED_COLUMNS = {
     "CURRENT_DEFAULT": "has a default",
     "__CHAR_VARCHAR_TYPE_STRING": "has a maximum length",
@@ -52,8 +54,10 @@ def refusal(
     """
     if refused := refused_by_direct_lane(features):
         return f"it has the table feature {', '.join(refused)}"
+    # The feature alone asks for nothing. With the mode, files have other names of columns than the table.
     if configuration.get("delta.columnMapping.mode") not in (None, "none"):
         return "it maps columns (delta.columnMapping.mode)"
+    # The same holds for checks: it is the writer that evaluates them, and there is none here.
     if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
         return f"it has the constraint {checks[0].removeprefix('delta.constraints.')}"
     return _column_refusal(columns, top=True)
@@ -66,9 +70,11 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
     reasons = [_column_refusal(column) for column in inner]
     for column in kind.get("fields", ()):
         for key in column.get("metadata") or {}:
+            # An identity column has several keys, one for each setting of its sequence.
             name = "delta.identity" if key.startswith("delta.identity.") else key
             if name in REFUSED_COLUMNS:
                 reasons.append(f"column {column['name']} {REFUSED_COLUMNS[name]}")
+        # Tasks look for nulls in the table's columns, not inside of values.
         if not top and not column["nullable"]:
             reasons.append(f"field {column['name']} of a struct is NOT NULL")
         reasons.append(_column_refusal(column["type"]))
@@ -97,9 +103,13 @@ class FileCommits:
         """
         self.table = table
         self.spark_location, self.table_id = location, table_id
+        # The catalog orders the commits of such a table. One that deltalake puts into the log would be none
+        # to it.
         if is_catalog_managed(location):
             problem = "its catalog decides which commits count (table feature catalogManaged)"
             raise TableRefusedError(table, f"{problem}, and deltalake does not ask it. {OTHER_WAY}")
+        # deltalake lists one directory and reads the files of the other, so a commit would be decided on
+        # another table's snapshot (decision 0032).
         if other := misread_by_deltalake(location):
             problem = f"it is at {location}, but deltalake would read {other}. {OTHER_WAY}"
             raise TableRefusedError(table, problem)
@@ -122,7 +132,7 @@ class FileCommits:
         return f"FileCommits({self.table}, {self.location})"
 
     def open(self, current_location: str | None = None) -> Snapshot:
-        """Open the newest snapshot, to commit on. To be called before the history is read.
+        """Open the newest snapshot, to commit on. Call this before the history is read.
 
         Args:
             current_location: Where the catalog has the table now, None if it does not say.
@@ -131,6 +141,8 @@ class FileCommits:
             TableRefusedError: the table cannot be opened, is not the one that Spark reads, takes no files
                 from tasks, or has changed its columns since the query started.
         """
+        # A name of the catalog can pass to another table while the query runs. Spark follows the name, and
+        # this object its directory: rows would go to one table, decisions to the other.
         if self._catalog_location is None:
             self._catalog_location = current_location
         elif current_location is not None and not is_same(current_location, self._catalog_location):
@@ -140,6 +152,7 @@ class FileCommits:
             )
             raise TableRefusedError(self.table, problem)
         try:
+            # Only this lane needs deltalake, so only its users have to install it.
             from deltalake import DeltaTable
             from deltalake.exceptions import DeltaError
         except ModuleNotFoundError:
@@ -156,10 +169,13 @@ class FileCommits:
                 self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
             self._newest_commit = self._snapshot.history(1)
         except (DeltaError, OSError) as error:
+            # What an interrupted update has left is not known, so the next call opens the table again.
             self._snapshot = None
             problem = f"deltalake cannot open it at {self.location}: {deltalake_text(error)}. {OTHER_WAY}"
             raise TableRefusedError(self.table, problem) from error
         snapshot = self._snapshot
+        # All that the table asks of its writers can be altered at any time, so each snapshot is looked at. A
+        # change after it is a conflict of the commit.
         metadata, columns = snapshot.metadata(), snapshot.schema().to_json()
         # Spark decides on the table that it reads. Files committed to another one would be missing here and
         # too many there, so the ids have to be equal, whatever Spark and deltalake make of the location.
@@ -173,12 +189,16 @@ class FileCommits:
                 f"created again, start the query again. {OTHER_WAY}"
             )
             raise TableRefusedError(self.table, problem)
+        # Accepted features are listed, and not refused ones: a feature of the future must not pass (decision
+        # 0032).
         protocol = snapshot.protocol()
         features = writer_features(protocol.min_writer_version, protocol.writer_features or ())
         if reason := refusal(features, metadata.configuration, json.loads(columns)):
             raise TableRefusedError(
                 self.table, f"{reason}, which the direct lane does not honour. {OTHER_WAY}"
             )
+        # The tasks have been told at the query's start how to write. Files of other columns would be read as
+        # null where the table has new ones, and partitions of other columns would not be found.
         now = json.dumps([columns, metadata.partition_columns])
         if self._columns not in (None, now):
             problem = "its columns have changed since the query started. Start the query again"
@@ -202,8 +222,11 @@ class FileCommits:
         Returns:
             The conflict, if any. The history shows whether the commit was made.
         """
+        # This is an entry without rows, such as a heartbeat.
         if file_rows is None:
             return self.commit_files([], entry)
+        # Running the rows runs the tasks, which write the files. A batch that is decided again, after a
+        # conflict, commits the files that it has: they have its rows, whatever the table's version is.
         if self._collected is None or self._collected[0] is not file_rows:
             self._collected = file_rows, file_rows.collect()
         return self.commit_files(self._collected[1], entry)
@@ -220,6 +243,8 @@ class FileCommits:
 
         snapshot = self._snapshot
         assert snapshot is not None
+        # data_change says that the rows are new, unlike those of a compaction: streams that read the table
+        # wait for them.
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=row.path,
@@ -232,6 +257,9 @@ class FileCommits:
             for row in files
         ]
         try:
+            # deltalake compares the transaction number with the commits since its snapshot, and with no
+            # others. So the snapshot from before the ledger was read makes this a compare-and-set: a commit
+            # of the app id that the decision did not see came after the snapshot, from either lane.
             snapshot.create_write_transaction(
                 actions,
                 "append",
@@ -242,6 +270,8 @@ class FileCommits:
                     app_transactions=[Transaction(APP_ID_PREFIX + entry.app_id, entry.txn_version)],
                 ),
             )
+        # The commit was turned down, or its answer was lost. The history shows which. Files that no commit
+        # names in the end are left to VACUUM.
         except CommitFailedError as error:
             return error
         return None

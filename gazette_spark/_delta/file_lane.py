@@ -68,6 +68,8 @@ def file_stream(
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
+    # The tasks that write files are those that read journals, so there is no place for a transformation
+    # between the two. The plan shows whether the query has one.
     options = bare_stream(df)
     if options is None:
         expected = "the rows of a stream of journals as load() gives them"
@@ -102,6 +104,8 @@ def prepare_files(
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
+    # The table has to exist before the query starts: the files have its columns, and the commit compares its
+    # id.
     detail = table.check(spark, None) or layout.make(spark, table, schema)
     fitted = fitted_rows(table.name, app_id, schema, table.schema(spark), detail.partition_by)
     # Before the store is asked: without credentials deltalake looks for some, which takes its time.
@@ -109,6 +113,7 @@ def prepare_files(
         expected = "ingest() with storage_options, or a table in a directory"
         raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
     files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
+    # The table is opened once now, so that one that takes no files is refused before a task has written one.
     files.open(table.current_location(spark))
     target = file_target(
         files,
@@ -143,6 +148,7 @@ def fitted_rows(
     written = fitted.schema
     for source_field, table_field in zip(schema.fields, written.fields, strict=True):
         source_type, table_type = source_field.dataType, table_field.dataType
+        # Releases of Arrow differ in whether they cast structs by position or by name (decision 0032).
         is_nested = isinstance(bare(table_type), StructType) or "<" in table_type.simpleString()
         if is_nested and bare(source_type) != bare(table_type):
             problem = (

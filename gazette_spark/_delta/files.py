@@ -70,6 +70,8 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
         None if the file does not exist.
     """
     if is_classic(spark):
+        # The file is read line by line: that of a large commit has a line for each data file, and the line in
+        # question comes early.
         with _opened(spark, path) as reader:
             if reader is None:
                 return None
@@ -124,6 +126,8 @@ def unwritable(spark: SparkSession, path: str) -> str:
     if scheme not in ("file", "hdfs"):
         return ""
     try:
+        # The directory is made, because whether that is possible depends on its ancestors, their permissions
+        # and quotas. It is deleted again.
         existed = files.exists(directory)
         files.mkdirs(directory)
         local = str(directory.toUri().getPath())
@@ -189,6 +193,8 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
         files, directory = _file_system(spark, offsets_directory(root))
         statuses = files.listStatus(directory) if files.exists(directory) else []
         paths = [status.getPath() for status in statuses]
+        # Spark writes the first offsets to a temporary file and renames it. Killed in between, it leaves a
+        # directory that is not empty and has no offsets, and refuses to start on that.
         if all(is_unfinished(path.getName()) for path in paths):
             for path in paths:
                 files.delete(path, False)  # noqa: FBT003 - Java's
@@ -207,6 +213,8 @@ def put_first_commit(source: Path, directory: Path) -> None:
     with suppress(FileExistsError):
         # Hadoop's checksum of a commit that never came would contradict this one.
         (log / f".{FIRST_COMMIT}.crc").unlink(missing_ok=True)
+        # A link fails if the name exists, where a rename would replace what another process has just
+        # committed.
         os.link(source / "_delta_log" / FIRST_COMMIT, log / FIRST_COMMIT)
 
 
@@ -280,6 +288,7 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
     try:
         stream = files.open(name)
     except Py4JJavaError as error:
+        # The file may have been deleted since it was looked for, as by a clean-up of the log.
         if error.java_exception.getClass().getName() != NOT_FOUND:
             raise
         yield None

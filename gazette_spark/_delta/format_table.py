@@ -87,6 +87,8 @@ class DeltaFormatTable:
         if checkpoint is not None and is_inside(checkpoint, self._location):
             problem = f"the query checkpoint {checkpoint} lies inside the table; put it elsewhere"
             raise TableRefusedError(self.name, problem)
+        # Without a session nothing says the table's id, so the id of the first snapshot is kept. From then on
+        # another table is refused.
         self._files = FileCommits(self.name, self._location, None, options.storage_options)
 
     def __repr__(self) -> str:
@@ -107,6 +109,7 @@ class DeltaFormatTable:
             TableRefusedError: the table needs more from its writers than files of plain rows.
         """
         self._make(schema)
+        # The rows are compared with the same columns that the commit compares again.
         snapshot = self._files.open()
         metadata = snapshot.metadata()
         check_retention(self.name, metadata.configuration)
@@ -185,6 +188,7 @@ class DeltaFormatTable:
                 "partitionBy", ", ".join(unknown), f"columns of the rows: {', '.join(columns.names)}"
             )
         fitted_rows(self.name, self._options.app_id, schema, columns, partition_by)
+        # The columns were compared first, so that rows that do not fit leave no table behind.
         self._check_empty()
         try:
             deltalake.DeltaTable.create(
@@ -195,7 +199,7 @@ class DeltaFormatTable:
                 storage_options=options,
             )
         except (DeltaError, OSError, ValueError) as error:
-            # Another process may have made it at the same time; opening it tells.
+            # Another process may have made it at the same time. Opening the table shows that.
             if not deltalake.DeltaTable.is_deltatable(location, options):
                 problem = f"deltalake makes no table there: {deltalake_text(error)}"
                 raise TableRefusedError(self.name, problem) from error

@@ -45,10 +45,12 @@ class Heartbeat:
             except Exception:  # Whatever this is, the next batch meets it again and reports it.
                 log.warning("heartbeat_failed", exc_info=True)
                 again = True
+            # A batch may have armed another timer meanwhile, or the query may have ended.
             if again and self._timer is timer:
                 self.arm(beat)
 
         timer = threading.Timer(self.interval_s, fire)
+        # A program that is done must not wait a day for this thread.
         timer.daemon = True
         self._timer = timer
         timer.start()

@@ -38,6 +38,8 @@ def short_java_error(error: Exception) -> Exception | None:
             cause = cause.getCause()
     except Py4JError:
         return None
+    # Spark looks for the classes of an interruption in this text, to tell a stopped query from a failed one.
+    # So the name of one is kept, wherever it was.
     text = short_text(texts)
 
     def shown(_self: object) -> str:

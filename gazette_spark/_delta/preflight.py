@@ -65,6 +65,8 @@ def check_delta(spark: SparkSession) -> None:
     key = (_application(spark), "delta")
     if key in _checked:
         return
+    # The jar's name tells: a Delta for another Spark loads, and then fails with a missing method in 300 lines
+    # of Java.
     if (jar := delta_jar(spark)) and (problem := unfit_jar(jar, spark.version)):
         raise OptionError("spark", problem, DELTA_SESSION)
     try:
@@ -79,12 +81,13 @@ def check_delta(spark: SparkSession) -> None:
     except jvm_errors(spark) as error:
         text = str(short_java_error(error) or error).partition("\n")[0]
         raise OptionError("spark", f"a Delta Lake that does not work: {text}", DELTA_SESSION) from None
+    # Without a name for the application, the check of another application would count for this one.
     if key[0]:
         _checked.add(key)
 
 
 def unfit_jar(location: str, spark_version: str) -> str:
-    """Return why Delta's jar does not fit a release of Spark, "" if it does or its name does not tell.
+    """Return why Delta's jar does not fit a release of Spark, "" if it does, or its name does not show it.
 
     >>> unfit_jar("file:/jars/delta-spark_2.13-4.0.0.jar", "4.2.0")
     'delta-spark_2.13-4.0.0.jar, which is Delta Lake for Spark 4.0, in a session of Spark 4.2.0'
@@ -117,6 +120,7 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     key = (_application(spark), f"workers {address}")
     if key in _checked:
         return
+    # This is not an Arrow UDF, because that needs pyarrow on the worker, which may be what is missing.
     look = F.udf(look_around(options if address else None), "string", useArrow=False)
     failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
@@ -180,6 +184,7 @@ def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
         return
     with suppress(*jvm_errors(df.sparkSession)):
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        # The options are in the plan and nowhere else: a DataFrame does not show what it was loaded with.
         for leaf in map(leaves.apply, range(leaves.size())):
             if (options := _stream_options(leaf)) is not None:
                 yield parse_options(options, "stream")

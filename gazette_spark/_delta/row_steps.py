@@ -138,6 +138,7 @@ def align(
     """
     spark = df.sparkSession
     stored = df.drop(*beside).schema if beside else df.schema
+    # The comparison comes first, so that rows that do not fit leave nothing behind.
     fitted, table = fit_columns(spark, stored, table, target, layout)
     if isinstance(fitted, Unfit):
         raise SchemaMismatchError(target.name, batch.app_id, batch.batch_id, fitted.problems)
@@ -150,7 +151,11 @@ def align(
     if fitted.added:
         log.info("adding_columns table=%s columns=%s", target.name, ",".join(fitted.added))
     if table.schema is not None:
+        # Delta checks no nulls within arrays and maps, so rows with one would get into a table that forbids
+        # it.
         df = without_unchecked_nulls(df, table.schema)
+    # The bytes of the journals decide: they are known before the batch runs, and are the same when it runs
+    # again (decision 0015).
     files = files_wanted(batch_bytes(batch), layout.target_file_bytes)
     rows = in_files(conform(df, fitted.schema, beside), files, target.partition_by)
     return AlignedRows(rows, table, exists, bool(fitted.added))
@@ -167,6 +172,8 @@ def fit_columns(
     columns, detail = table.schema, table.detail
     if not table.exists:
         new = layout.new_table or NewTable()
+        # What a table is made with depends on the session, too: with column mapping its names may have any
+        # character.
         mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
         columns = new.parsed(spark)
         detail = TableDetail("", "", properties={MAPPING: mapping, **new.properties})

@@ -67,6 +67,8 @@ def check_log_store(spark: SparkSession, location: str, table: str) -> None:
     scheme = urlsplit(location).scheme.lower()
     if scheme not in SCHEMES or spark.conf.get(DATABRICKS, None):
         return
+    # The class decides, because no call tells whether a log store puts conditionally. One that is not listed
+    # may be as good, and is refused: a lost commit is silent (decision 0041).
     log_store = spark.conf.get(setting_of(scheme), None)
     if log_store in SAFE:
         return

@@ -119,9 +119,11 @@ def fit(
         rules: Properties of the table.
     """
     comparison = _SchemaComparison(table, rules, add=add or existing is None)
+    # All columns are compared before anything is refused. Delta names one problem at a time.
     written = _fields(comparison, "", batch, StructType() if existing is None else existing)
     if comparison.problems:
         return Unfit(tuple(comparison.problems))
+    # The columns keep the order of the batch, because Delta writes by name.
     columns = [written[column.name.lower()] for column in batch.fields]
     return SchemaFit(StructType(columns), () if existing is None else tuple(comparison.added))
 
@@ -151,6 +153,7 @@ def _fields(
 def _by_lower_name(comparison: _SchemaComparison, path: str, batch: StructType) -> dict[str, StructField]:
     fields: dict[str, StructField] = {}
     for column in batch.fields:
+        # Spark can have both if it distinguishes upper and lower case; Delta cannot store them.
         other = fields.setdefault(column.name.lower(), column)
         if other is not column:
             problem = f"occurs twice, as {other.name!r} and {column.name!r}, which are one name to Delta"
@@ -171,6 +174,8 @@ def _type(comparison: _SchemaComparison, path: str, source: DataType, target: Da
                 _type(comparison, path + ".key", source.keyType, target.keyType),
                 _type(comparison, path + ".value", source.valueType, target.valueType),
             )
+    # Delta would cast some of these, depending on whether the table is named by path or by name, and would
+    # then fail at the first value that does not fit (decision 0015).
     if not holds(target, source):
         old, new = target.simpleString(), source.simpleString()
         problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
@@ -187,6 +192,7 @@ def _check_missing(comparison: _SchemaComparison, path: str, column: StructField
 
     A nullable struct does not excuse its fields: to Delta, the fields of a null struct are null.
     """
+    # Which columns those are is left to Delta, which refuses a batch without one that it cannot compute.
     if comparison.rules.fills and not path:
         return
     name = path + column.name
@@ -244,6 +250,8 @@ def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
 def holds(wide: DataType, narrow: DataType) -> bool:
     """Tell whether each value of a type is one of another, so that no cast can fail or change it."""
     wide, narrow = bare(wide), bare(narrow)
+    # A number takes no text, and a text nothing but texts: that a value can be printed is no reason to store
+    # what was printed.
     if wide == narrow or isinstance(narrow, NullType):
         return True
     if isinstance(wide, DecimalType):
@@ -304,10 +312,12 @@ def _shaped(column: Column, source: DataType, target: DataType) -> Column:
                     else _shaped(column.getField(old.name), old.dataType, field.dataType)
                 )
                 fields.append(value.alias(field.name))
+            # Without the condition a null struct would become a struct of nulls.
             return F.when(column.isNotNull(), F.struct(*fields))
         case ArrayType(), ArrayType():
             return F.transform(column, lambda value: _shaped(value, source.elementType, target.elementType))
         case MapType(), MapType():
+            # A cast that changes no value makes no two keys equal.
             keyed = F.transform_keys(column, lambda key, _: _shaped(key, source.keyType, target.keyType))
             return F.transform_values(
                 keyed, lambda _, value: _shaped(value, source.valueType, target.valueType)

@@ -29,6 +29,8 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
     A query's batches have a separate session. Other threads of a shared session see the changed settings,
     too.
     """
+    # All of them are read before the first is changed: one that the session refuses must leave the others as
+    # they were.
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

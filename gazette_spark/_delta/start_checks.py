@@ -69,6 +69,8 @@ def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, 
     """Warn if other app ids have filled a table that is new to this one: a renamed app id doubles rows."""
     if state.entry is not None or state.table_version < 0:
         return
+    # This is a warning and not an error: several streams may share a table, and their journals may differ. A
+    # renamed app id doubles rows, though.
     for other, entry in _others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
         held = (
             ends_text(list(entry.read_through.items())) if entry else "rows (this release cannot read which)"
@@ -92,6 +94,7 @@ def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: Led
     )
     for other, _ in _others(target, spark, app_id, target.history(spark, None)):
         raise TableRefusedError(target.name, f"app id {other!r} writes to it, too. {way_out}")
+    # These rows are from before the ledger, or of writers without one.
     if state.entry is None and target.rows(spark).limit(1).collect():
         problem = f"it holds rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
         raise TableRefusedError(target.name, problem)

@@ -39,6 +39,8 @@ def start_query(
         writer = writer.queryName(query_name)
     if trigger:
         writer = writer.trigger(**trigger)
+    # Spark 4.0 and 4.1 run one batch under these triggers, and a new query's first batch only records its
+    # start. So that batch is run before, or the run would read nothing (decision 0033).
     once = bool(trigger.keys() & {"availableNow", "once"}) and not ADMISSION_CONTROL
     if once and not has_files(df.sparkSession, offsets_directory(root)):
         writer.start().awaitTermination()  # It is one batch, which records the start and reads nothing.

@@ -89,6 +89,8 @@ def rows_in_ranges(
     ``doing`` is the impossible action in the error's text.
     """
     journal, offset = (F.col(name) for name in columns)
+    # The expression has three cases: before since, the table has the row; from there to end, the row is new;
+    # elsewhere, it is from none of the batch's bytes.
     begin, since, end = range_columns(ranges, journal)
     shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
     problem = F.concat_ws(
@@ -104,5 +106,7 @@ def range_columns(ranges: Sequence[NewRange], journal: Column) -> tuple[Column, 
     The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
     """
     by_journal = json.dumps({span.journal: [span.begin, span.since, span.end] for span in ranges})
+    # For a journal that the batch does not read, try_element_at gives null. The row is then refused, with its
+    # journal and offset in the text.
     span = F.try_element_at(F.from_json(F.lit(by_journal), "MAP<STRING, ARRAY<BIGINT>>"), journal)
     return F.get(span, 0), F.get(span, 1), F.get(span, 2)

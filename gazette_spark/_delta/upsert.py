@@ -150,17 +150,23 @@ def merge_statement(
     newer = stays = ""
     if upsert.order_by is not None and not complete:
         by = quoted(upsert.order_by)
+        # A row replaces one of an equal value: if order_by does not distinguish two rows, the later batch
+        # counts, as without order_by.
         newer = f" AND (old.{by} IS NULL OR new.{by} >= old.{by})"
     if upsert.delete_when is not None:
         deletes = quoted(upsert.delete_when)
+        # To delete a key that the table does not have inserts nothing.
         stays = f" AND NOT new.{deletes}"
         clauses.append(f"WHEN MATCHED{newer} AND new.{deletes} THEN DELETE")
+    # The columns are named one by one, because with UPDATE SET * Delta ignores columns that the table does
+    # not have (decision 0014).
     if values := [name for name in stored if name not in upsert.keys]:
         pairs = ", ".join(f"{quoted(name)} = new.{quoted(name)}" for name in values)
         clauses.append(f"WHEN MATCHED{newer} THEN UPDATE SET {pairs}")
     names = ", ".join(quoted(name) for name in stored)
     values_of = ", ".join(f"new.{quoted(name)}" for name in stored)
     clauses.append(f"WHEN NOT MATCHED{stays} THEN INSERT ({names}) VALUES ({values_of})")  # noqa: S608 - names are quoted
+    # A complete batch is the whole result. Groups that have left it would stay in the table without this.
     if complete:
         clauses.append("WHEN NOT MATCHED BY SOURCE THEN DELETE")
     return " ".join(clauses)

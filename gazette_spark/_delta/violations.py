@@ -74,6 +74,8 @@ class TableRules:
     @classmethod
     def of(cls, schema: StructType | None, properties: Mapping[str, str]) -> TableRules:
         """Return the rules of a table with these columns and properties."""
+        # They are sorted below, because the text of the reasons is stored and should not depend on the order
+        # of properties.
         checks = {
             name.removeprefix(RULE_PREFIX): text
             for name, text in properties.items()
@@ -82,7 +84,7 @@ class TableRules:
         return cls(schema, tuple(sorted(checks.items())))
 
     def has(self, column: str) -> bool:
-        """Say whether the table has a column; Delta does not tell upper from lower case."""
+        """Say whether the table has a column; Delta does not distinguish upper and lower case."""
         return self.schema is not None and column.lower() in (name.lower() for name in self.schema.names)
 
 
@@ -105,6 +107,7 @@ class RowSplit:
         """Return the rows that do not fit, as the table of dead letters has them."""
         reasoned = self._reasoned(df)
         journal, offset = self.origin
+        # A message is looked for in the bytes that committed it, so letters of such queries keep that offset.
         acks = [F.col("_ack_offset").alias("ack_offset")] if self.is_committed else []
         ends = F.col("_end_offset") if "_end_offset" in df.columns else F.lit(None)
         return reasoned.where(F.col(REASON).isNotNull()).select(
@@ -127,6 +130,8 @@ class RowSplit:
             letters: Positions of the dead letters, or None.
         """
         reasoned = self._reasoned(df)
+        # The place decides, and not the reason: a record that is a letter stays one, even if this evaluation
+        # finds that it fits.
         if letters is not None:
             place = origin_place(reasoned, self.origin)
             reasoned = reasoned.join(letters, place == letters[PLACE], "left_anti")
@@ -154,12 +159,16 @@ class RowSplit:
             for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
         ]
         reasons += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
+        # All reasons are named, so that a record can be mended at once. As in SQL, a CHECK that is null
+        # passes.
         reason = F.nullif(F.concat_ws("; ", *reasons), F.lit("")) if reasons else F.lit(None).cast("string")
         flag = self.upsert.delete_when if self.upsert else None
         if flag is not None and flag in df.columns:
             # A row that deletes another one is not stored, so the table's rules do not apply to it.
             deletes = F.coalesce(F.col(quoted(flag)), F.lit(False))  # noqa: FBT003 - a literal
             reason = F.when(~deletes, reason)
+        # A record that could not be read has nulls everywhere, so it would break every NOT NULL rule as well.
+        # That it does not parse is the reason.
         if self.corrupt_column in df.columns:
             unread = F.col(quoted(self.corrupt_column)).isNotNull()
             reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
@@ -170,6 +179,8 @@ class RowSplit:
     def _raw(self, df: DataFrame) -> Column:
         """Return the record's bytes, or their best substitute."""
         types = {field.name: field.dataType for field in df.schema.fields}
+        # These are the source's bytes, if the query reads them. A column called value is the record only in
+        # rows of the format raw.
         for column in (RECORD, "value") if self.origin == ("journal", "offset") else (RECORD,):
             if types.get(column) == BinaryType():
                 return F.col(column)
@@ -258,6 +269,8 @@ def _common(table: StructType, rows: StructType) -> Iterator[tuple[StructField, 
 
 def _checks(path: str, column: StructField, source: StructField) -> Iterator[NullCheck]:
     """Yield the checks of a column or field of the table, and of what is in its values."""
+    # Delta enforces NOT NULL for columns and fields of structs when it writes. In arrays and maps it does not
+    # look, so a null would get in.
     if not column.nullable:
         yield NullCheck(path, F.isnull, by_delta=True)
     match column.dataType, source.dataType:

@@ -111,8 +111,6 @@ class AppendWriter:
         except CONFLICTS as error:
             return WriteResult(table, conflict=error)
         except AnalysisException as error:
-            # Delta reports columns that have changed since the snapshot as any other misfit, not as a
-            # conflict. Everything else is an error.
             if table.schema is None or table.schema == self._target.schema(rows.sparkSession):
                 raise
             return WriteResult(table, conflict=error)
@@ -128,7 +126,7 @@ class AppendWriter:
 
 
 class FileWriter(AppendWriter):
-    """Commits data files that tasks write; the rows tell of them. See :mod:`gazette_spark._ingest`."""
+    """Commits data files that tasks write; the rows name the files. See :mod:`gazette_spark._ingest`."""
 
     reads_columns = False
 
@@ -138,6 +136,8 @@ class FileWriter(AppendWriter):
 
     def open(self, spark: SparkSession) -> None:
         """Open the snapshot to commit on. Whatever is committed for the app id after that is a conflict."""
+        # This comes before the ledger is read, because deltalake compares a transaction number only with
+        # commits since its snapshot.
         self._files.open(self._target.current_location(spark))
 
     def commit_entry(self, _spark: SparkSession, entry: LedgerEntry) -> None:
@@ -160,6 +160,8 @@ class MergeWriter(AppendWriter):
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
         spark, newest = rows.sparkSession, table.ledger.entry
+        # This reads the keys of all rows, so it is done before the first merged batch only. From then on
+        # merging keeps the keys single, and the ledger refuses batches without upsert.
         if table.exists and (newest is None or newest.mode != "upsert"):
             check_keys_once(self._target, spark, entry, self._upsert)
         complete = batch.output_mode == "complete"
@@ -168,10 +170,13 @@ class MergeWriter(AppendWriter):
             # for them at first, and whenever somebody else has committed.
             if table.exists and (table.ledger.table_version, table.attempt) != self._alone_at:
                 check_alone(self._target, spark, entry.app_id, table.ledger)
+            # If this write becomes the next version, nobody else has committed, and the next batch need not
+            # search. If not, the pair does not match, and it searches.
             self._alone_at = table.ledger.table_version + 1, entry.attempt
         last = last_rows(self._target, rows, entry, self._upsert, grouped=batch.output_mode != "append")
         aligned = align(last, table, self._target, self._layout, batch, beside=self._upsert.beside)
         try:
+            # A MERGE creates no table, so the first rows are appended.
             if aligned.exists:
                 merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
             else:  # Delta makes the table of the rows; a row that deletes has nothing to delete.
@@ -194,7 +199,7 @@ class MergeWriter(AppendWriter):
 
 
 def load_conflict_classes(spark: SparkSession) -> None:
-    """Have Spark Connect raise Delta's conflicts by their classes, as classic PySpark does by itself.
+    """Make Spark Connect raise Delta's conflicts by their classes, as classic PySpark does.
 
     Where Delta's package for Connect is missing, a conflict ends the query, which loses nothing else.
     """
@@ -215,6 +220,7 @@ def last_rows(
         UpsertError: the batch's columns do not fit ``upsert``.
     """
     origin: Origin | None = range_origin(df.schema, entry.isolation)
+    # All messages of a transaction have the offset of its acknowledgement, so their own offsets order them.
     if origin is not None and entry.isolation == "read_committed" and "_offset" in df.columns:
         origin = (*origin, "_offset")  # Messages of a transaction have one acknowledgement.
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
@@ -227,6 +233,7 @@ def last_rows(
     shown = [F.coalesce(_column(name).cast("string"), F.lit("null")) for name in origin or ()]
     problem_text = F.concat_ws(" ", F.lit(text), *shown, F.lit("|"))
     has_key = reduce(and_, [_column(name).isNotNull() for name in upsert.keys])
+    # The check is in the plan of the rows, because a check before it would run the batch once more.
     rows = df.where(F.when(has_key, has_key).otherwise(F.raise_error(problem_text)))
 
     # Without an order no row of a key is the last, so there may be one only.
@@ -238,6 +245,8 @@ def last_rows(
         text = f"upsert: a key ({', '.join(upsert.keys)}) is there twice in a batch, so the keys are not the"
         twice = F.raise_error(F.lit(f"{text} grouping keys |"))
         rows = rows.where(F.when(_column(place) == 1, F.lit(True)).otherwise(twice))  # noqa: FBT003 - a value
+    # A null is no deletion. In the conditions of a MERGE it would be neither true nor false, and a new row
+    # would be lost.
     flag = upsert.delete_when
     deleted = [] if flag is None else [F.expr(f"coalesce({quoted(flag)}, false)").alias(flag)]
     return rows.select(*map(_column, upsert.stored(df.columns)), *deleted)
@@ -259,6 +268,7 @@ def merge_rows(
         complete: The rows are all rows of the table: others are deleted.
     """
     spark = aligned.df.sparkSession
+    # The name of an attempt is unique, so no other batch of this session has a view of that name.
     view = f"gazette_spark_{entry.attempt}"
     aligned.df.createOrReplaceTempView(view)
     merge = merge_statement(
@@ -272,6 +282,8 @@ def merge_rows(
         "spark.sql.parquet.compression.codec": "zstd",
     }
     try:
+        # The settings hold for this statement alone. One that stayed would give the next write of the session
+        # this transaction number, and Delta would skip that write.
         with session_settings(spark, settings):
             failpoint("sink.during_merge")
             spark.sql(merge).collect()

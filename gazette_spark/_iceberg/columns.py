@@ -135,11 +135,14 @@ def spark_schema(table: str, schema: Schema, rows: sql.StructType) -> sql.Struct
     for column in schema.fields:
         kind = to_spark(column.field_type)
         if kind is None:
+            # A column that no row can fill stays null, which is right only if it may be null and nobody means
+            # to fill it.
             if column.required or column.name.lower() in written:
                 problem = f"column {column.name} is {column.field_type}, which rows of Spark do not have"
                 raise TableRefusedError(table, f"{problem}. Make it optional, and leave it out of the query")
             continue
         field = sql.StructField(column.name, kind, nullable=not column.required)
+        # Iceberg distinguishes upper and lower case, Spark does not: a row's column would go into either.
         if (other := fields.setdefault(column.name.lower(), field)) is not field:
             problem = f"its columns {other.name} and {column.name} are one name to Spark. Rename one of them"
             raise TableRefusedError(table, problem)
@@ -200,11 +203,14 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
         if column is None:
             expected = f"columns of the rows: {', '.join(field.name for field in schema.fields)}"
             raise OptionError(option, name, expected)
+        # For example, 0.0 and -0.0 are equal and have different bytes, so rows of one value would be in two
+        # partitions.
         if not transform.can_transform(column.field_type) or (
             str(transform) == "identity" and isinstance(column.field_type, UNEQUAL_TYPES)
         ):
             raise OptionError(option, text.strip(), f"another partition: {name} is {column.field_type}")
         word = re.sub(r"\[.*", "", str(transform))
+        # These are the names that Iceberg's own DDL in Spark gives to partitions.
         suffix = {"identity": "", "truncate": "_trunc"}.get(word, f"_{word}")
         fields.append(
             PartitionField(
@@ -236,6 +242,7 @@ def partition_texts(spec: PartitionSpec, schema: Schema) -> list[str]:
         column = (schema.find_column_name(field.source_id) or "?").lower()
         match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", str(field.transform))
         word, width = (match[1], match[2]) if match else (str(field.transform), None)
+        # A partition that was dropped may stay in the specification as void.
         if isinstance(field.transform, VoidTransform):
             continue
         texts.append(column if word == "identity" else f"{word}({width + ', ' if width else ''}{column})")

@@ -149,6 +149,7 @@ class IcebergTable:
             TableRefusedError: the catalog cannot be entered, or the table needs more from its writers than
                 files of plain rows.
         """
+        # The catalog is opened once for each process, because that may ask a server for a token and settings.
         if self._catalog is None:
             self._catalog = open_catalog(self._name.catalog, self._properties)
         with iceberg_errors(self.name):
@@ -156,6 +157,8 @@ class IcebergTable:
                 table: Table = self._catalog.load_table(self._name.identifier)
             except NoSuchTableError:
                 return None
+        # The table is checked each time, because its properties, partitions and sort order can be altered at
+        # any time.
         if reason := refusal(table):
             raise TableRefusedError(self.name, f"{reason}. Nothing was committed")
         return table
@@ -182,7 +185,10 @@ class IcebergTable:
         existing = spark_schema(self.name, metadata.schema(), rows)
         written = self._fitted(rows, existing)
         schema = self._schema_of_files(table)
+        # Readers find columns by ids, so a renamed or dropped column keeps its files readable. Files without
+        # ids would be read by a mapping of names, which a table need not have.
         ids = schema_to_pyarrow(schema, include_field_ids=True)
+        # The types are Spark's, because the tasks get Spark's batches.
         types = arrow_schema(written)
         file_schema = pa.schema([_with_ids(types.field(name), ids.field(name)) for name in written.names])
         layout = IcebergLayout(
@@ -192,6 +198,7 @@ class IcebergTable:
             {
                 key: str(value)
                 for key, value in table.io.properties.items()
+                # Tasks write files and commit nothing, so they get no password or token of the catalog.
                 if key.startswith(IO_PROPERTIES) and value is not None
             },
         )
@@ -219,6 +226,8 @@ class IcebergTable:
 
     def read_ledger(self, app_id: str) -> LedgerState:
         """Load the newest version, to commit on, and return the state of an app id's ledger in it."""
+        # The version to commit on. It is opened before the ledger is read from it, so both are of one
+        # version, and a commit of anybody after it is a conflict.
         table = self._base = self.load()
         if table is None:
             return LedgerState()
@@ -268,27 +277,40 @@ class IcebergTable:
         table = self._opened()
         with iceberg_errors(self.name):
             transaction = table.transaction()
+            # Columns are added by the commit that brings rows for them, and not by one without rows: a pin
+            # would leave the table with columns of a query that never wrote.
             if files:
                 self._add_columns(transaction)
             updates = transaction.update_snapshot(snapshot_properties={SUMMARY_KEY: entry.to_json()})
+            # A fast append adds a manifest for each commit. Merging them rewrites manifests in the batch's
+            # time, so it is left to the table's maintenance unless the table asks for it.
             merges = table.properties.get("commit.manifest-merge.enabled", "").lower() == "true"
             with updates.merge_append() if merges else updates.fast_append() as snapshot:
                 for row in files:
                     snapshot.append_data_file(_data_file(row, transaction, _data_location(table)))
             made = transaction.table_metadata.snapshot_by_id(snapshot.snapshot_id)
             assert made is not None
+            # The property is set in the commit of the snapshot that it names, so either both are there or
+            # neither is.
             text = property_text(entry, made.snapshot_id, made.sequence_number or 0)
             transaction.set_properties({PROPERTY_PREFIX + entry.app_id: text})
             metadata = table.metadata
+            # pyiceberg itself requires only that main is still at the snapshot that was read. But a change of
+            # partitions makes no snapshot, and a table that was created again may have none, as the old one
+            # had.
             requirements = (
                 *transaction._requirements,
                 AssertTableUUID(uuid=metadata.table_uuid),
                 AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
             )
-        # A conflict, a database that is locked, a connection that broke: the table tells what has become of
-        # the commit. Any other error, such as a lack of permissions, would be the same at each attempt.
+        # After a conflict, a locked database or a broken connection, the ledger that is read next shows
+        # whether the commit was made. Any other error, such as a lack of permissions, would be the same at
+        # each attempt.
         with iceberg_errors(self.name):
             try:
+                # The catalog is called directly, and once. The transaction's own commit tries again on top of
+                # whatever was committed meanwhile: in a prototype, two writers of one batch both committed,
+                # 200 rows in place of 100 (decision 0045).
                 self._catalog.commit_table(table, requirements, transaction._updates)
             except unknown_outcomes() as error:
                 log.info("commit_turned_down table=%s error=%s", self.name, type(error).__name__)
@@ -323,8 +345,9 @@ class IcebergTable:
         assert isinstance(columns, StructType)
         self._fitted(columns, None)
         schema = iceberg_schema(self.name, columns)
+        # This comes before the table is made, so that an invalid partition leaves no table behind.
         spec = partition_spec(self._partition_option, self._partition_by or (), schema)
-        # Another process may have made it at the same time; opening it tells.
+        # Another process may have made it at the same time. Opening the table shows that.
         with iceberg_errors(self.name), suppress(TableAlreadyExistsError):
             self._catalog.create_table(
                 self._name.identifier,
@@ -353,6 +376,7 @@ class IcebergTable:
         columns = {field.name: field.dataType for field in (existing or StructType()).fields}
         for source, column in zip(rows.fields, fitted.schema.fields, strict=True):
             table_type = columns.get(column.name)
+            # Releases of Arrow cast structs by position or by name, so tasks convert none (decision 0032).
             is_nested = "<" in column.dataType.simpleString()
             if table_type is not None and is_nested and bare(source.dataType) != bare(table_type):
                 problem = (
@@ -365,6 +389,7 @@ class IcebergTable:
 
     def _schema_of_files(self, table: Table) -> Schema:
         """Return the schema that the table has once the rows' columns are added."""
+        # This transaction is never committed. It only computes the ids that the new columns would get.
         transaction = table.transaction()
         self._add_columns(transaction)
         return transaction.table_metadata.schema()
@@ -381,6 +406,8 @@ class IcebergTable:
             return
         with transaction.update_schema() as update:
             for field in new:
+                # Ids of the fields within are provisional, because update_schema gives all new fields ids
+                # that the table has not used.
                 kind = to_iceberg(self.name, field.name, field.dataType, iter(range(1, 1 << 30)))
                 update.add_column((field.name,), kind)
 
@@ -392,12 +419,15 @@ def refusal(table: Table) -> str | None:
     reasons = [
         reason for name, reason in REFUSED_PROPERTIES.items() if properties.get(name, "false") != "false"
     ]
+    # Version 1 has no sequence numbers, by which the ledger is ordered; version 3 asks writers for row
+    # lineage.
     if metadata.format_version != FORMAT_VERSION:
         version = f"format version {metadata.format_version}"
         reasons.append(f"it has {version}, and the sink writes version {FORMAT_VERSION}, without row lineage")
     file_format = properties.get("write.format.default", "parquet")
     if file_format.lower() != "parquet":
         reasons.append(f"its files are {file_format} (write.format.default), and tasks write Parquet")
+    # Tasks would have to keep all their rows to sort them.
     if table.sort_order().fields:
         reasons.append("it has a sort order (WRITE ORDERED BY), which tasks do not keep")
     for field in table.spec().fields:

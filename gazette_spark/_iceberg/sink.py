@@ -127,6 +127,8 @@ class IcebergSink:
         if storage_options is not None:
             expected = "left out: properties of the catalog say how pyiceberg enters the store"
             raise OptionError("storage_options", f"some, for {self._table.name}", expected)
+        # A run has its own table object, with the columns that its tasks write, and remembers nothing of
+        # another run.
         sink = copy(self)
         sink._table, sink._seen = copy(self._table), None
         target, sink._shape = sink._table.prepare(rows)
@@ -141,10 +143,12 @@ class IcebergSink:
         query_name: str | None = None,
         **trigger: Any,  # noqa: ANN401 - the types are Spark's
     ) -> StreamingQuery:
-        """Start the query whose rows tell of data files; :func:`gazette_spark.ingest` calls it."""
+        """Start the query whose rows name data files; :func:`gazette_spark.ingest` calls it."""
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
+        # Here, rows that Spark has would have to be collected on the driver. The format's tasks write them to
+        # files.
         if self._shape is None:
             expected = "ingest(reader, sink), or df.writeStream.format('gazette_iceberg')"
             raise OptionError("df", "rows that Spark has", expected)
@@ -166,6 +170,8 @@ class IcebergSink:
         seen, self._seen = self._seen, None
         assert self._checkpoint is not None
         try:
+            # The offsets come from the query checkpoint, where Spark has written them before the batch. The
+            # tasks run only if the ledger lacks the batch.
             batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
             batches = FileBatches(self._table, self.app_id, self._allowed)
             self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
@@ -182,7 +188,7 @@ class IcebergSink:
         """Write the files of an offset range to the table; :func:`gazette_spark.ingest_batch` calls it.
 
         Args:
-            df: The rows that tell of the files of ``[begin, end)``.
+            df: The rows that name the files of ``[begin, end)``.
             begin: First byte of each journal.
             end: Byte behind the last one, of the same journals.
 
@@ -246,7 +252,7 @@ class IcebergSink:
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
 
     def adopt(self, offsets: JournalOffsets) -> LedgerEntry:
-        """Have the ledger of a table begin at ``offsets``, because it was lost or there never was one.
+        """Begin the ledger of a table at ``offsets``, because it was lost or there never was one.
 
         A commit without rows records it. Rows that contradict the offsets are found where the table says
         where rows come from; else the offsets are taken on trust.
@@ -263,6 +269,8 @@ class IcebergSink:
         """
         table, name = self._table, self._table.name
         for _ in range(table.max_attempts):
+            # This opens the version to commit on. Rows that are appended after it make the commit below a
+            # conflict.
             state = table.read_ledger(self.app_id)
             if state.entry is not None:
                 return same_beginning(state.entry, state, offsets, name)
@@ -277,6 +285,7 @@ class IcebergSink:
                 check_ends(table.last_offsets(*origin), offsets, name)
             entry = first_entry(self.app_id, offsets, state.txn_version + 1, "append")
             # Another commit since the ledger was read is a conflict. Then rows are looked through again.
+            # The next turn finds the entry and returns it, whoever has made it.
             if table.commit_files((), entry) is None:
                 log.warning(
                     "ledger_adopted table=%s app_id=%s offsets=%s", name, self.app_id, offsets.to_json()

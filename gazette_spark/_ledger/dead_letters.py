@@ -131,6 +131,8 @@ def plan(
         DeadLetterError: they are of another isolation level.
     """
     batch = dead_batch(write.entry, table)
+    # Rows of such a batch come from state or timers, and belong to none of its records. A misfit among them
+    # ends the query.
     if batch.begin == batch.end:
         return None
     check_ledger(dead, batch)
@@ -142,10 +144,18 @@ def plan(
         )
         raise DeadLetterError(batch.table, write.entry.app_id, problem)
     assert main.entry is not None  # A batch with bytes continues an entry.
+    # Somebody may have committed letters and be about to commit the rest of that batch. The fence makes the
+    # second commit conflict. In the model, writers without fences put records into both tables (decision
+    # 0024).
     if not in_step(dead, main.entry, table):
         return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
     begins, recorded = _offsets(batch.begin), dead.entry.read_through if dead.entry else {}
+    # The letters' ledger may be behind the main one, where letters were switched on late or restored. The
+    # entry begins where that ledger ends, so no gap is asked about: dead letters are a help, and never a
+    # reason to stop the stream.
     entry = next_entry(dead, batch, attempt, Allowed())
+    # The bytes can have letters only after a crash between the two commits, or after a RESTORE. Only then is
+    # the join paid for.
     is_recorded = any(recorded.get(name, 0) > begin for name, begin in begins.items())
     return Divert(batch, replace(entry, dead_letters=table), may_have_some=is_recorded)
 
@@ -156,6 +166,7 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
     Its rows are of the query's only source. Other places of the entry keep what older queries have read.
     """
     app_id = entry.app_id + APP_ID_SUFFIX
+    # A batch shows by its starts that its rows are committed messages.
     starts = least_offsets(entry.start[:1]) if entry.isolation == "read_committed" else {}
     return Batch(
         table,
@@ -176,6 +187,7 @@ def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> boo
     It may emit them in a later batch, with which these letters are not compared. Those that the batch itself
     has merged in an earlier try are of rows that it emits at once.
     """
+    # Without state a batch emits its own records only, and those are joined with the letters.
     if not (write.entry.stateful and step.may_have_some):
         return False
     return dead.entry is None or not is_replay(step.batch, dead.entry)
@@ -194,6 +206,8 @@ def with_letters(entry: LedgerEntry, table: str, dead: LedgerState) -> LedgerEnt
 def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
     """Say whether dead letters may be of bytes that the main table has not passed."""
     recorded = dead.entry.read_through if dead.entry else {}
+    # Offsets decide, and not rows: letters of bytes that the main table has not passed may exist. To be in
+    # step is not enough, because a fence after a RESTORE brings the two in step again (decision 0024).
     passed = main.read_through | least_offsets(main.end[:1])  # The first place is the query's source.
     return any(at > passed.get(name, 0) for name, at in recorded.items())
 
@@ -204,7 +218,7 @@ def closing_entry(
     """Return the entry that closes the dead letters that a writer leaves: nothing decided before can land.
 
     That holds for the first dead letters, too: another writer may be about to commit them. Where their
-    entries were cleaned up, Delta skips this one, too, and :func:`reconcile` tells.
+    entries were cleaned up, Delta skips this one, too, and :func:`reconcile` reports it.
 
     Args:
         dead: Their state.
@@ -214,13 +228,16 @@ def closing_entry(
 
     Returns:
         None if the table had an entry and is gone.
-
     """
+    # Any entry closes them: it takes the number that a writer who decided before would use.
     if dead.entry is not None:
         return fence_entry(dead, about, attempt)
     batch = dead_batch(about, main.dead_letters or "")
+    # The main table names an entry of a table that is gone, so nobody can commit to it on that entry.
     if dead.table_version < 0 and main.dead_attempt is not None:
         return None
+    # Nobody has committed letters yet, but a writer may have decided to. So the ledger begins with an entry
+    # that claims no bytes.
     passed = (JournalOffsets(main.read_through),)
     first = replace(batch, begin=passed, end=passed, gaps=(), heads={}, planned_ms=None)
     return replace(next_entry(dead, first, attempt, Allowed()), is_fence=True)
@@ -271,6 +288,7 @@ def check_ledger(dead: LedgerState, batch: Batch) -> None:
         RestoredError: the table was restored in the middle of a commit to it.
         LedgerLostError: it was restored to a version whose entry was cleaned up.
     """
+    # Letters may be there, and nothing says up to where.
     if dead.entry is None and is_cut_off(dead):
         raise LedgerLostError(batch.table, batch.app_id)
     if error := check_parent(dead, batch):

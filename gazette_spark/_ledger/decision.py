@@ -152,6 +152,8 @@ def decide(
         allowed: The writer's permissions for a batch that does not continue the table.
     """
     newest = state.entry
+    # From here on, the entry has its positions in the order of the batch's sources. Users mean nothing by
+    # that order, so a source that was moved continues where it ended (decision 0025).
     compared = _compare(batch, newest, allowed)
     state = replace(state, entry=compared.entry)
     coverages = compared.coverages
@@ -166,12 +168,18 @@ def decide(
     covered = coverages <= {Coverage.COVERED, Coverage.UNCHANGED}
     if covered and newest is not None and is_replay(batch, newest):
         return Skip()
+    # Each journal continues the table to the byte. If none moved, the batch is written for what Spark may
+    # emit without new bytes: closed windows, timers, outer joins. Skipping those lost every window.
     if coverages <= {Coverage.NEXT, Coverage.UNCHANGED} and (
         Coverage.NEXT in coverages or _may_have_rows(batch, newest)
     ):
         return Write(next_entry(state, batch, attempt, allowed))
+    # This is no replay, but other batches over bytes that the table has: write_batch that is called again, a
+    # stale checkpoint, a query with other limits. The offsets alone say that nothing is new.
     if covered:
         return Skip()
+    # Part of the batch is in the table. Without trim that is an error, because it shows that the checkpoint
+    # is not this table's: somebody should know (decision 0012).
     if _may_trim(batch, allowed) and coverages <= TRIMMABLE:
         return _trimmed(state, batch, attempt, allowed)
     overlap = compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP})
@@ -212,6 +220,7 @@ class _BatchComparison:
 
 
 def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _BatchComparison:
+    # Without an entry there is nothing to align with, and no journal can have moved to another source.
     if newest is None:
         return _BatchComparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
     moves = _moves(batch, newest)
@@ -221,6 +230,9 @@ def _compare(batch: Batch, newest: LedgerEntry | None, allowed: Allowed) -> _Bat
 
 def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
     """Say whether a batch is the one that wrote an entry, and runs again."""
+    # Query and number do not name a batch: two copies of a checkpoint plan batches of one number with other
+    # offsets. The time of planning, which Spark writes down once, tells them apart. A fence completes no
+    # batch, so nothing is its replay.
     written = (entry.query_id, entry.batch_id, entry.planned_ms)
     return not entry.is_fence and written == (batch.query_id, batch.batch_id, batch.planned_ms)
 
@@ -232,6 +244,7 @@ def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
     """
     if batch.batch_id != entry.batch_id + 1:
         return False
+    # Fences, and entries of batches without a query, have no time. There the number has to do.
     return entry.is_fence or None in (entry.planned_ms, batch.after_ms) or entry.planned_ms == batch.after_ms
 
 
@@ -243,7 +256,10 @@ def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
     without a query has no state.
     """
     if entry is None:
+        # The first batch begins the ledger, even if it reads nothing.
         return True
+    # A batch without a query has the rows of its bytes, of which there are none. An earlier batch of this
+    # query was in the table before the newest one.
     if batch.planned_ms is None or (batch.query_id == entry.query_id and batch.batch_id < entry.batch_id):
         return False
     if batch.batch_id > 0 or _is_bound(batch) or entry.stateful:
@@ -268,16 +284,23 @@ def _checkpoint_conflict(
 
     Rows that are still in the state of the entry's query are lost with its checkpoint, regardless of offsets.
     """
+    # Rows that follow from records are the same under any checkpoint, so offsets alone decide about them.
     if not (_is_bound(batch) or entry.stateful):
         return None
     kind: type[OverlapError | GapError] = OverlapError
     if batch.query_id == entry.query_id:
         if is_replay(batch, entry) or _is_after(batch, entry):
             return None
+        # An earlier attempt at this batch has left the fence, because of its dead letters. The rows are to
+        # come.
         if entry.is_fence and batch.batch_id == entry.batch_id:
             return None
+        # The table has fewer batches than the checkpoint, as after a RESTORE. Any other difference means that
+        # it has more, or others.
         if batch.batch_id > entry.batch_id + 1:
             kind = GapError
+    # A new query may begin beside an entry that every checkpoint can continue. If it cannot, what the old
+    # state held is lost, and its user has to say that this is acceptable.
     elif batch.batch_id == 0 and (allowed.restart or not (entry.stateful or _texts(entry))):
         return None
     error = kind(batch.table, batch.app_id, batch.batch_id, tuple(_bound_mismatches(batch, entry)))
@@ -313,6 +336,8 @@ def _bound_mismatches(batch: Batch, entry: LedgerEntry) -> Iterator[Mismatch]:
 def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
     """Write only the new rows of a batch, if its rows say what is new."""
     assert state.entry is not None  # Without an entry nothing is covered.
+    # Of a join, the offset of one side says nothing about the row. A union would be safe, but it cannot be
+    # told from a join (decision 0012).
     if len(batch.end) > 1 or len(state.entry.end) > 1:
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
         return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
@@ -321,9 +346,14 @@ def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -
         assert isinstance(begin, JournalOffsets)
         assert isinstance(end, JournalOffsets)
         for journal, until in end.read_through.items():
+            # A row has the offset of its record's first byte, and ends in the ledger are on record
+            # boundaries, so comparing offsets cuts no record. Journals that are NEXT get a range, too: a row
+            # of a journal without one ends the query.
             if (since := begin.read_through[journal]) < until:
                 new_from = min(until, max(since, recorded.get(journal, since)))
                 ranges.append(NewRange(journal, since, new_from, until))
+    # This number is for people and the lag monitor. The offsets of what was trimmed are not recorded, because
+    # an entry says what its commit added.
     trimmed_bytes = sum(span.since - span.begin for span in ranges)
     entry = replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes)
     return Write(entry, tuple(ranges))
@@ -334,6 +364,7 @@ def _table_conflict(
 ) -> SinkError | JournalRecreatedError | None:
     """Return the reason why this writer may not continue the table, None if it may."""
     batch = compared.batch
+    # The offsets of another journal of that name, or of rows of another kind, cannot be compared at all.
     if state.entry is not None and (
         error := _recreated(batch, state.entry) or _other_rows(batch, state.entry)
     ):
@@ -345,8 +376,12 @@ def _table_conflict(
     # of that entry may have died before it could look.
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
+    # A RESTORE leaves another newest entry than the one that was seen, as a second writer does. Its gap tells
+    # more, so it is reported first.
     if Coverage.GAP in compared.coverages:
         return compared.error(GapError, {Coverage.GAP})
+    # The batch may even continue what the other writer has written. But two writers of one stream are a
+    # mistake, and somebody should know.
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
@@ -384,12 +419,15 @@ def _without_entry(state: LedgerState, compared: _BatchComparison) -> SinkError:
 
 def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
     """Return the reason why a batch's rows are of another kind than an entry's, None if they are not."""
+    # A table may change from append to upsert: the writer checks that no key is there twice. It cannot change
+    # back.
     if entry.mode == "upsert" != batch.mode:
         problem = (
             f"app id {batch.app_id!r} keeps one row of each key by upsert, and batch {batch.batch_id} would "
             "be appended. Give DeltaSink the argument upsert that it had, or another app id for other rows"
         )
         return TableRefusedError(batch.table, problem)
+    # Messages belong to the bytes that committed them, records to their own: the same offsets are other rows.
     if entry.isolation != batch.isolation:
         problem = (
             f"app id {batch.app_id!r} has rows of isolationLevel={entry.isolation}, and batch "
@@ -397,6 +435,8 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
             "give these rows another app id"
         )
         return TableRefusedError(batch.table, problem)
+    # A query of committed messages knows the transactions that were open at its start only from the bytes
+    # since then. One that began later than the table's would write the rest of such a transaction alone.
     recorded = entry.starts
     for journal, start in sorted(batch.starts.items()):
         if start > recorded.get(journal, start):
@@ -430,6 +470,7 @@ def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None
             continue
         revisions = (new.create_revision, recorded.create_revision)
         fingerprints = (new, batch.earlier_fingerprints.get(journal, new))
+        # Other bytes in an equal range are certain, whatever the creations say.
         for fingerprint in fingerprints:
             if fingerprint.has_range_of(recorded) and fingerprint.digest != recorded.digest:
                 compared = (recorded.begin, recorded.end)
@@ -439,6 +480,8 @@ def _recreated(batch: Batch, entry: LedgerEntry) -> JournalRecreatedError | None
             fingerprint.has_range_of(recorded) and fingerprint.create_revision == new.create_revision
             for fingerprint in fingerprints
         )
+        # Without comparable bytes the creation decides, as far as it is known: a store without brokers has
+        # none (0). A journal of which the table has no byte cannot be mistaken (decision 0037).
         is_other_creation = 0 not in revisions and new.create_revision != recorded.create_revision
         if is_other_creation and not are_same_bytes and recorded.end > 0:
             return JournalRecreatedError(journal, recorded.end, *revisions, table=batch.table)
@@ -482,6 +525,8 @@ def verify(
         batch: The batch it was for.
         conflict: Delta raised a conflict: the outcome is unknown.
     """
+    # The name of an attempt is unique, so this is the write, even if Delta has raised a conflict: its retry
+    # after a lost answer meets its own commit.
     if after.entry is not None and after.entry.attempt == written.attempt:
         cleaned_up = after.previous is None and after.truncated
         if cleaned_up and any(at > before.table_version for at in after.jumps):
@@ -489,7 +534,8 @@ def verify(
             # decision must not hide behind that.
             return Refusal(_restored_in_between(after, batch))
         return Committed() if _on_its_parent(after) else Refusal(_restored_in_between(after, batch))
-    # Not in the table. If another entry is the newest now, another writer has taken the turn.
+    # Not in the table. If another entry is the newest now, the compare-and-set has worked: of two writers
+    # that decided on one entry, the other one was faster.
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
@@ -540,6 +586,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
     entry = state.entry
     accepted = tuple(_accepted(batch, entry, allowed))
     recorded = entry.read_through if entry else {}
+    # A trimmed batch begins before the table's end, and earlier entries have named its gaps up to there.
     skipped = [gap for gap in batch.gaps if gap.end > recorded.get(gap.journal, 0)]
     new = [replace(gap, begin=max(gap.begin, recorded.get(gap.journal, 0))) for gap in skipped]
     # Of each journal the fingerprint that reaches furthest. One of the same reach replaces the recorded one,
@@ -548,6 +595,13 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
     for journal, fingerprint in batch.fingerprints.items():
         if journal not in fingerprints or fingerprints[journal].end <= fingerprint.end:
             fingerprints[journal] = fingerprint
+    # The transaction number is one past the highest of the history, undone entries included: RESTORE keeps
+    # Delta's numbers, and Delta skips a lower one without an error. So writers that decided on the same state
+    # use the same number, and Delta lets one through. The batch id or the table's version in its place would
+    # let a writer through that is late.
+    #
+    # The entry begins where the table ends, and not where the batch does. So the entries of a table cover
+    # each journal without gap or overlap, however they were trimmed, and readers of the ledger need one rule.
     made = LedgerEntry(
         app_id=batch.app_id,
         txn_version=state.txn_version + 1,
@@ -575,6 +629,8 @@ def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
 
     If there are several such sources, the one with the largest offset is returned.
     """
+    # The largest offset counts, because the table has all bytes before it: a smaller one would have some of
+    # them written again.
     recorded = [_journals_of(position) for position in entry.end]
     return {
         (number, journal): max(holders, key=lambda source: recorded[source][journal])
@@ -592,6 +648,7 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
     that no source of the batch reads are placed after those of its sources, so that the ledger keeps them. A
     new query's other sources begin without a position.
     """
+    # The usual case: nothing was moved, added in front or left out, so the positions stay as they are.
     same_query = batch.query_id == entry.query_id
     in_place = len(entry.end) <= len(batch.end) and all(
         isinstance(new, JournalOffsets) or not _journals_of(old)
@@ -599,6 +656,7 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
     )
     if not moves and in_place and (same_query or not _texts(entry)):
         return entry
+    # A journal leaves a source that does not read it any more. If both sources read it, both keep an offset.
     read = {
         (number, journal) for number, position in enumerate(batch.end) for journal in _journals_of(position)
     }
@@ -606,6 +664,9 @@ def _align_sources(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, s
 
     texts = {number for number, position in enumerate(entry.end) if isinstance(position, str)}
 
+    # Spark's text of another source means something under its own query only, so a new query's sources begin
+    # without one. Positions that no source takes are kept behind: a query that reads them again must find
+    # where the table ends.
     def align(positions: Positions) -> Positions:
         journals = [_journals_of(position) for position in positions]
         by_source = [
@@ -648,6 +709,8 @@ def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iter
     recorded = entry.end if entry else ()
     for begin, end in zip(batch.begin, recorded, strict=False):
         if isinstance(begin, JournalOffsets) and isinstance(end, JournalOffsets):
+            # The gap must match to the byte. A permission for any gap would stay in the program and hide the
+            # next one (decision 0012).
             for journal, since in begin.read_through.items():
                 at = end.read_through.get(journal, since)
                 if at < since and (gap := SkippedGap(journal, at, since)) in allowed.gaps:
@@ -660,6 +723,7 @@ def _advance(recorded: Positions, reached: Positions) -> Positions:
     def advance(old: SourcePosition, new: SourcePosition) -> SourcePosition:
         if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
             offsets = old.read_through
+            # A trimmed batch may end before the table does in some of its journals.
             advanced = {name: max(at, offsets.get(name, at)) for name, at in new.read_through.items()}
             return JournalOffsets({**offsets, **advanced})
         return old if new is None else new
@@ -672,6 +736,7 @@ def _merge(begins: Positions, recorded: Positions) -> Positions:
 
     def merge(begin: SourcePosition, position: SourcePosition) -> SourcePosition:
         if isinstance(begin, JournalOffsets) and isinstance(position, JournalOffsets):
+            # The table's position counts; the batch's begin only fills in journals that are new.
             return JournalOffsets({**begin.read_through, **position.read_through})
         return begin if position is None else position
 
@@ -691,6 +756,7 @@ def _coverages(
     for number, end in enumerate(batch.end):
         begin = batch.begin[number]
         position = recorded[number] if number < len(recorded) else None
+        # Another source's position is text without an order: it is either where the table ended, or not.
         if not isinstance(end, JournalOffsets):
             name, text = f"source {number}", position if isinstance(position, str) else None
             again = entry is not None and is_replay(batch, entry)
@@ -701,6 +767,9 @@ def _coverages(
         firsts = _journals_of(started[number]) if number < len(started) else {}
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
+            # Nothing of a first batch is covered: it pins where the query starts, so it continues the table
+            # or not. Under trim, a query may start before the table's end. Nor is anything covered that
+            # another source has read: nothing says what this source had read of it.
             pinning = (number, journal) in moved or (batch.batch_id == 0 and not _may_trim(batch, allowed))
             coverage = coverage_of(since, until, at, firsts.get(journal, 0), pinning=pinning)
             if coverage is Coverage.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
@@ -719,14 +788,18 @@ def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinni
         pinning: It is a query's first batch, which pins where the query starts, or the journal came from
             another source. Nothing of it can be covered then: it continues the table or it does not.
     """
+    # The source plans no such batch; an offsets file that was edited may have one.
     if end < begin:
         return Coverage.OVERLAP
+    # A journal that is new is pinned first, by a batch that reads nothing of it. Bytes of a journal that was
+    # never pinned could follow bytes that nobody has read.
     if recorded is None:
         return Coverage.NEXT if begin == end else Coverage.GAP
     if begin > recorded:
         return Coverage.GAP
     if begin == recorded:
         return Coverage.UNCHANGED if begin == end else Coverage.NEXT
+    # Bytes before the table's first were never meant to be there, and their rows would come out of order.
     if begin < start or pinning:
         return Coverage.OVERLAP
     return Coverage.COVERED if end <= recorded else Coverage.PARTIAL
@@ -737,6 +810,7 @@ def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None, *, a
 
     Equal texts are the same place only within one query, and for its next batch or, ``again``, for a replay.
     """
+    # The order of two texts is unknown, so only a replay is COVERED, and nothing is ever PARTIAL.
     if again and recorded == end:
         return Coverage.COVERED
     if begin != recorded:

@@ -47,6 +47,8 @@ def open_table(location: str) -> DeltaTable:
         InputError: ``deltalake`` is not installed, would open another table or an earlier version, or finds
             no table that it can open.
     """
+    # The table is refused and not read as far as its log goes: an earlier version would show an earlier
+    # position, and so a lag that is not there.
     if is_catalog_managed(location):
         raise InputError(f"table {location} is catalog-managed: only Spark can read it, by its name")
     if other := misread_by_deltalake(location):
@@ -103,6 +105,7 @@ class DeltaLog:
             raise InputError(shown) from error
 
     def _rows(self, limit: int | None) -> list[HistoryRow]:
+        # This takes one listing and a few files, where deltalake would load the table's state.
         if (directory := local_path(self._location)) is not None:
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
@@ -128,6 +131,8 @@ class DeltaLog:
 
 def directory_history(table: Path) -> Iterator[HistoryRow]:
     """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
+    # This works without deltalake, which need not be installed for it and which gives no history of names
+    # with # or ? in them.
     commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
     for path in sorted(commits, reverse=True):
         yield _commit_row(int(path.stem), path.read_bytes())
@@ -147,7 +152,7 @@ def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterat
 
 
 def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
-    """Yield the commits left in a table's log, newest first, each from its file by a request of its own.
+    """Yield the commits left in a table's log, newest first, with one request for each file.
 
     ``deltalake`` numbers versions by counting back, so behind a commit without a line about itself its
     numbers are wrong.
@@ -168,6 +173,7 @@ def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
 
 
 def _commit_row(version: int, content: bytes) -> HistoryRow:
+    # The line is usually the first, so the lines about thousands of files are not parsed.
     for line in content.splitlines():
         match json.loads(line):
             case {"commitInfo": dict(info)}:

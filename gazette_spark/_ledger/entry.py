@@ -62,6 +62,8 @@ def check_app_id(option: str, app_id: object) -> None:
         OptionError: the name is empty, too long, or has characters that do not print.
     """
     expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
+    # The name is part of Delta's transaction id, which must equal itself for the life of the table. Names
+    # that look equal and are not would begin a second ledger on the same rows.
     if not isinstance(app_id, str):
         raise OptionError(option, type(app_id).__name__, expected)
     is_short = 0 < len(app_id) <= MAX_APP_ID_LENGTH
@@ -93,6 +95,7 @@ def parse_gaps(option: str, gaps: object) -> frozenset[SkippedGap]:
         raise OptionError(option, repr(gaps)[:80], expected)
     accepted = set()
     for journal, ranges in gaps.items():
+        # The option of a format gives lists, because JSON has no tuples.
         for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
             match journal, span:
                 case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
@@ -162,7 +165,7 @@ class LedgerEntry:
     heads: Mapping[str, int] = field(default_factory=dict)
     """Write heads of the journals that had more to read when the batch was planned."""
     recreated: Mapping[str, int] = field(default_factory=dict)
-    """Journals that were deleted and made again, with the end of the old one's rows. From this entry on
+    """Journals that were deleted and created again, with the end of the old one's rows. From this entry on
     ``start`` and ``end`` are those of the new one."""
     isolation: Isolation = "read_uncommitted"
     """Under ``read_committed`` the rows of some offsets are the messages that were committed there, wherever
@@ -223,6 +226,8 @@ class LedgerEntry:
         else:
             value |= {"format_version": 2, "moved": self.moved}
             value |= {"deltas": self.deltas, "full_ms": self.full_ms}
+        # Fields that have their default are left out: an entry of few journals stays a line that people can
+        # read in DESCRIBE HISTORY.
         if self.gaps:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
@@ -275,6 +280,7 @@ class EntryDelta:
 
     def on(self, parent: LedgerEntry) -> LedgerEntry | None:
         """Return the entry with all positions, None if ``parent`` is another entry than its parent."""
+        # On top of any other entry, the numbers would describe a state that the table never had.
         if parent.attempt != self.entry.parent or len(parent.end) != len(self.moved):
             return None
         starts: list[SourcePosition] = []
@@ -282,10 +288,13 @@ class EntryDelta:
         ends: list[SourcePosition] = []
         for start, end, moved in zip(parent.start, parent.end, self.moved, strict=True):
             if not isinstance(moved, Mapping):
+                # A text has no parts that could move alone, so it is stored whole, as the new end.
                 starts, begins, ends = [*starts, start], [*begins, end], [*ends, moved]
                 continue
             if not isinstance(end, JournalOffsets):
                 return None
+            # A journal that the parent does not know brings its begin along; the others begin at the parent's
+            # end.
             new = {journal: at[0] for journal, at in moved.items() if isinstance(at, list)}
             until = {journal: at[1] if isinstance(at, list) else at for journal, at in moved.items()}
             first = start.read_through if isinstance(start, JournalOffsets) else {}
@@ -303,6 +312,7 @@ class EntryDelta:
 
 def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
     """Return what moved between an entry and its parent; None if only all positions can express it."""
+    # A source was added or left out, so the numbers of the sources do not match.
     if len(parent.end) != len(entry.end):
         return None
     by_source: list[Mapping[str, int | list[int]] | str | None] = []
@@ -338,9 +348,13 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
     journals = sum(
         len(position.read_through) for position in entry.end if isinstance(position, JournalOffsets)
     )
+    # Both bounds keep a reader's walk short, in commits and in age. Delta deletes its log by age, 30 days by
+    # default, and an entry with all positions must not be deleted while a later one builds on it (decision
+    # 0026).
     now_ms, full_ms = entry.planned_ms, parent.full_ms if parent else None
     if parent is None or now_ms is None or full_ms is None or journals <= FEW_JOURNALS:
         return replace(entry, full_ms=now_ms)
+    # A negative age is refused, too: a driver's clock may go back, and then the age is unknown.
     if parent.deltas + 1 > MAX_DELTAS or not 0 <= now_ms - full_ms <= MAX_DELTA_AGE_MS:
         return replace(entry, full_ms=now_ms)
     if (moved := _moved(parent, entry)) is None:
@@ -361,6 +375,8 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
         LedgerFormatError: the text is an entry, but damaged or of a later release. If it were ignored, an
             older entry would pass for the newest.
     """
+    # This test comes before any parsing, because most commits of a shared table are of others, and their
+    # texts may be long.
     if not text or '"app_id"' not in text:
         return None
     try:
@@ -421,6 +437,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             and type(value.get("trimmed_bytes", 0)) is int
         ):
             planned_ms = value.get("planned_ms")
+            # A fence has no time. Its stored mark is one that no batch has.
             planned_ms = None if planned_ms == FENCE_MS else planned_ms
             return LedgerEntry(
                 app_id,
@@ -447,6 +464,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 recreated=_offsets(value.get("recreated", {}), app_id),
                 isolation=_isolation(value.get("isolation", "read_uncommitted"), app_id),
                 fingerprints=_fingerprints(value.get("fingerprints", {}), app_id),
+                # This entry has all positions, so later ones build on it.
                 full_ms=planned_ms,
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
@@ -462,6 +480,7 @@ def _fingerprints(value: object, app_id: str) -> Mapping[str, Fingerprint]:
     if not isinstance(value, dict):
         raise LedgerFormatError(app_id, f"no fingerprints by journal: {json.dumps(value)[:200]}")
     try:
+        # A damaged fingerprint is an error. If it were ignored, a journal that was created again would pass.
         return {journal: Fingerprint.from_text(text) for journal, text in value.items()}
     except OffsetError as error:
         raise LedgerFormatError(app_id, str(error)) from error
@@ -558,7 +577,10 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
     assert state.entry is not None
     return replace(
         state.entry,
+        # The number is above every one that the app id has used, undone entries included: see next_entry in
+        # the module decision.
         txn_version=state.txn_version + 1,
+        # The range is empty, so readers of the ledger find no bytes in this entry, and none missing.
         begin=state.entry.end,
         attempt=attempt,
         parent=state.entry.attempt,
@@ -568,6 +590,8 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
         audit=None,
         adopted=False,
         recreated={},
+        # The entry is stored with all positions, however its parent is stored. So one that keeps an idle
+        # ledger alive depends on no older commit.
         moved=None,
         new_fingerprints={},
         deltas=0,
@@ -593,7 +617,7 @@ class Batch:
     planned_ms: int | None = None
     """When Spark planned it; None for a batch without a query."""
     after_ms: int | None = None
-    """When Spark planned the batch before it; None if there is none, or it is not known."""
+    """When Spark planned the batch before it; None if it is unknown, or there is no such batch."""
     stateful: bool = False
     """Whether the query keeps state."""
     heads: Mapping[str, int] = field(default_factory=dict)
@@ -625,6 +649,8 @@ class Batch:
             else:
                 completed.append(first)
         object.__setattr__(self, "begin", tuple(completed))
+        # The notes of the positions become fields of the batch. What is compared and recorded as a position
+        # is the offsets alone.
         object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(tuple(completed), self.end)))
         heads = [position.heads for position in self.end if isinstance(position, JournalOffsets)]
         object.__setattr__(
@@ -654,6 +680,7 @@ def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
         if isinstance(first, JournalOffsets) and isinstance(last, JournalOffsets):
             for journal, gaps in last.gaps.items():
                 since, until = first.read_through[journal], last.read_through[journal]
+                # A gap counts as far as it lies in the batch: an earlier entry has named the rest.
                 for low, high in gaps:
                     if max(low, since) < min(high, until):
                         yield SkippedGap(journal, max(low, since), min(high, until))
@@ -669,6 +696,7 @@ def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: st
     if entry is None:
         return begin
     (first, *more) = entry.end or (None,)
+    # Nothing says to which source of that query a journal would belong.
     if more or not isinstance(first, JournalOffsets):
         problem = (
             f"the last batch of app id {entry.app_id!r} was written by a query with other sources than "

@@ -105,6 +105,8 @@ class FileBatches:
             SinkError: the batch does not continue the table; nothing was written.
         """
         failpoint("sink.entry")
+        # Nothing is remembered between batches: each commit runs in a new process. So there is no entry that
+        # this writer has seen last, and a second writer is noticed by its offsets only (decision 0044).
         batch = QueryBatches(self.table.name, self.app_id).read(checkpoint, root, batch_id)
         # Spark and this process may take one text for two places: where Spark's default file system is HDFS,
         # a path without a scheme is there. Offsets of another checkpoint must never go with these rows.
@@ -140,11 +142,18 @@ class FileBatches:
         if begin.read_through.keys() != end.read_through.keys():
             raise OffsetError("the begin and the end of the batch are not of the same journals")
         check_forward(begin, end)
+        # Each call is a separate query, with an id that nobody has used: whether a repeated call has to write
+        # anything, only the offsets say.
         name, app_id, query = self.table.name, self.app_id, f"batch-{uuid.uuid4().hex}"
         seen, newest = None, self.table.read_ledger(app_id).entry
+        # Bytes of a journal that the ledger does not know would follow a gap. So its first byte is recorded
+        # before, as by the empty batch 0 of a stream. A crash in between leaves a pinned journal, which the
+        # next call continues (decision 0007).
         if first := pinned_journals(newest, begin, end, name):
+            # A writer that comes between the two commits makes the second one end with FencedError.
             seen = self.commit(Batch(name, app_id, query, 0, (), (first,)), no_files)
         after = self.commit(Batch(name, app_id, query, 1, (begin,), (end,)), write, seen=seen)
+        # A pin alone counts as written: the table's ledger has changed.
         return after != (newest.attempt if newest else None)
 
     def commit(self, batch: Batch, write: Callable[[], BatchFiles], *, seen: str | None = None) -> str | None:
@@ -163,12 +172,17 @@ class FileBatches:
             SinkError: the batch does not continue the table; nothing was written.
         """
         table, about = self.table, f"app_id={batch.app_id} batch_id={batch.batch_id}"
+        # Each turn is a whole attempt: read the ledger at a version, decide, commit on that version, look.
+        # Only the files are kept from turn to turn. They hold the batch's rows whatever the table's version
+        # is, and writing them is what takes the time.
         conflict: Exception | None = None
         written: BatchFiles | None = None
         for _ in range(table.max_attempts):
             # The version to commit on is opened before the ledger is read. So whatever is committed for the
             # app id after the decision is a conflict. Opened later, it would hide a commit in between.
             before = table.read_ledger(batch.app_id)
+            # Each attempt has a new name, so that the history shows whose commit an entry is: the same batch
+            # may be committed by two processes.
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self.allowed)
             if isinstance(decision, Refusal):
                 raise decision.error from conflict
@@ -176,6 +190,8 @@ class FileBatches:
                 # Files of the batch stay as they are: no version refers to them, and clean-up deletes them.
                 log.info("batch_skipped %s", about)
                 return before.entry.attempt if before.entry else None
+            # Another writer may be between its commit of dead letters and that of the rows. DeltaSink fences
+            # it off by an entry in the dead letters' table, which this loop does not write.
             if before.entry is not None and before.entry.dead_letters is not None:
                 problem = (
                     f"the table was last written with dead letters for {before.entry.dead_letters}, which "
@@ -183,7 +199,11 @@ class FileBatches:
                     "which closes them"
                 )
                 raise DeadLetterError(table.name, batch.app_id, problem)
+            # A crash from here on leaves files without a commit, or a commit that nobody has heard of. In
+            # both cases Spark runs the batch again, and the ledger decides.
             failpoint("sink.before_write")
+            # The files are written at most once, and only for a batch that the table lacks: for ingest this
+            # runs the tasks.
             written = write() if written is None else written
             # Files were written for the columns of a version that other processes have opened. Committed to a
             # table that was altered or made again since, they would be read with other columns.
@@ -200,13 +220,18 @@ class FileBatches:
             # succeeded.
             after = table.read_ledger(batch.app_id)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
+            # Another writer was faster, or a rollback came in between. Both leave the files without a commit.
             if isinstance(outcome, Refusal):
                 raise outcome.error from conflict
+            # If not, the commit is not there, and no other entry is: a commit of another kind was faster, or
+            # the catalog did not answer. The next turn commits the same files on the newest version.
             if isinstance(outcome, Committed):
                 log.info("batch_written %s", about)
                 if decision.entry.gaps:
                     log.warning("bytes are left out %s %s", about, ranges_text(decision.entry.gaps))
                 return decision.entry.attempt
+        # On Iceberg any commit of others is a conflict, so a busy table may be faster every time. On Delta
+        # mostly commits of this app id are, and changed columns.
         problem = f"batch {batch.batch_id} was turned down {table.max_attempts} times by commits of others"
         last = f"{type(conflict).__name__}: {deltalake_text(conflict)}" if conflict else "no error"
         raise TableRefusedError(table.name, f"{problem}, the last time with {last}") from conflict

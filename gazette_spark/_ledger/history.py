@@ -10,8 +10,8 @@ session's ``userMetadata``. It adds no rows; the older of the two commits did.
 
 An entry may be stored as what moved since its parent. Then the search goes back to one with all positions.
 
-A history can also end early, where Delta cleaned up its log. The search tells that apart from the table's
-beginning, and never guesses a missing part.
+A history can also end early, where Delta cleaned up its log. The search distinguishes that from the
+table's beginning, and never guesses a missing part.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ FIRST_PAGE = 8
 """Number of commits read first. A page of 8 takes no longer than a page of 1, and usually suffices."""
 
 PAGE_GROWTH = 16
+"""Factor from one page to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,10 @@ def read_state(
     """
     limit = FIRST_PAGE
     while True:
+        # DESCRIBE HISTORY takes a limit and no version to begin at, so a longer page has the earlier ones
+        # again. The pages grow fast: after 8, 128 and 2,048 commits, hardly any table has more to read.
         rows = read_page(limit)
+        # Fewer rows than asked for: the history begins here, at version 0 or where it was cleaned up.
         complete = len(rows) < limit
         state = find_state(rows, app_id, table=table, entries=entries, complete=complete, restored=restored)
         if state is not None:
@@ -130,6 +134,8 @@ def find_state(
         RestoredError: the table was restored to a point in time, and nothing says which version that was.
         LedgerFormatError: an entry cannot be read.
     """
+    # The walk goes from version to version, newest first. It skips what was undone, and stops where the table
+    # begins.
     by_version = {row.version: row for row in rows}
     entry_of = entries_by_version(rows, app_id)
     visible: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
@@ -138,6 +144,8 @@ def find_state(
     at = rows[0].version if rows else -1
     while at >= 0 and len(visible) < entries:
         row = by_version.get(at)
+        # The log has no such commit among the rows. With older rows unread it may still come. Otherwise Delta
+        # has cleaned it up, and what it said is unknown: a missing part is never guessed.
         if row is None:
             if not complete:
                 return None
@@ -150,7 +158,12 @@ def find_state(
             break
         if row.operation == "RESTORE":
             jumps.append(at)
+            # A RESTORE is a jump: the rows of the version that it names are the rows of the table now.
+            # Entries between the two are undone, but their transaction numbers are not.
             version = _named_version(row)
+            # A RESTORE to a point in time names no version. The files of the versions may show which one it
+            # was; older rows have more candidates. A guess would lose or double rows, so the last resort is
+            # an error.
             if version is None and (version := restored(row, rows)) is None:
                 if not complete:
                     return None
@@ -158,25 +171,35 @@ def find_state(
             at = version
             continue
         if entry := entry_of.get(at):
-            # Delta's own compaction repeats the entry of the commit before it: the older one has the rows.
+            # That commit inherits the session's userMetadata, and adds no rows.
             if visible and visible[-1][1].attempt == entry.attempt:
                 visible.pop()
+            # The newest entry says where the table ends. A writer needs the one before it, too, to see
+            # whether a RESTORE slipped in between the newest one's decision and its commit.
             visible.append((row, entry))
         at -= 1
+    # The newest entry is stored as what moved, and the rows lack the entry with all positions that it builds
+    # on. An older visible entry would not do: it would say that the table ends earlier than it does.
     if visible and isinstance(visible[0][1], EntryDelta):
         if not complete:
             return None
         visible, truncated = [], True  # Its parent, without which it cannot be restored, was cleaned up.
     newest, entry = visible[0] if visible else (None, None)
     assert not isinstance(entry, EntryDelta)
+    # This is for the case that no entry is visible, as after a RESTORE to before the first one: a new query
+    # then starts where the rows of the undone ones began.
     undone = next((entry.start for entry in entry_of.values() if isinstance(entry, LedgerEntry)), ())
     return LedgerState(
         entry,
         previous=visible[1][1].attempt if len(visible) > 1 else None,
+        # All entries count, undone ones included: RESTORE and replacement keep Delta's transaction numbers,
+        # and Delta skips a write with a lower one without an error.
         txn_version=max((entry.txn_version for entry in entry_of.values()), default=-1),
         table_version=rows[0].version if rows else -1,
         entry_version=newest.version if newest else -1,
         entry_time=newest.time if newest else "",
+        # Jumps after the newest entry only say how it became the newest. Those before it may lie between its
+        # decision and its commit.
         jumps=tuple(at for at in jumps if newest is None or at < newest.version),
         truncated=truncated,
         undone=() if visible else undone,
@@ -195,10 +218,14 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
     """
     by_version: dict[int, LedgerEntry | EntryDelta] = {}
     by_attempt: dict[str, LedgerEntry] = {}
+    # The oldest row comes first, because an entry that is stored as what moved is restored on its parent,
+    # which was committed before it.
     for row in reversed(rows):
         entry = parse_entry(row.user_metadata, app_id)
         if isinstance(entry, EntryDelta):
             parent = by_attempt.get(entry.entry.parent or "")
+            # Without its parent it stays a delta. Whether that matters is up to the caller: only the newest
+            # visible entry needs all positions.
             entry = (parent and entry.on(parent)) or entry
         if isinstance(entry, LedgerEntry):
             by_attempt[entry.attempt] = entry
@@ -223,15 +250,19 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
         LedgerFormatError: an entry cannot be read.
     """
     for row in rows:
+        # Following commits forward is right only as long as each one adds to the table. A jump, or a table
+        # made again, needs the walk from the newest commit.
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
         stored = parse_entry(row.user_metadata, app_id)
+        # Other writers' commits move the table's version and nothing else.
         if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)
             continue
         entry = stored.on(previous) if isinstance(stored, EntryDelta) else stored
         if entry is None:
             return None
+        # All fields are set again: jumps and truncation belong to the entry that was the newest before.
         state = LedgerState(
             entry,
             previous=previous.attempt,
@@ -276,6 +307,8 @@ def visible_entries(
     # The oldest commit with the attempt so far: Delta's own compaction may repeat an entry.
     candidate: tuple[HistoryRow, LedgerEntry] | None = None
     entry_of = entries_by_version(rows, app_id)
+    # This is the walk of find_state, over all entries and for readers that only report. It ends where the
+    # rows do.
     while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
         if row.operation == "RESTORE":
             if candidate:
@@ -289,6 +322,7 @@ def visible_entries(
             if candidate and candidate[1].attempt != entry.attempt:
                 yield candidate
                 candidate = None
+            # Its parent is older than the rows, and so is every entry before it.
             if isinstance(entry, EntryDelta):
                 break
             candidate = row, entry

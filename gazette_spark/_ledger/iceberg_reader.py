@@ -168,6 +168,8 @@ def iceberg_errors(
 
 def property_text(entry: LedgerEntry, snapshot_id: int, sequence_number: int) -> str:
     """Return the text of the property: the entry with all positions, and the snapshot of its commit."""
+    # The property has all positions, because the text that it replaces was the parent's, and the parent's
+    # snapshot may expire.
     whole = replace(entry, moved=None, new_fingerprints={})
     value = json.loads(whole.to_json())
     value |= {"snapshot_id": snapshot_id, "sequence_number": sequence_number}
@@ -188,6 +190,8 @@ class _Newest:
 
 def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
     entries = []
+    # Anybody can edit the property that is the authority. A damaged one is an error, and not a stream without
+    # a ledger, which would begin a second one.
     for key, text in properties.items():
         if not key.startswith(PROPERTY_PREFIX):
             continue
@@ -248,6 +252,8 @@ def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
     Iceberg for Java leaves the name of an expired parent in its child, ``pyiceberg`` does not. So only the
     first snapshot of all is known to have no parent.
     """
+    # The walk goes from the current snapshot to its parents. Snapshots of other branches, and those that were
+    # rolled back, are in the list but not on this way.
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     chain: list[_Snapshot] = []
     at = metadata.current_snapshot_id
@@ -266,6 +272,7 @@ def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
             )
         )
         at = snapshot.parent_snapshot_id
+    # The first snapshot of all has the sequence number 1.
     return chain, not chain or (at is None and chain[-1].number == 1)
 
 
@@ -275,11 +282,15 @@ def _rows(
     properties: Mapping[str, str],
     earlier: Callable[[], Iterable[EarlierMetadata]],
 ) -> list[HistoryRow]:
+    # The property of each app id counts only if its snapshot is on the way. One that was rolled back is left
+    # out here, and then the newest summary with an entry is the ledger's end.
     newest = [
         entry
         for entry in _newest_entries(properties)
         if is_visible(entry, chain, complete=complete, earlier=earlier)
     ]
+    # The newest entry is read from the property: it has all positions, where the summary may have only those
+    # that moved.
     texts = {entry.snapshot_id: entry.text for entry in newest}
     snapshots = list(chain)
     shown = {snapshot.snapshot_id for snapshot in chain}
@@ -291,6 +302,8 @@ def _rows(
     ]
     rows: list[HistoryRow] = []
     for snapshot in snapshots:
+        # Readers of a history walk by versions without a hole. Numbers that are not on the way look to them
+        # like versions that a RESTORE undid, which is what they are to this branch.
         if rows and rows[-1].version > snapshot.number + 1:
             jump = {"version": str(snapshot.number)}
             rows.append(HistoryRow(rows[-1].version - 1, "RESTORE", jump, time=rows[-1].time))
@@ -330,8 +343,11 @@ def is_visible(
         complete: None has expired.
         earlier: Yields earlier versions of the table's metadata, newest first.
     """
+    # The usual case, which needs no file besides the metadata.
     if any(snapshot.snapshot_id == entry.snapshot_id for snapshot in chain):
         return True
+    # All ancestors are there and none is the entry's, or the entry is younger than one that is left: it was
+    # rolled back.
     if complete or entry.sequence_number >= chain[-1].number:
         return False
     # All that is left is younger than the entry. From the oldest snapshot that is left, follow the parents
@@ -342,15 +358,20 @@ def is_visible(
     for metadata in earlier():
         while at != entry.snapshot_id and at in metadata.parents:
             parent, number = metadata.parents[at]
+            # The walk has passed it: numbers only fall from child to parent, so the entry's snapshot is no
+            # ancestor.
             if number < entry.sequence_number:
                 return False
             if parent is None:
-                break  # It had none, or the parent had expired: still earlier metadata tells.
+                break  # It had none, or the parent had expired: earlier metadata shows which.
             at, number = parent, 0
         if at == entry.snapshot_id:
             return True
         if number > metadata.last_number:
             return False  # It was made after this metadata, and never had a parent: the table was replaced.
+    # Nothing contradicts the property: everything younger is on the way, and what is older is gone. It is
+    # trusted, as is an entry of a Delta table whose parent was cleaned up. Without that trust, a catalog that
+    # shows one snapshot would stop each query after two commits of others (decision 0045).
     return True
 
 
@@ -361,6 +382,8 @@ def earlier_metadata(table: Table) -> Iterator[EarlierMetadata]:
     for log_entry in reversed(table.metadata.metadata_log):
         try:
             metadata = FromInputFile.table_metadata(table.io.new_input(log_entry.metadata_file))
+        # Old metadata files may have been deleted, the oldest first
+        # (write.metadata.delete-after-commit.enabled).
         except FileNotFoundError:
             return
         snapshots = metadata.snapshots
@@ -388,12 +411,15 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
     """
     rows = table_history(table)
     state = read_state(lambda limit: rows[:limit], app_id, table=name)
+    # The commit is a compare-and-set on the snapshot, unlike Delta's on a number. So nothing can lie between
+    # an entry and the one it was decided on, and there is no RESTORE to be found in between.
     if state.entry is not None:
         state = replace(state, previous=state.entry.parent)
     text = table.metadata.properties.get(PROPERTY_PREFIX + app_id)
     newest = parse_entry(text, app_id)
     if not isinstance(newest, LedgerEntry):
         return state
+    # A property that was rolled back still has the highest number, and no number is used twice.
     state = replace(state, txn_version=max(state.txn_version, newest.txn_version))
     if state.entry is None:
         return replace(state, undone=state.undone or newest.start)

@@ -50,7 +50,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
     """Return the steps of one app id in a table's history, oldest first.
 
     A RESTORE is a step, too: back to the table's position then. A RESTORE without a version, or to a version
-    before the remaining history, is no step, for its position is unknown.
+    before the remaining history, is no step, because its position is unknown.
 
     Args:
         rows: newest first, down to the oldest available row, or to where the caller stopped reading.
@@ -61,21 +61,26 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
     visible: dict[int, LedgerEntry | None] = {}
     at: LedgerEntry | None = None
     entry_of = entries_by_version(rows, app_id)
+    # The walk begins at the oldest row and remembers the position of each version, because a RESTORE names
+    # one of them.
     for row in reversed(rows):
         before, entry = at, entry_of.get(row.version)
         if row.operation in REPLACING:
             at = None
         if row.operation == "RESTORE":
+            # Of a version that is older than all rows the position is unknown.
             at = visible.get(int(version)) if (version := _restored(row)) else None
         elif isinstance(entry, EntryDelta):
             at = None  # Its position is unknown, because its parent is older than the rows.
         elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
+        # Most commits of a shared table move nothing of this app id.
         if at is None or at is before or row.version <= since_version:
             continue
         step = GroupCommit(row.version, epoch_ms(row.time), at.read_through, event="restore")
         if at is entry:
+            # A fence, and another query's first entry, are marked as a start on the lag monitor's charts.
             is_start = at.is_fence or (before is not None and before.query_id != at.query_id)
             step = replace(
                 step,
@@ -97,6 +102,7 @@ def _heads(entry: LedgerEntry) -> Mapping[str, int]:
     An entry names those of journals with more to read, so it had caught up in the others. Fences, and entries
     of batches without a query, name none.
     """
+    # No query has looked at the journals' heads for this entry.
     if entry.planned_ms is None:
         return entry.heads
     return {**entry.read_through, **entry.heads}
@@ -131,6 +137,7 @@ def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) ->
         if isinstance(position, JournalOffsets):
             for journal in position.read_through:
                 if (head := position.head_seen(journal)) is not None:
+                    # Of two looks at a growing journal the later one saw more.
                     heads[journal] = max(head, heads.get(journal, head))
     return GroupCommit(batch_id, timestamp_ms, merged, heads) if merged else None
 
@@ -142,6 +149,8 @@ def finished_batches(offsets: Iterable[str], commits: Iterable[str]) -> Iterator
         offsets: names of the files in ``offsets``.
         commits: names of the files in ``commits``.
     """
+    # A batch with offsets and without a commit may still be running. Its position counts once it is done.
+    # Other names are temporary files and checksums.
     done = {name for name in commits if name.isdecimal()}
     yield from sorted((int(name) for name in set(offsets) & done), reverse=True)
 

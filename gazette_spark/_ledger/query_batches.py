@@ -61,11 +61,17 @@ class QueryBatches:
         """
         # Forgotten until this batch is read: after an error the files are read again.
         last, self._last = self._last, None
+        # Spark writes this file before it runs the batch. It says where the batch ends. The batch begins
+        # where the one before it ended, and Spark keeps the files of 100 batches.
         path = offsets_path(root, batch_id)
         text = files.text(path)
         end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
+        # This is the first batch of a run, or one that runs again. Otherwise the batch before it is the one
+        # that was just read.
         if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
             last = self._before(files, root, batch_id)
+        # Spark does not record where a new query starts: a crash in batch 0 would let it start elsewhere. So
+        # the source's first batch is empty and its end is the start.
         if batch_id == 0:
             check_pinned(end, path)
         self._last = replace(last, batch_id=batch_id, end=end, planned_ms=planned_ms)
@@ -85,6 +91,8 @@ class QueryBatches:
         """Read the batch before another; empty for the first batch."""
         end: Positions = ()
         planned_ms: int | None = None
+        # Spark refuses to start without this file, so it is missing only if the sink was given another
+        # checkpoint.
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
             text = files.text(path)

@@ -59,6 +59,8 @@ def checked_text(text: str | None, path: str) -> str:
     if text is None:
         problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
         raise QueryCheckpointError(path, problem)
+    # A truncated file whose old checksum was still beside it was caught by Spark's JSON parser alone. So what
+    # is read here is checked here.
     if not text:
         raise QueryCheckpointError(path, "the file is empty")
     return text
@@ -71,6 +73,7 @@ def parse_offsets(text: str, path: str) -> Positions:
         QueryCheckpointError: it is of a form this release does not know, or incomplete.
     """
     version, _, rest = text.partition("\n")
+    # Another version may have its lines in another order, and a wrong line would be another source's offset.
     if version != OFFSET_LOG_VERSION:
         raise QueryCheckpointError(path, f"version is {version[:20]!r}; expected {OFFSET_LOG_VERSION!r}")
     _about, *sources = rest.removesuffix("\n").split("\n")
@@ -92,6 +95,7 @@ def parse_planned_ms(text: str, path: str) -> int:
         about = parse_json(lines[1])
     except (IndexError, JsonError):
         about = None
+    # The time names this planning of the batch, because a batch that runs again has the same file.
     match about:
         case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
             return planned_ms
@@ -107,10 +111,13 @@ def _parse_source(line: str, path: str) -> SourcePosition:
     try:
         value = parse_json(line)
     except JsonError as error:
+        # A damaged position of ours must not pass for another source's text: that would be recorded, and
+        # compared as text from then on.
         if all(f'"{name}"' in line for name in _FIELDS):
             raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
         return line
     if not isinstance(value, dict) or not value.keys() >= _FIELDS:
+        # Whatever another source has written is kept to the byte, because it is only ever compared.
         return line
     try:
         return JournalOffsets.from_dict(value)
@@ -125,6 +132,7 @@ def check_pinned(positions: Positions, path: str) -> None:
         QueryCheckpointError: it reads from a position that is written nowhere.
     """
     for number, position in enumerate(positions):
+        # A position without the mark has bytes before it, and no file says from where on.
         if isinstance(position, JournalOffsets) and position.position != "pinned":
             problem = (
                 f"source {number} did not pin its first offsets in batch 0, so where it began is unknown"

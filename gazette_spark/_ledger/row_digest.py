@@ -82,6 +82,7 @@ def row_text(offset: int | None, value: bytes | None) -> bytes:
 
 def tree_digest(rows: Iterable[tuple[int, bytes | None]]) -> str:
     """Return the digest of rows, each an offset and a value; there is at least one."""
+    # The same three levels as in Spark, where only a leaf's hashes are ever in one place.
     level = [(offset, hashlib.sha256(row_text(offset, value)).hexdigest()) for offset, value in rows]
     for width in (LEAF_BYTES, NODE_BYTES, 1 << 63):
         groups: dict[int, list[str]] = defaultdict(list)
