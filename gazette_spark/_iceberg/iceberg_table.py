@@ -43,7 +43,7 @@ try:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
-    from pyiceberg.table.update import AssertDefaultSpecId, AssertTableUUID
+    from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
     from pyiceberg.transforms import UnknownTransform
 except ModuleNotFoundError:
     raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
@@ -296,11 +296,12 @@ class IcebergTable:
             transaction.set_properties({PROPERTY_PREFIX + entry.app_id: text})
             metadata = table.metadata
             # pyiceberg itself requires only that main is still at the snapshot that was read. But a change of
-            # partitions makes no snapshot, and a table that was created again may have none, as the old one
-            # had.
+            # columns or partitions makes no snapshot, and a table that was created again may have none, as
+            # the old one had.
             requirements = (
                 *transaction._requirements,
                 AssertTableUUID(uuid=metadata.table_uuid),
+                AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
                 AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
             )
         # After a conflict, a locked database or a broken connection, the ledger that is read next shows

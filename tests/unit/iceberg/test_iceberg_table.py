@@ -31,7 +31,7 @@ from pyspark.sql import types as sql
 
 from gazette_spark._iceberg.columns import partition_spec, partition_texts
 from gazette_spark._ledger.decision import Allowed
-from gazette_spark._ledger.entry import SkippedGap
+from gazette_spark._ledger.entry import SkippedGap, entry_without_rows
 from gazette_spark._ledger.file_batches import BatchFiles
 from gazette_spark._ledger.history import app_ids, visible_entries
 from gazette_spark._ledger.iceberg_reader import PROPERTY_PREFIX, TableName, open_catalog, table_history
@@ -588,6 +588,17 @@ def test_columns_that_change_while_a_batch_is_written_are_found(stream: IcebergS
     with pytest.raises(TableRefusedError, match="its columns changed"):
         stream.run(2, 10, 12, write=lambda: written)
     stream.run(2, 10, 12)
+
+
+def test_columns_that_change_after_the_decision_are_a_conflict(stream: IcebergStream) -> None:
+    """A change of columns makes no snapshot, so a commit has to ask for it."""
+    written = stream.files(rows("a", 10, 12))
+    state = stream.table.read_ledger(stream.app_id)
+    with stream.load().update_schema() as update:
+        update.add_column("more", ice.StringType())
+    conflict = stream.table.commit_files(written.files, entry_without_rows(state, "attempt"))
+    assert isinstance(conflict, CommitFailedException)
+    assert stream.contents() == {"a": [*range(5, 10)]}
 
 
 def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
