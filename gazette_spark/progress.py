@@ -246,8 +246,10 @@ def tell_of_silence(contact: Callable[[], Contact], who: str, timeout_s: float) 
             pause.wait(LOOK_S)
         if waits_s is not None:
             cause = contact().problem.rpartition(": ")[2].rstrip("]").lower() or "no answer yet"
-            left_s = max(0.0, contact().patience_s(timeout_s) - waits_s)
+            remaining_s = max(0.0, contact().patience_s(timeout_s) - waits_s)
             with suppress(ValueError):  # The command has ended, and closed its stderr.
-                print(f"{clear}waiting for {who}: {cause} ({left_s:.0f} s left)", file=stderr, flush=True)
+                print(
+                    f"{clear}waiting for {who}: {cause} ({remaining_s:.0f} s left)", file=stderr, flush=True
+                )
 
     threading.Thread(target=look, name="silence", daemon=True).start()

@@ -115,11 +115,13 @@ class QueryLag:
 
     def by_journal(self) -> dict[str, int | None]:
         """Return the bytes left by journal; of one that several sources read, the most."""
-        left_bytes: dict[str, int | None] = {}
+        remaining_bytes: dict[str, int | None] = {}
         for lag in self.journals:
-            before = left_bytes.get(lag.journal)
-            left_bytes[lag.journal] = lag.lag_bytes if before is None else max(before, lag.lag_bytes or 0)
-        return left_bytes
+            before = remaining_bytes.get(lag.journal)
+            remaining_bytes[lag.journal] = (
+                lag.lag_bytes if before is None else max(before, lag.lag_bytes or 0)
+            )
+        return remaining_bytes
 
 
 def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:

@@ -82,8 +82,8 @@ class EndSignals:
         """Wait until a signal has arrived, now or earlier. Return False at the timeout."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._has_come:
-            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            if not select.select([self._reader], [], [], left_s)[0]:
+            remaining_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            if not select.select([self._reader], [], [], remaining_s)[0]:
                 return False
             # Each byte is the number of a signal that Python handles, not only of these two.
             self._has_come = not ENDING.isdisjoint(os.read(self._reader, 64))

@@ -86,8 +86,8 @@ class Lifecycle:
 
     def _check(self, code: pc.ReplicaStatus.Code) -> None:
         if code not in _NEXT[self._status.code] or code == _Code.FAILED:
-            have, want = _Code.Name(self._status.code), _Code.Name(code)
-            raise TransactionOrderError(f"a shard does not go from {have} to {want}")
+            current, requested = _Code.Name(self._status.code), _Code.Name(code)
+            raise TransactionOrderError(f"a shard does not go from {current} to {requested}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,11 +125,11 @@ class ShardClient(Closing):
         request = pc.ListRequest(selector=label_selector)
         validate_list_request(request)
 
-        def call(connection: Connection, left_s: float) -> pc.ListResponse:
+        def call(connection: Connection, remaining_s: float) -> pc.ListResponse:
             with connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).List(
                     request,
-                    timeout=left_s,
+                    timeout=remaining_s,
                     metadata=connection.metadata(Claims(Capability.LIST, label_selector)),
                 )
             connection.observe("", response.header)
@@ -164,10 +164,10 @@ class ShardClient(Closing):
         validate_stat_request(request)
         claims = item_claims(Capability.READ, ID, shard_id)
 
-        def call(connection: Connection, left_s: float) -> Progress:
+        def call(connection: Connection, remaining_s: float) -> Progress:
             with connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).Stat(
-                    request, timeout=left_s, metadata=connection.metadata(claims)
+                    request, timeout=remaining_s, metadata=connection.metadata(claims)
                 )
             connection.observe(shard_id, response.header)
             _check(response.status, shard_id)
@@ -213,11 +213,11 @@ class ShardClient(Closing):
         validate_shard_changes(changes)
         claims = Claims(Capability.APPLY, pb.LabelSelector())
 
-        def call(connection: Connection, left_s: float) -> int:
+        def call(connection: Connection, remaining_s: float) -> int:
             with connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).Apply(
                     pc.ApplyRequest(changes=changes),
-                    timeout=left_s,
+                    timeout=remaining_s,
                     metadata=connection.metadata(claims, APPLY_LIFETIME_S),
                 )
             _check(response.status, _names([change.delete or change.upsert.id for change in changes]))
@@ -247,10 +247,10 @@ class ShardClient(Closing):
         validate_hints_request(request)
         claims = item_claims(Capability.READ, ID, shard_id)
 
-        def call(connection: Connection, left_s: float) -> pc.GetHintsResponse:
+        def call(connection: Connection, remaining_s: float) -> pc.GetHintsResponse:
             with connection.errors():
                 response = connection.stub(pc_grpc.ShardStub).GetHints(
-                    request, timeout=left_s, metadata=connection.metadata(claims)
+                    request, timeout=remaining_s, metadata=connection.metadata(claims)
                 )
             _check(response.status, shard_id)
             return response
@@ -291,10 +291,10 @@ class ShardClient(Closing):
         limit_s = timeout_s or self._timeout_s
         refusal: GazetteError | None = None
 
-        def attempt(left_s: float) -> T:
+        def attempt(remaining_s: float) -> T:
             nonlocal refusal
             try:
-                return call(dial() if dial is not None else self._dialer.default, left_s)
+                return call(dial() if dial is not None else self._dialer.default, remaining_s)
             except GazetteError as error:
                 # The last try has little time. The error of an earlier try says more, if nothing was changed.
                 if refusal is not None and is_no_answer(error) and decide is retry.after_call:
@@ -316,11 +316,11 @@ def _is_running(shard: pc.ListResponse.Shard) -> bool:
     return 0 <= primary < len(shard.status) and shard.status[primary].code == pc.ReplicaStatus.PRIMARY
 
 
-def _unassign(request: pc.UnassignRequest, connection: Connection, left_s: float) -> list[str]:
+def _unassign(request: pc.UnassignRequest, connection: Connection, remaining_s: float) -> list[str]:
     claims = Claims(Capability.APPLY, pb.LabelSelector(include=label_set({ID: request.shards})))
     with connection.errors():
         response = connection.stub(pc_grpc.ShardStub).Unassign(
-            request, timeout=left_s, metadata=connection.metadata(claims, APPLY_LIFETIME_S)
+            request, timeout=remaining_s, metadata=connection.metadata(claims, APPLY_LIFETIME_S)
         )
     _check(response.status, _names(request.shards))
     return list(response.shards)

@@ -545,8 +545,8 @@ def _await(event: Future[Any], shard: RunningShard, args: ResolveArgs, deadline_
     events: list[Future[Any]] = [event, shard.primary_loop]
     if args.cancelled is not None:
         events.append(args.cancelled)
-    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-    ended = wait(events, left_s, FIRST_COMPLETED).done
+    timeout_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+    ended = wait(events, timeout_s, FIRST_COMPLETED).done
     if event in ended and event.exception() is None:
         return True
     if shard.primary_loop in ended or event in ended:

@@ -89,14 +89,14 @@ class ShardService(pc_grpc.ShardServicer):
             # Wait until the call's deadline or the end of its token. Without a deadline gRPC returns the
             # seconds to the end of time, which no wait accepts.
             limits_s = [context.time_remaining(), claims.expires_at - time.time()]
-            left_s = min(limit_s for limit_s in limits_s if limit_s is not None)
+            remaining_s = min(limit_s for limit_s in limits_s if limit_s is not None)
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
                 may_proxy=not request.HasField("header"),
                 proxy_header=request.header if request.HasField("header") else None,
                 read_through=dict(request.read_through),
-                timeout_s=None if left_s > MAX_PATIENCE_S else max(0.0, left_s),
+                timeout_s=None if remaining_s > MAX_PATIENCE_S else max(0.0, remaining_s),
                 cancelled=_ended(context),
             )
             with self._host.resolve(args) as resolution:

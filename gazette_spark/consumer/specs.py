@@ -154,7 +154,7 @@ def labels_with_id(spec: pc.ShardSpec) -> pb.LabelSet:
     return union(pb.LabelSet(labels=[pb.Label(name=ID, value=spec.id)]), spec.labels)
 
 
-def replicas_wanted(spec: pc.ShardSpec) -> int:
+def desired_replicas(spec: pc.ShardSpec) -> int:
     """Return the number of processes for a shard: none if it is disabled, else a primary and its standbys."""
     return 0 if spec.disable else 1 + min(spec.hot_standbys, MAX_HOT_STANDBYS)
 

@@ -164,10 +164,10 @@ def loss_in_ms(
     for fragment in fragments:
         if fragment.end <= offset or fragment.mod_time_ms == 0:
             continue
-        left_ms = fragment.mod_time_ms + retention_ms - now_ms
+        remaining_ms = fragment.mod_time_ms + retention_ms - now_ms
         to_read = fragment.end - offset
-        if not read_speed or to_read * 1000 / read_speed > left_ms:
-            losses.append(max(0, left_ms))
+        if not read_speed or to_read * 1000 / read_speed > remaining_ms:
+            losses.append(max(0, remaining_ms))
     return min(losses, default=None)
 
 

@@ -257,14 +257,14 @@ class RecordFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Count the records of ranges that changed since the last round, the shortest ranges first."""
-        left_bytes = self._limit_bytes
+        remaining_bytes = self._limit_bytes
         counted: dict[Unread, int] = {}
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
             size = unread.end - unread.begin
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
-            elif size <= left_bytes:
-                left_bytes -= size
+            elif size <= remaining_bytes:
+                remaining_bytes -= size
                 if (count := self._count(unread)) is not None:
                     counted[unread] = count
         self._counted = counted

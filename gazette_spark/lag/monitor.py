@@ -157,11 +157,11 @@ class GroupCharts:
 
     def add(self, now_ms: int, lag_bytes: int | None, lag: GroupLag) -> None:
         """Add a point to each chart."""
-        known = lag.failure is None
+        is_current = lag.failure is None
         self.lag.add(now_ms, lag_bytes)
-        self.age.add(now_ms, lag.freshness.least_ms if known else None)
+        self.age.add(now_ms, lag.freshness.least_ms if is_current else None)
         for series, speed in ((self.read, lag.read_bytes_per_s), (self.append, lag.append_bytes_per_s)):
-            series.add(now_ms, None if speed is None or not known else round(speed))
+            series.add(now_ms, None if speed is None or not is_current else round(speed))
 
 
 @dataclass(slots=True)

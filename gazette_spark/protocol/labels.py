@@ -135,16 +135,16 @@ def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
 
     The meta label ``prefix`` has no special meaning here; see :func:`expand_prefix`.
     """
-    have = _by_name(labels)
-    excluded = any(_satisfied(group, have) for group in _by_name(selector.exclude).values())
-    return not excluded and all(_satisfied(group, have) for group in _by_name(selector.include).values())
+    by_name = _by_name(labels)
+    excluded = any(_satisfied(group, by_name) for group in _by_name(selector.exclude).values())
+    return not excluded and all(_satisfied(group, by_name) for group in _by_name(selector.include).values())
 
 
-def _satisfied(wanted: list[pb.Label], have: Mapping[str, list[pb.Label]]) -> bool:
-    values = _values(have.get(wanted[0].name, []))
+def _satisfied(alternatives: list[pb.Label], by_name: Mapping[str, list[pb.Label]]) -> bool:
+    values = _values(by_name.get(alternatives[0].name, []))
     return any(
-        want.value == "" or (value.startswith(want.value) if want.prefix else value == want.value)
-        for want in wanted
+        label.value == "" or (value.startswith(label.value) if label.prefix else value == label.value)
+        for label in alternatives
         for value in values
     )
 

@@ -529,13 +529,13 @@ class _Leading:
         if problem != self._solved:
             self._desired = solve(items, limits, state.assignments)
             self._solved = problem
-            placed, wanted = sum(map(len, self._desired.values())), sum(item.replicas for item in items)
+            placed, desired = sum(map(len, self._desired.values())), sum(item.replicas for item in items)
             log.info(
                 "cluster.solved shards=%d members=%d replicas=%d missing=%d",
                 len(items),
                 len(members),
                 placed,
-                wanted - placed,
+                desired - placed,
             )
         pending = next_steps(items, members, state.assignments, self._desired, limits)
         if not pending:

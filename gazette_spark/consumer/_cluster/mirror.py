@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from gazette_spark.closing import Closing
 from gazette_spark.consumer._cluster.allocator import ClusterMember, MemberId, ShardAssignment, ShardItem
 from gazette_spark.consumer._cluster.etcd import CompactedError, EtcdClient
-from gazette_spark.consumer.specs import replicas_wanted, validate_shard_spec
+from gazette_spark.consumer.specs import desired_replicas, validate_shard_spec
 from gazette_spark.errors import ClosedError, GazetteError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import etcd_pb2 as pe
@@ -218,7 +218,7 @@ def _decode_item(parts: list[str], kv: pe.KeyValue) -> ShardItem:
     validate_shard_spec(spec)
     if spec.id != shard:
         raise ValueError(f"the spec is of shard {spec.id!r}")
-    return ShardItem(shard, replicas_wanted(spec), kv.mod_revision, kv.create_revision, spec)
+    return ShardItem(shard, desired_replicas(spec), kv.mod_revision, kv.create_revision, spec)
 
 
 def _decode_member(parts: list[str], kv: pe.KeyValue) -> ClusterMember:

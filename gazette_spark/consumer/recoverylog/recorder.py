@@ -76,7 +76,7 @@ class Operations:
         Raises:
             ValueError: there is no such file.
         """
-        return self._known(_file_path(path))
+        return self._fnode_of(_file_path(path))
 
     def write(self, fnode: int, offset: int, data: Bytes) -> None:
         """Record that bytes were written at an offset of a file."""
@@ -91,7 +91,7 @@ class Operations:
             ValueError: there is no such file.
         """
         path = _file_path(path)
-        self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=self._known(path), path=path)))
+        self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=self._fnode_of(path), path=path)))
 
     def link(self, path: str, target: str) -> None:
         """Record that a file got another path.
@@ -99,7 +99,7 @@ class Operations:
         Raises:
             ValueError: the file does not exist, or another one has the path.
         """
-        fnode, target = self._known(_file_path(path)), _file_path(target)
+        fnode, target = self._fnode_of(_file_path(path)), _file_path(target)
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
 
     def rename(self, path: str, target: str) -> None:
@@ -109,7 +109,7 @@ class Operations:
             ValueError: there is no such file.
         """
         path, target = _file_path(path), _file_path(target)
-        fnode = self._known(path)
+        fnode = self._fnode_of(path)
         if path == target:
             return
         if (previous := self.fsm.links.get(target)) is not None:
@@ -117,7 +117,7 @@ class Operations:
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
         self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=fnode, path=path)))
 
-    def _known(self, path: str) -> int:
+    def _fnode_of(self, path: str) -> int:
         fnode = self.fsm.links.get(path)
         if fnode is None:
             raise ValueError(f"no file {path!r} is recorded in log {self._recorder.log!r}")

@@ -369,8 +369,8 @@ class RecordedSqliteStore(_SqliteBase):
         """Record what was committed since the last call."""
         with self._wal.open("rb") as wal:
             changes = read_changes(wal, self._position)
-            known = self._fnode is not None and changes.size <= MAX_CHANGE_BYTES
-            if known:
+            fits_pages = self._fnode is not None and changes.size <= MAX_CHANGE_BYTES
+            if fits_pages:
                 assert self._fnode is not None
                 with self._recorder.begin() as operations:
                     for offset, places in changes.runs():
@@ -382,8 +382,8 @@ class RecordedSqliteStore(_SqliteBase):
         self._position = changes.position
         self._recorded_bytes += changes.size
         limit = max(REWRITE_BYTES, REWRITE_FACTOR * self.path.stat().st_size)
-        if not known or self._recorded_bytes > limit:
-            self._rewrite(must=not known)
+        if not fits_pages or self._recorded_bytes > limit:
+            self._rewrite(must=not fits_pages)
         elif self._position.frames > CHECKPOINT_FRAMES:
             self._copy_wal()
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from gazette_spark.consumer.specs import (
+    desired_replicas,
     hint_backup_keys,
     hint_primary_key,
     labels_with_id,
     recovery_log,
     reduce_statuses,
-    replicas_wanted,
     shard_spec,
     validate_apply_request,
     validate_hints_request,
@@ -143,9 +143,9 @@ def test_selectors_see_the_id() -> None:
 
 def test_standbys_are_limited() -> None:
     """A shard wants a primary and three standbys at most; none if it is disabled."""
-    wanted = [replicas_wanted(whole_spec(hot_standbys=count)) for count in (0, 3, 9)]
+    wanted = [desired_replicas(whole_spec(hot_standbys=count)) for count in (0, 3, 9)]
     assert wanted == [1, 4, 4]
-    assert replicas_wanted(whole_spec(disable=True)) == 0
+    assert desired_replicas(whole_spec(disable=True)) == 0
 
 
 def test_statuses_reduce_to_the_highest() -> None:
