@@ -107,6 +107,8 @@ class BatchDriver:
         """Open the state table, and finish the transaction that it holds."""
         opened = engine.open()
         failpoint("micro_batch.opened")
+        # Only those of the newest transaction: each earlier one had appended its intents before the next was
+        # planned.
         append_ack_intents(self._client, intents_of(opened.checkpoints[shard] for shard in opened.newest))
         self._shards.opened(opened.checkpoints)
 

@@ -60,6 +60,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import split_meta
 
+# Enough to make the cost of a batch small, and few enough that a task holds little.
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20
 """Rows, and bytes of values, that make a record batch."""
@@ -163,6 +164,7 @@ class Job:
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn the numbers of reads into rows; the function for Spark's ``mapInArrow``."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        # Spark may give a task no row at all, and a client would be opened for nothing.
         if not numbers:
             return
         with open_client(self.options) as client:
@@ -207,9 +209,12 @@ class Job:
                 raw = envelope.message
                 assert isinstance(raw, _Raw)
                 _, clock, flags = split_uuid(raw.get_uuid())
+                # Never back, because the order within a journal has to stay: clocks of several producers are
+                # not in the order of the journal.
                 turn = max(turn, clock)
                 group = ""
                 if key_of is not None:
+                    # An acknowledgement belongs to no key.
                     if flags == ACK_TXN and clock:
                         continue
                     group = key_of(Envelope(journal, envelope.begin, envelope.end, raw.message))
@@ -219,6 +224,7 @@ class Job:
                     "",
                     group,
                     STEP_MESSAGE,
+                    # Clocks are unsigned, and Spark's BIGINT is not. Shifted, they sort the same.
                     turn - (1 << 63),
                     journal,
                     nth,
@@ -226,6 +232,7 @@ class Job:
                     envelope.end,
                     data=raw.record,
                 )
+            # The offset and the states belong together: both are those after the last message that was taken.
             at = committed.messages.offset
         states = sequencer.checkpoint(HORIZON_NS, REMEMBERED).states
         source = build_checkpoint(SequencerCheckpoint({journal: at}, states)).sources[journal]
@@ -245,6 +252,7 @@ class Job:
                     client = open_client(self.options)
                 runs.append(_ShardRun(self, self.specs[shard], client))
                 yield from runs[-1].results(of_shard)
+                # The oldest waits for its appends while later ones consume, so their flushes overlap.
                 if len(runs) == SHARDS_UNDER_WAY:
                     yield from runs.popleft().published()
             while runs:

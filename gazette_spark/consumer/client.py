@@ -169,6 +169,7 @@ class ShardClient(Closing):
                 response = connection.stub(pc_grpc.ShardStub).Stat(
                     request, timeout=remaining_s, metadata=connection.metadata(claims)
                 )
+            # The header's route says who the primary is, for the next call.
             connection.observe(shard_id, response.header)
             _check(response.status, shard_id)
             return Progress(dict(response.read_through), dict(response.publish_at))
@@ -183,9 +184,11 @@ class ShardClient(Closing):
         def one(shard_id: str) -> Progress | None:
             try:
                 return self.stat(shard_id)
+            # It was stopped or moved since the listing, and is one of those that do not run.
             except ShardStatusError:
                 return None
 
+        # Stat of a shard that is still recovering would wait for its store, for as long as that takes.
         running = [shard.spec.id for shard in shards if _is_running(shard)]
         with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
             progress_by_shard = dict(zip(running, pool.map(one, running), strict=True))
@@ -223,6 +226,7 @@ class ShardClient(Closing):
             _check(response.status, _names([change.delete or change.upsert.id for change in changes]))
             return response.header.etcd.revision
 
+        # A second try of a transaction that was made would fail by its own revisions.
         return self._retrying(call, decide=retry.after_apply)
 
     def apply_in_batches(
@@ -273,6 +277,8 @@ class ShardClient(Closing):
             ShardTransactionFailedError: an assignment changed meanwhile; nothing of its hundred was done.
         """
         unassigned: list[str] = []
+        # Etcd takes 128 operations in a transaction, and each shard has one for each of its replicas that is
+        # ended.
         for begin in range(0, len(shard_ids), UNASSIGNED_AT_ONCE):
             batch = shard_ids[begin : begin + UNASSIGNED_AT_ONCE]
             request = pc.UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run)
@@ -354,6 +360,7 @@ def verify_referenced_journals(client: Client, changes: Iterable[pc.ApplyRequest
     types: dict[str, str] = {}
 
     def content_type(journal: str) -> str:
+        # Many shards read the same journals.
         if journal not in types:
             types[journal] = "".join(values_of(client.get_journal(journal).spec.labels, CONTENT_TYPE))
         return types[journal]

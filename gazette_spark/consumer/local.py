@@ -55,6 +55,7 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 
 logger = logging.getLogger(__name__)
 
+# Gazette's interval. Hints only shorten a later replay, so more of them would cost writes and save seconds.
 HINTS_S = 300.0
 """Seconds between two hints that a primary keeps of its recovery log."""
 
@@ -95,14 +96,19 @@ class LocalShard:
         self._hints = hints
         self._directory = directory
         self._after = after
+        # One service for all appends of the assignment: its end is the end of everything that the assignment
+        # writes. A service whose recorder was fenced off cannot append to that log any more, so the next
+        # assignment makes a new one.
         self.append_service = AppendService(client)
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
         self._lifecycle = Lifecycle()
+        # Stat returns all sources, and 0 for those that were never read.
         self._read: dict[str, int] = {source.journal: 0 for source in spec.sources}
         self._published: dict[str, int] = {}
         self._changed: AsyncOperation[None] = AsyncOperation()
         self._store: Store | None = None
+        # It never ends if the shard fails before, so whoever waits for it also waits for primary_loop.
         self.store_ready: AsyncOperation[Store] = AsyncOperation()
         self.primary_loop: AsyncOperation[None] = AsyncOperation()
         self.stopping = threading.Event()
@@ -153,6 +159,9 @@ class LocalShard:
         """State of the assignment."""
         with self._lock:
             status = self._lifecycle.status
+            # A player reports that it has reached the head by an event only, in the thread that is busy
+            # playing. So the step to STANDBY is made here, when somebody looks; a member of a cluster looks
+            # at shards in BACKFILL again and again.
             if (
                 status.code == pc.ReplicaStatus.BACKFILL
                 and self._player is not None
@@ -171,12 +180,18 @@ class LocalShard:
         with self._lock:
             if self._is_standby:
                 self._is_standby = False
+                # A promotion may come at any time. Before there is a player, _play looks at the flag under
+                # this lock; a shard without a log looks at it in _await_promotion. So exactly one of the
+                # three takes notice.
                 if self._player is not None:
                     self._player.inject_handoff(self._author)
         self._moved.set()
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
         """Use another spec from the next transaction on."""
+        # A reference is replaced at once, and a spec is never changed, so readers in other threads need no
+        # lock. Fields that are read once, such as sources, start the shard again instead: see
+        # resolver.needs_restart.
         self.spec = spec
 
     def hold(self) -> bool:
@@ -199,6 +214,7 @@ class LocalShard:
 
     def stop(self) -> None:
         """End without committing what was consumed last, and without waiting."""
+        # The flag first: whoever is woken by one of the next lines looks at it.
         self.stopping.set()
         with self._lock:
             if self._player is not None:
@@ -216,15 +232,22 @@ class LocalShard:
         with self._lock:
             self._read.update(read)
             self._published.update(published)
+            # A future for each change: a caller takes the future, then looks at the progress, and then waits
+            # for the future. A change in between has ended it, so no change is missed.
             changed, self._changed = self._changed, AsyncOperation()
+        # Outside the lock, because its callbacks run here and may ask for the progress.
         changed.resolve()
 
     def transaction_began(self) -> None:
         """Do what is done between transactions: keep hints of the recovery log, now and then."""
         if self.recorder is None or time.monotonic() < self._hints_due_s:
             return
+        # Set before the hints are durable, so that a broker that is slow is not asked for them with each
+        # transaction.
         self._hints_due_s = time.monotonic() + HINTS_S
         hints, durable = self.recorder.begin_hints()
+        # Hints that name operations which the log does not have yet would be taken for a loss of the log's
+        # bytes by a player, so they are kept only when those are durable.
         durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
 
     def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
@@ -241,6 +264,8 @@ class LocalShard:
             self._serve()
         except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
             error = problem
+        # A shard that is told to stop fails in many ways, because its readers and appends are cancelled. None
+        # of them is a failure to report, or to restart after.
         if error is not None and not self.stopping.is_set():
             logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
             with self._lock:
@@ -248,18 +273,26 @@ class LocalShard:
             self._on_status()
         # Nothing may reach a journal after the next assignment has begun, so appends end first.
         self._sources.close()
+        # An append that was in flight may still arrive. It does no harm: messages are not acknowledged,
+        # operations of the recovery log are under a condition on the author, and an acknowledgement that
+        # arrives twice commits nothing.
         self.append_service.close(abort=True)
         with self._lock:
             # From now on nobody gets the store. Wait for those who have it, but tell them first that the
             # shard has ended, because they may be waiting for it.
             self._ended = True
+        # The future's callbacks run here. One of them schedules the restart.
         self.primary_loop.resolve(None if self.stopping.is_set() else error)
         # Who heard of the end may have said when the shard starts again.
         self._on_status()
         with self._lock:
+            # A caller of resolve reads the store outside any transaction. Destroying it now would close a
+            # database under a running query.
             self._unused.wait_for(lambda: self._users == 0)
         if self._store is not None:
             try:
+                # What is committed is in the recovery log or in the database, so a failure here loses
+                # nothing.
                 self._store.destroy()
             except Exception:
                 logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
@@ -269,16 +302,23 @@ class LocalShard:
         """Take the shard over, restore its state, and run its transactions."""
         # Two assignments in one process would fence each other, so the one before has to end first.
         if self._after is not None:
+            # It has failed, or has been told to stop, so the wait is short. If it still appended, the
+            # hand-off to this assignment would have to catch up with its operations.
             self._after.join()
+            # The chain of assignments would otherwise keep all of their stores in memory.
             self._after = None
         # Recover the files of the store. A standby follows the primary's log in this step until it is
         # promoted; then it takes the log over, and from here on no other host can record.
         recovered: Recovered | None = None
+        # A store that is not recorded, such as a remote database, has nothing to recover.
         if log := recovery_log(self.spec):
             self._become(pc.ReplicaStatus.BACKFILL)
             recovered = self._step("recovery of the store", lambda: self._play(log))
+        # A look at the status may have made this step already, see status.
         if self.status.code != pc.ReplicaStatus.STANDBY:
             self._become(pc.ReplicaStatus.STANDBY)
+        # A shard without a log waits here, so that a standby of one opens no store: that would fence off the
+        # primary.
         self._await_promotion()
 
         # Open the store. Restoring the checkpoint fences off older stores, wherever they are: of two hosts
@@ -294,28 +334,40 @@ class LocalShard:
             except Exception:
                 logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
             self._hints_due_s = time.monotonic() + HINTS_S
+        # The progress before the store is shown: who gets the store may rely on offsets that are read
+        # through. Acknowledgements of earlier assignments are not in it, because their ends were lost with
+        # their process.
         self.report(read_through(checkpoint), {})
         self.store_ready.resolve(result=store)
+        # PRIMARY means that the store is open. Acknowledgements and messages are still to come, as in
+        # Gazette, which sets the status at the same point.
         self._become(pc.ReplicaStatus.PRIMARY)
 
         # Append the acknowledgements of the last transaction, again or for the first time, however long that
         # takes. Its messages are committed by its checkpoint, and readers wait for them. They come before
-        # anything that this assignment publishes, which would otherwise overtake them.
+        # anything that this assignment publishes, which would otherwise overtake them. The bytes are those
+        # that the last assignment would have appended, with its producer and its clocks. If it has appended
+        # them, readers see the same clock again, and drop them.
         intents, attempt = ack_intents(checkpoint), 0
         while intents and not self.stopping.is_set():
             try:
+                # Not by the append service: its failures are for good, and a broker that is away for a moment
+                # is waited for. A journal that was deleted has no readers that wait, so the shard goes on.
                 for journal in write_ack_intents(self.client, intents):
                     logger.warning(
                         "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
                     )
                 break
             except GazetteError as error:
+                # Intents that were appended before the error are appended again with the rest, which is
+                # harmless.
                 if not self._sources.wait_after(error, attempt):
                     raise failed(self.spec.id, "acknowledging recovered messages", error) from error
                 attempt += 1
         failpoint("consumer.acknowledged_again")
 
-        # Only now read, from the checkpoint on.
+        # Only now read, from the checkpoint on. The readers fill the inbox ahead of the transactions, so they
+        # start when everything else has succeeded.
         self._sources.start(checkpoint)
         if not self.stopping.is_set():
             TransactionLoop(self, self._app, store, checkpoint, self._sources).run()
@@ -325,6 +377,8 @@ class LocalShard:
         while self._is_standby:
             if self.stopping.is_set():
                 raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
+            # promote clears the flag of a standby before it sets the event, so the loop ends with the first
+            # of the two that comes, promotion or stop.
             self._moved.wait()
 
     def _play(self, log: str) -> Recovered:
@@ -335,9 +389,14 @@ class LocalShard:
         attempt = 0
         while True:
             try:
+                # Inside the loop, because a broker that has just started may not have heard of the journal.
+                # Another content type is an error at once: a player would take messages for damage.
                 check_recovery_log(self.client.get_journal(log).spec)
+                # Hints are read again with each attempt, because another primary may have kept newer ones.
                 self.recovered_hints = hints_of(self.spec, self._hints)
                 player = Player(self.client, pick_hints(self.recovered_hints, log), self._directory)
+                # A new author with each attempt: the hand-off of one that failed may still be in the log, and
+                # must not look like this one's.
                 author = new_author()
                 with self._lock:
                     self._player, self._author = player, author
@@ -346,6 +405,7 @@ class LocalShard:
                 # Whoever promoted or stopped the shard before it had a player could not tell the player.
                 if self.stopping.is_set():
                     player.cancel()
+                # A failed replay has removed its directory, so the next attempt begins with an empty one.
                 recovered = player.play()
                 break
             except GazetteError as error:
@@ -353,8 +413,11 @@ class LocalShard:
                     raise
                 attempt += 1
             finally:
+                # From here on there is no replay that stop or promote would have to interrupt.
                 with self._lock:
                     self._player = None
+        # Under the author of the hand-off. If another host has taken the log over since, the first append of
+        # this recorder fails, and with it the shard.
         self.recorder = Recorder(
             log,
             recovered.fsm,
@@ -456,11 +519,14 @@ class LocalHost(Closing):
         self.name = name or type(app).__name__
         self._hints: Hints = {} if hints is None else hints
         self._folders = ShardFolders(work_dir)
+        # A random suffix, because two processes may run the same application in one zone.
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
+        # There is no Etcd that has a cluster id, and Gazette's clients refuse 0.
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self._table = ShardTable(identity, self._start_shard, self._hints, restart=restart)
         self._specs = list(shards)
         for spec in self._specs:
+            # Specs are checked here and not in start, so that an invalid one fails where it is passed in.
             validate_shard_spec(spec)
         ids = [spec.id for spec in self._specs]
         if len(set(ids)) < len(ids):
@@ -473,6 +539,7 @@ class LocalHost(Closing):
         """Start the shards."""
         self._folders.open()
         for spec in self._specs:
+            # One by one: apply makes all changes or none, and these do not depend on each other.
             self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
         return self
 
@@ -484,6 +551,8 @@ class LocalHost(Closing):
                 is not committed is consumed again at the next start.
             timeout_s: Seconds to wait for the shards after that.
         """
+        # Drain before the stop: a stop drops what the open transaction has consumed, which is correct and
+        # only slower at the next start.
         drain_all(self._table.running(), drain_s)
         join_all(self._table.close(), timeout_s)
         self._folders.close()

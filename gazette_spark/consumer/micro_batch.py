@@ -124,18 +124,25 @@ def plan(
             journal = spec_source.journal
             source = checkpoint.sources.get(journal, pc.Checkpoint.Source())
             begin, head = start_offset(checkpoint, spec_source), heads.get(journal)
+            # A journal that is gone ends the shard and not the batch: the others go on.
             if head is None:
                 problem = "it does not exist"
                 failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
+            # A spec's min_offset may be past the head of a journal that is still short. Only an offset that
+            # was read before can be lost.
             elif begin > head and source.read_through > head:
                 loss = SourceLossError(journal, source.read_through, head, doubts.get(journal, ""))
                 failures[spec.id] = ShardFailedError(spec.id, "reading messages", str(loss))
             elif begin < head:
+                # Deterministic, because equal states have to give equal keys: shards with the same key share
+                # a read.
                 text = source.SerializeToString(deterministic=True)
                 places.setdefault((journal, begin, text), []).append(spec.id)
     reads = []
     for (journal, begin, text), shards in sorted(places.items()):
         if healthy := tuple(sorted(shard for shard in shards if shard not in failures)):
+            # The slowest of the shards decides. The read ends early for the others, which continue in the
+            # next batch.
             head, most = heads[journal], min(limits[shard] for shard in healthy)
             reads.append(JournalRead(journal, begin, min(head, begin + most), head, text, healthy))
     return Plan(tuple(reads), failures)
@@ -150,6 +157,7 @@ def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
         max_bytes: Upper limit.
     """
     allowed = 0.0 if pace is None else pace * spec.max_txn_duration.ToMilliseconds() / 1000
+    # A quotient, because all sources of a shard are consumed one after the other within the time.
     return min(max_bytes, max(LEAST_BATCH_BYTES, round(allowed / max(1, len(spec.sources)))))
 
 
@@ -169,17 +177,23 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
     seconds: dict[str, float] = {}
     for row in results:
         if row.kind == FAILED:
+            # The first error of a shard. Tasks of one shard fail independently, each with its own.
             failures.setdefault(row.shard, ShardFailedError(row.shard, row.key, str(row.value)))
         elif row.kind == SOURCE:
             sources.setdefault(row.shard, {})[row.key] = bytes(row.data or b"")
         elif row.kind == INTENT:
             of_shard = intents.setdefault(row.shard, {})
+            # With keys, several tasks publish for one shard, each under a producer of its own, so a journal
+            # gets an intent of each.
             of_shard[row.key] = of_shard.get(row.key, b"") + bytes(row.data or b"")
         elif row.kind == PACE:
+            # Tasks of a shard run side by side, so the longest is the time that it took.
             seconds[row.shard] = max(seconds.get(row.shard, 0.0), float(row.value or 0))
     checkpoints, paces = {}, {}
     for shard, journals in planned.journals.items():
         read_sources = sources.get(shard, {})
+        # Rows that are missing must not pass for a journal without news: the checkpoint would stand still
+        # while the state has moved.
         if missing := sorted(journals - read_sources.keys()):
             step, problem = f"reading journal {missing[0]!r}", "no task has reported how far it came"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
@@ -197,6 +211,7 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
             is_further |= advanced.read_through > old_offset
             read_bytes += advanced.read_through - old_offset
             checkpoint.sources[journal].CopyFrom(advanced)
+        # A head may lie within the next message, which is then left to a later batch: nothing has moved.
         if is_further:
             checkpoints[shard] = checkpoint
             if seconds.get(shard):

@@ -70,6 +70,8 @@ SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
 )
 """The items of consumers."""
 
+# The list names what may change under way, and not what may not: a field that Gazette adds restarts the
+# shard, which is slow and right.
 READ_EACH_TIME = (
     "max_txn_duration",
     "min_txn_duration",
@@ -134,10 +136,14 @@ def resolve_status(
         local: This process.
         may_proxy: Whether another process may answer.
     """
+    # The order is Gazette's, and the one of what a caller may know: whether there is a shard before who runs
+    # it.
     if spec is None:
         return pc.SHARD_NOT_FOUND
     if primary is None:
         return pc.NO_SHARD_PRIMARY
+    # A request that was passed on already must not be passed on again: two processes with different views
+    # could send it in circles.
     if primary != local and not may_proxy:
         return pc.NOT_SHARD_PRIMARY
     return pc.OK
@@ -149,6 +155,7 @@ def needs_restart(old: pc.ShardSpec, new: pc.ShardSpec) -> bool:
 
 
 def _read_once(spec: pc.ShardSpec) -> pc.ShardSpec:
+    # A copy, because specs are shared with other threads and are never changed.
     copied = pc.ShardSpec()
     copied.CopyFrom(spec)
     for name in READ_EACH_TIME:
@@ -158,6 +165,8 @@ def _read_once(spec: pc.ShardSpec) -> pc.ShardSpec:
 
 def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -> dict[str, int]:
     """Return the offsets that a caller waits for, of sources that are not read through them."""
+    # A journal that the shard does not read will never be read through. As in Gazette, it is ignored: a
+    # caller may pass the offsets of all its appends to each of several shards.
     sources = {source.journal for source in spec.sources}
     return {
         journal: offset
@@ -168,6 +177,7 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
 
 def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
     """Have shards commit what they have consumed, and wait for that so long; 0: do not ask them to."""
+    # All are asked first, and then waited for, so that they drain side by side.
     if timeout_s > 0:
         for shard in shards:
             shard.drain()
@@ -176,6 +186,7 @@ def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
 
 def join_all(shards: Iterable[RunningShard], timeout_s: float) -> None:
     """Wait until shards have ended, or the time is over."""
+    # One deadline for all: the time does not grow with the number of shards.
     until_s = time.monotonic() + timeout_s
     for shard in shards:
         shard.join(max(0.0, until_s - time.monotonic()))
@@ -196,11 +207,14 @@ class RunningShards:
             restart: When a shard that FAILED is started again; None: when somebody asks for it.
         """
         self._start = start
+        # One lock, because a restart reads what the owner has decided. It is reentrant: the owner calls this
+        # object with the lock held.
         self._lock = lock
         self._restart_policy = restart
         self._running: dict[str, RunningShard] = {}
         self._ended: dict[str, RunningShard] = {}
         """Assignments that may not have ended yet, of shards that do not run any more."""
+        # Kept when a shard ends, so that its counter of restarts never goes back while the process lives.
         self._restarts: dict[str, Restarts] = {}
         self._timers: dict[str, threading.Timer] = {}
         self._closed = False
@@ -210,6 +224,8 @@ class RunningShards:
 
     def get(self, shard_id: str) -> RunningShard | None:
         """Return the shard, if it runs or has failed here."""
+        # One look-up in a dictionary is atomic, so a caller without the lock gets this assignment or the next
+        # one.
         return self._running.get(shard_id)
 
     def by_id(self) -> dict[str, RunningShard]:
@@ -222,6 +238,7 @@ class RunningShards:
         shard, restarts = self._running[shard_id], self._restarts.get(shard_id)
         status = shard.status
         if status.code == pc.ReplicaStatus.FAILED:
+            # A status has one list of errors for people to read. The note says whether to wait or to act.
             if restarts is not None and restarts.is_due:
                 status.errors.append(restarts.note())
             elif shard.primary_loop.done() and _is_permanent(shard.primary_loop.exception()):
@@ -233,10 +250,15 @@ class RunningShards:
         with self._lock:
             shard = self._running.get(shard_id)
             if spec is None or self._closed:
+                # The spec was deleted or disabled, or the assignment has gone.
                 if shard is not None:
                     self._end(shard_id)
             elif shard is None:
+                # The assignment before may still be ending. The new one gets it, and waits for its thread to
+                # end: two of them in one process would fence each other.
                 self._begin(spec, self._ended.pop(shard_id, None))
+            # A change that a running shard could take restarts one that has failed: whoever changes a spec
+            # wants the shard to try again.
             elif needs_restart(shard.spec, spec) or (
                 shard.spec != spec and shard.status.code == pc.ReplicaStatus.FAILED
             ):
@@ -247,6 +269,7 @@ class RunningShards:
     def restart(self, shard_id: str, spec: pc.ShardSpec) -> None:
         """End a shard, and start it again at once."""
         with self._lock:
+            # A request that comes while the host closes must not start what nobody would stop.
             if self._closed:
                 return
             self._end(shard_id)
@@ -255,6 +278,7 @@ class RunningShards:
     def stop(self) -> list[RunningShard]:
         """Begin to stop all shards, and return those that may not have ended."""
         with self._lock:
+            # All are told before any is waited for. The list is a copy, because _end changes the dictionary.
             for shard_id in list(self._running):
                 self._end(shard_id)
             return list(self._ended.values())
@@ -262,6 +286,8 @@ class RunningShards:
     def close(self) -> list[RunningShard]:
         """Stop all shards as :meth:`stop` does; none is started any more."""
         with self._lock:
+            # Under the same lock as the stop: a restart that is due now finds the flag, or its shard is among
+            # those that are stopped.
             self._closed = True
             return self.stop()
 
@@ -272,12 +298,15 @@ class RunningShards:
         """
         with self._lock:
             running = sorted(self._running.items())
+            # Counted here under the lock, and written without it: a scrape must not hold up the start of a
+            # shard.
             totals = {shard_id: self._restarts[shard_id].total for shard_id in sorted(self._restarts)}
         # Values of the labels, and the sample's.
         samples: dict[str, list[tuple[tuple[str, ...], object]]] = {name: [] for name, _, _, _ in METRICS}
         samples[SHARD_RESTARTS] = [((shard_id,), total) for shard_id, total in totals.items()]
         for shard_id, shard in running:
             counts, fqn = shard.counts, shard.fqn
+            # Gazette's form: the value is always 1, and the label says the status.
             samples[SHARD_UP].append(((shard_id, pc.ReplicaStatus.Code.Name(shard.status.code)), 1))
             samples[SHARD_TRANSACTIONS].append(((fqn,), counts.transactions))
             samples[SHARD_MESSAGES].append(((fqn,), counts.messages))
@@ -299,33 +328,43 @@ class RunningShards:
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
         self._running[spec.id] = shard = self._start(spec, after)
         if self._restart_policy is not None:
+            # The failures in a row outlive the assignment, or the delay would never grow.
             self._restarts.setdefault(spec.id, Restarts(self._restart_policy, time.monotonic()))
+            # A shard that ends before this line calls back at once, in this thread; the lock is reentrant.
             shard.primary_loop.add_done_callback(lambda loop: self._note_end(spec.id, shard, loop))
 
     def _end(self, shard_id: str) -> None:
+        # Kept until it has ended, because a successor waits for it, and close waits for all.
         self._ended[shard_id] = shard = self._running.pop(shard_id)
         # The next failure gets the first delay again: somebody has looked after the shard.
         if (timer := self._timers.pop(shard_id, None)) is not None:
             timer.cancel()
         if (restarts := self._restarts.get(shard_id)) is not None:
             restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
+        # Without waiting: the lock is held, and the shard needs it to report its end.
         shard.stop()
 
     def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
         """Have a shard that failed started again, unless that is of no use. Called by the shard's thread."""
         error = loop.exception()
         with self._lock:
-            # A shard that was stopped or replaced has not failed.
+            # A shard that was stopped or replaced has not failed. Identity and not the id: the callback may
+            # come late, when another assignment of the shard runs already.
             if error is None or self._closed or self._running.get(shard_id) is not shard:
                 return
+            # The application says that it would fail again. The shard stays FAILED until somebody unassigns
+            # it or applies its spec.
             if _is_permanent(error):
                 log.error("shard.failed_permanently shard=%s", shard_id)
                 return
+            # A store that was taken over by another process is a failure like any other. Two processes that
+            # keep taking a shard from each other slow down that way, and nothing counts twice meanwhile.
             restarts = self._restarts[shard_id]
             delay_s = restarts.fail(time.monotonic())
             log.warning(
                 "shard.will_restart shard=%s failures=%d delay_s=%g", shard_id, restarts.failures, delay_s
             )
+            # A timer and not a sleep: this is the shard's thread, whose successor waits for it to end.
             timer = threading.Timer(delay_s, self._start_again, [shard_id, shard])
             timer.daemon = True
             self._timers[shard_id] = timer
@@ -339,6 +378,7 @@ class RunningShards:
             restarts = self._restarts[shard_id]
             restarts.start(time.monotonic())
             self._ended[shard_id] = self._running.pop(shard_id)
+            # With the spec that the shard has by now, which may have changed since it failed.
             self._begin(shard.spec, self._ended.pop(shard_id))
 
 
@@ -368,6 +408,8 @@ class ShardTable:
         self._identity = identity
         self._hints = hints
         self._lock = threading.RLock()
+        # Immutable: a change makes another catalog, so a reader without the lock sees one revision or the
+        # next, and never a part of one.
         self._catalog: Catalog[pc.ShardSpec] = Catalog(SHARDS, identity.cluster_id)
         self._shards = RunningShards(start, self._lock, restart)
 
@@ -377,6 +419,7 @@ class ShardTable:
     def serve_at(self, endpoint: str) -> None:
         """Name this process in routes by the address of its service."""
         with self._lock:
+            # The port is known only after the service listens, and shards may run before.
             self._identity = replace(self._identity, member=replace(self._identity.member, endpoint=endpoint))
 
     def running(self) -> list[RunningShard]:
@@ -417,19 +460,25 @@ class ShardTable:
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
         """Make valid changes, all or none, see ``ShardHost``."""
+        # Errors of the request itself come first, and change nothing.
         check_transaction(SHARDS, changes)
         with self._lock:
             catalog = apply_changes(self._catalog, changes)
+            # A revision is not as the caller expects: somebody was faster. Gazette's status has the name of
+            # the transaction in Etcd that fails there.
             if catalog is None:
                 return pc.ApplyResponse(status=pc.ETCD_TRANSACTION_FAILED, header=self.header())
             self._catalog = catalog
             for change in changes:
                 if change.HasField("primary_hints"):
+                    # Before the shard starts, because it recovers from them.
                     self._hints[hint_primary_key(change.upsert)] = change.primary_hints
                 shard_id = SHARDS.changed(change)
                 entry = catalog.items.get(shard_id)
+                # A disabled shard stays in the listing, so that it can be enabled again.
                 spec = None if entry is None or entry.spec.disable else entry.spec
                 shard = self._shards.get(shard_id)
+                # Also where the spec is the same: to apply it again is how an operator starts a failed shard.
                 if spec is not None and shard is not None and shard.status.code == pc.ReplicaStatus.FAILED:
                     self._shards.restart(shard_id, spec)
                 else:
@@ -438,11 +487,15 @@ class ShardTable:
 
     def resolve(self, args: ResolveArgs) -> Resolution:
         """Return where a shard is served, see ``ShardHost``."""
+        # One deadline for the store and the offsets together.
         deadline_s = None if args.timeout_s is None else time.monotonic() + args.timeout_s
         with self._lock:
             if args.proxy_header is not None:
+                # A request that was meant for another process or another cluster is refused: this one would
+                # answer for shards with the same ids that are not the same shards.
                 self._identity.check_proxied(args.proxy_header)
             entry = self._catalog.items.get(args.shard_id)
+            # One answer for "not there" and "not yours", so that claims do not reveal ids.
             spec = entry.spec if entry is not None and args.may_see(entry.spec) else None
             shard = self._shards.get(args.shard_id) if spec is not None else None
             local = self._identity.process_id
@@ -451,6 +504,7 @@ class ShardTable:
             )
             route = self._route(args.shard_id) if shard is not None else None
             resolution = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
+        # Outside the lock: the wait may be long, and the shard needs the lock to go on.
         if shard is not None and spec is not None and status == pc.OK:
             hold_store(resolution, shard, args, spec, deadline_s)
         return resolution
@@ -472,11 +526,14 @@ class ShardTable:
         with self._lock:
             chosen = [
                 shard_id
+                # An id that is given twice must not restart its shard twice.
                 for shard_id in dict.fromkeys(shard_ids)
                 if (shard := self._shards.get(shard_id)) is not None
                 and (not only_failed or shard.status.code == pc.ReplicaStatus.FAILED)
             ]
             if chosen and not dry_run:
+                # A new revision, as the deletion of an assignment in Etcd would make: a client that lists can
+                # tell before from after.
                 self._catalog = replace(self._catalog, revision=self._catalog.revision + 1)
                 for shard_id in chosen:
                     self._shards.restart(shard_id, self._catalog.items[shard_id].spec)
@@ -493,9 +550,11 @@ def hints_of(spec: pc.ShardSpec, hints: Hints) -> pc.GetHintsResponse:
     if not recovery_log(spec):
         return response
     primary = hints.get(hint_primary_key(spec))
+    # Presence matters: hints without content would be taken for hints of another log.
     if primary is not None:
         response.primary_hints.hints.CopyFrom(primary)
     for key in hint_backup_keys(spec):
+        # An entry for each key, also without hints, because its position is the number of the backup.
         backup = response.backup_hints.add()
         if (stored := hints.get(key)) is not None:
             backup.hints.CopyFrom(stored)
@@ -514,6 +573,8 @@ def hold_store(
     Raises:
         TimeoutError: it was not so in time, or the caller has gone.
     """
+    # The hold comes after the wait, so a caller that waits for long does not keep a shard from ending. It
+    # fails if the shard has ended in between.
     if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
         resolution.status = pc.SHARD_STOPPED
         return
@@ -529,6 +590,7 @@ def _is_ready(shard: RunningShard, args: ResolveArgs, spec: pc.ShardSpec, deadli
     if not _await(shard.store_ready, shard, args, deadline_s):
         return False
     while True:
+        # First the future, then the look: a change in between ends the future that is waited for.
         changed = shard.progress_changed
         if not unmet(shard.progress().read_through, args, spec):
             return True
@@ -542,11 +604,14 @@ def _await(event: Future[Any], shard: RunningShard, args: ResolveArgs, deadline_
     Raises:
         TimeoutError: neither came in time, or the caller has gone.
     """
+    # A shard that has failed makes no progress any more. Without its end, a caller without a deadline would
+    # wait for ever.
     events: list[Future[Any]] = [event, shard.primary_loop]
     if args.cancelled is not None:
         events.append(args.cancelled)
     timeout_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
     ended = wait(events, timeout_s, FIRST_COMPLETED).done
+    # Before the end of the shard: if both came at once, the offset was reached.
     if event in ended and event.exception() is None:
         return True
     if shard.primary_loop in ended or event in ended:

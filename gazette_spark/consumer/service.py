@@ -93,6 +93,7 @@ class ShardService(pc_grpc.ShardServicer):
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
+                # A header is set by a member that has passed the request on. Once is enough: see the module.
                 may_proxy=not request.HasField("header"),
                 proxy_header=request.header if request.HasField("header") else None,
                 read_through=dict(request.read_through),
@@ -120,6 +121,7 @@ class ShardService(pc_grpc.ShardServicer):
         endpoint = header.route.endpoints[header.route.primary]
         with self._peers_lock:
             peer = self._peers.get(endpoint)
+            # Connections to other members are kept, because each costs a handshake.
             if peer is None:
                 tls = self._peer_tls if endpoint.startswith("https") else None
                 peer = Connection(endpoint, connect_timeout_s=PEER_CONNECT_S, tls=tls, service="consumer")
@@ -128,6 +130,7 @@ class ShardService(pc_grpc.ShardServicer):
         passed_on.CopyFrom(request)
         # The header keeps the primary from passing the request on again, if it is it no more.
         passed_on.header.CopyFrom(header)
+        # The caller's own token: this member must not lend its rights to a caller.
         token = authorization_header(context)
         metadata = () if token is None else (("authorization", token),)
         with peer.errors():
@@ -164,8 +167,8 @@ class ShardService(pc_grpc.ShardServicer):
             present = self._labels()
             for change in request.changes:
                 if change.HasField("upsert"):
-                    # Gazette looks at the new labels only, so a bearer could take any shard by giving it
-                    # the labels of its claims.
+                    # Gazette looks at the new labels only, so a bearer could take any shard by giving it the
+                    # labels of its claims.
                     _check_covered(claims, change.upsert.id, labels_with_id(change.upsert), present)
                 else:
                     _check_covered(claims, change.delete, _id_alone(change.delete), present)
@@ -176,6 +179,7 @@ class ShardService(pc_grpc.ShardServicer):
         with self._call(context, Capability.READ) as claims:
             header, shards = self._host.list_shards()
             specs = (shard.spec for shard in shards if shard.spec.id == request.shard)
+            # As for a shard that is not there, so that claims do not reveal ids.
             if not any(_covers(claims, labels_with_id(spec)) for spec in specs):
                 return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=header)
             return self._host.hints(request.shard)

@@ -89,6 +89,8 @@ class SparkShard:
         """Continue from a checkpoint."""
         if self.primary_loop.done():
             return
+        # There is no log to play and no store to open, so it is primary at once. The states in between are
+        # the lifecycle's.
         self._lifecycle.become(pc.ReplicaStatus.STANDBY)
         self._lifecycle.become(pc.ReplicaStatus.PRIMARY)
         self.advance(checkpoint, {})
@@ -98,9 +100,11 @@ class SparkShard:
         """Show that a checkpoint is committed, and acknowledged up to the ends, by journal."""
         with self._lock:
             self._progress.read_through.update(read_through(checkpoint))
+            # Only journals that this shard published to: the ends are those of all shards of the batch.
             appended = ((journal, ends.get(journal)) for journal in checkpoint.ack_intents)
             self._progress.publish_at.update({name: end for name, end in appended if end is not None})
             changed, self.progress_changed = self.progress_changed, Future()
+        # Outside the lock, because callbacks may ask for the progress.
         changed.set_result(None)
 
     def fail(self, error: ShardFailedError) -> None:

@@ -93,6 +93,8 @@ CONSUMING, PREPARING, COMMITTING, ACKNOWLEDGING = PHASES = (
 
 FIRST_DEFERRED = "the application deferred the first message of a transaction, which would be empty"
 
+# A rollback is an acknowledgement that commits nothing: its clock is at or below that of the producer's last
+# acknowledgement. The sequencer reads through it, and the application never sees it.
 SKIPPED = DROPPED | {Outcome.ACK_ROLLBACK}
 """Outcomes after which a message is read through, and never delivered."""
 
@@ -174,6 +176,8 @@ class Transactions:
         self.consumed_messages = 0
         """Messages in the present transaction."""
         self._closed = False
+        # Taken from the spec when a transaction begins. A spec that is applied meanwhile counts from the next
+        # transaction on, so the deadlines of an open one do not jump.
         self._limits = TransactionLimits(0, 0)
         self._began_s = 0.0
 
@@ -199,16 +203,25 @@ class Transactions:
             delivered: Whether the sequencer has delivered a message that is not consumed.
             pending: Whether a sequence that began in the present transaction waits for its acknowledgement.
         """
+        # Consuming comes before everything else, even while the prior transaction commits: that overlap is
+        # what makes transactions cheap. A message that the sequencer has delivered cannot be put back,
+        # either.
         if self.reads and delivered:
             return Next.CONSUME
+        # Two transactions at most overlap: a store is never asked to start a commit before the one before has
+        # ended.
         if self.prior is not Prior.DONE:
             return Next.WAIT
+        # No transaction is empty: a commit without a message would only repeat the checkpoint.
         if self.present is Present.IDLE:
             return Next.WAIT if self.reads else Next.END
         # To end a transaction inside a sequence costs a replay: the sequence's messages leave the ring.
         waits_for_acks = pending and self.reads and self._limits.waits_for_acks
         if self.present is Present.YOUNG or waits_for_acks:
             return Next.WAIT
+        # An open transaction ends as soon as no message is ready, as in Gazette: waiting longer would add
+        # latency, and under load the next message is always ready. A full or draining one takes no more
+        # messages, so there is nothing to poll for.
         return Next.POLL if self.reads else Next.COMMIT
 
     def begin(self, now_s: float, limits: TransactionLimits) -> None:
@@ -234,6 +247,7 @@ class Transactions:
     def tick(self, now_s: float) -> None:
         """Set the time; call it at least once before each :meth:`next`."""
         if self.present is Present.YOUNG and now_s >= self._began_s + self._limits.min_s:
+            # Both steps may be made by one call, because consuming a single message may outlast the maximum.
             self.present = Present.OPEN
         if self.present is Present.OPEN and now_s >= self._began_s + self._limits.max_s:
             self.present = Present.FULL
@@ -248,6 +262,8 @@ class Transactions:
         """Make the present transaction the prior one."""
         ready = self.present in (Present.OPEN, Present.FULL) and self.prior is Prior.DONE
         self._check(ready and self.consumed_messages > 0, "start to commit")
+        # The next transaction reads again, whether this one ended by a deferral, by its maximum or because
+        # nothing was ready. Only closed sources stay closed.
         self.present, self.prior = Present.IDLE, Prior.COMMITTING
         self.reads = not self._closed
         self.consumed_messages = 0
@@ -264,6 +280,9 @@ class Transactions:
 
     def skipped(self) -> ReportSkipped:
         """Return where a message that was read, but is not delivered, shows as progress."""
+        # The sequencer's offset is already past the skipped message, so the checkpoint of an open transaction
+        # includes it. Without one, it is reported at once, but never before the prior transaction: progress
+        # that is reported promises that all before it is committed and acknowledged.
         if self.present is not Present.IDLE:
             return ReportSkipped.WITH_PRESENT
         return ReportSkipped.NOW if self.prior is Prior.DONE else ReportSkipped.WITH_PRIOR
@@ -291,6 +310,7 @@ class ApplicationCalls:
         """Whether ``finish_txn`` has to be called."""
         self._consumed_messages = 0
         self._app = app
+        # Looked up once: the check of a runtime protocol compares the names of methods, and is slow.
         self._hooks = app if isinstance(app, BeginFinisher) else None
         self._shard = shard
         self._store = store
@@ -307,6 +327,8 @@ class ApplicationCalls:
         """Have the application consume a message; False: it defers the message to the next transaction."""
         # Called for each message, so the text of an error is made only where there is one.
         try:
+            # The publisher stamps and appends in the background. What it publishes here is uncommitted
+            # (CONTINUE_TXN) until this transaction's intents are appended, so readers hold it back.
             self._app.consume_message(self._shard, self._store, envelope, self._publisher)
         except Exception as error:
             step = f"consume_message of journal {envelope.journal!r}, offset {envelope.begin}"
@@ -325,12 +347,15 @@ class ApplicationCalls:
 
     def finish(self, commit: Future[None]) -> None:
         """Tell the application that its transaction starts to commit."""
+        # Cleared first: if finish_txn itself raises, abort must not call it a second time.
         self._has_begun = False
         if (hooks := self._hooks) is not None:
             self._call("finish_txn", lambda: hooks.finish_txn(self._shard, self._store, commit))
 
     def abort(self, error: BaseException) -> None:
         """Tell the application that its transaction has failed, if one has begun."""
+        # A commit that fails later, in the background, is not reported here: finish_txn has been called by
+        # then, and has been given the commit's future.
         if self._has_begun:
             try:
                 self.finish(finished_operation(error))
@@ -413,9 +438,14 @@ class TransactionLoop:
         self._sources = sources
         self._inbox = sources.inbox
         self._service: AsyncJournalClient = shard.append_service
+        # One clock for all that the shard publishes, so that the acknowledgements of a transaction are later
+        # than its messages in every journal. Readers drop a message whose clock is not above the last
+        # acknowledgement.
         self._clock = PublisherClock()
         self._publisher = Publisher(self._service, self._clock)
         self._calls = ApplicationCalls(app, shard, store, self._publisher)
+        # The checkpoint has the offsets and the producers' states, but not the messages of open sequences.
+        # Where such a sequence is acknowledged later, the sequencer asks for a replay of its bytes.
         self._sequencer = sequencer_of(checkpoint, shard.spec)
         self._machine = Transactions()
         self._delivered: Envelope | None = None
@@ -436,10 +466,16 @@ class TransactionLoop:
         """
         try:
             while not self._shard.stopping.is_set():
+                # Commits and appends end in other threads, which only wake this one. Every state changes
+                # here, in one thread and at one place of the loop, so no lock guards the machine.
                 if self._prior is not None:
                     self._advance_prior(self._prior)
                 if self._inbox.is_closed:
+                    # The host drains the shard: it takes no more messages, the open transaction commits, and
+                    # the loop ends when that is acknowledged.
                     self._machine.sources_closed()
+                # The machine does not look at the clock: the time becomes a state here, once a round. The
+                # wall clock may be set back, and would then hold a transaction open.
                 now_s = time.monotonic()
                 self._machine.tick(now_s)
                 has_message, is_pending = self._delivered is not None, self._sequencer.has_pending()
@@ -447,11 +483,16 @@ class TransactionLoop:
                     case Next.CONSUME:
                         self._consume()
                     case Next.WAIT:
+                        # A transaction that takes no more messages waits for other events only. If messages
+                        # ended the wait as well, a full inbox would make this a busy loop until the prior
+                        # commit is done.
                         reads, deadline_s = self._machine.reads, self._machine.deadline_s
                         if not (reads and self._queue_next()):
                             timeout_s = None if deadline_s is None else max(0.0, deadline_s - now_s)
                             self._inbox.wait(timeout_s, for_messages=reads)
                     case Next.POLL:
+                        # Reading ahead has filled the inbox under load, so a message that is missing here
+                        # means that the journals have none ready.
                         if not self._queue_next():
                             self._commit()
                     case Next.COMMIT:
@@ -468,6 +509,8 @@ class TransactionLoop:
                     self._inbox.wait(timeout_s, for_messages=False)
             raise ClosedError(f"shard {self._shard.spec.id!r}", "it was told to stop")
         except BaseException as error:
+            # BaseException, because begin_txn may have taken something that other shards wait for, such as a
+            # place among those that may run: finish_txn has to give it back whatever ends this thread.
             self._calls.abort(error)
             if self._shard.stopping.is_set() and isinstance(error, ClosedError):
                 return
@@ -481,6 +524,8 @@ class TransactionLoop:
             raise self._failed("reading messages", error) from error
         if envelope is None:
             return False
+        # The sequencer takes a message only when it delivers none. The loop ensures that: as long as a
+        # message is delivered it is consumed, or the transaction does not read.
         outcome = self._sequencer.queue(envelope)
         if outcome in SKIPPED:
             # A caller of Stat may wait for this offset although no transaction will have the message.
@@ -490,6 +535,8 @@ class TransactionLoop:
             elif where is ReportSkipped.WITH_PRIOR and self._prior is not None:
                 self._prior.read[envelope.journal] = envelope.end
         elif outcome not in HELD_BACK:
+            # The message commits: itself, or the sequence that it acknowledges, which comes out message by
+            # message. A message that is held back waits in the sequencer for its acknowledgement.
             self._delivered = self._next_delivered()
         return True
 
@@ -498,10 +545,15 @@ class TransactionLoop:
         attempt = 0
         while True:
             try:
+                # The sequence is longer than the ring, or began before the checkpoint, so its first messages
+                # are read from the journal again. They must still be there: hence a fragment may be pruned
+                # only after its readers' oldest open sequence has passed it.
                 if self._sequencer.needs_replay:
                     self._sequencer.start_replay(self._sources.replay(self._sequencer.replay_range()))
                 return self._sequencer.step()
             except GazetteError as error:
+                # Only the replay is tried again, from where it broke off. Any other error is one of the
+                # sequence itself.
                 if not self._sequencer.needs_replay or not self._sources.wait_after(error, attempt):
                     raise self._failed("reading a transaction again", error) from error
             attempt += 1
@@ -515,11 +567,15 @@ class TransactionLoop:
         envelope = self._delivered
         assert envelope is not None
         if self._machine.present is Present.IDLE:
+            # Hints need no timer of their own: a shard without messages records nothing, so the hints that it
+            # has stay as good as they are.
             self._shard.transaction_began()
             self._calls.begin()
             # begin_txn may block for long, and the transaction's shortest duration is one of reading.
             self._began_s, self._read_bytes = time.monotonic(), 0
             self._machine.begin(self._began_s, TransactionLimits.of(self._shard.spec))
+            # Once a transaction, as Gazette's shards do. Between two updates the clock ticks by 1 µs a
+            # message, and it never goes back, even if the wall clock does.
             self._clock.update(time.time_ns())
         if not self._calls.consume(envelope):
             # The sequencer has not moved on, so the message is in no checkpoint before it is consumed.
@@ -548,6 +604,9 @@ class TransactionLoop:
         # appends the very same bytes, and readers drop what is appended twice.
         intents = self._publisher.build_ack_intents()
         checkpoint = build_checkpoint(self._sequencer.checkpoint(HORIZON_NS, REMEMBERED), intents)
+        # The offset of a source stays before an acknowledgement whose sequence is consumed in part, so a
+        # restart reads the acknowledgement again and continues the sequence. The offset of the last byte read
+        # would lose the rest of it.
         progress = read_through(checkpoint)
 
         # 3. The store commits state and checkpoint, both or neither, after everything that was published is
@@ -558,6 +617,8 @@ class TransactionLoop:
         log = recovery_log(self._shard.spec)
         try:
             commit = self._store.start_commit(checkpoint, self._service.pending_except(log))
+            # A commit that has failed already is an error of this step. Without this look it would be noticed
+            # only after the next transaction has begun to consume.
             if commit.done() and (problem := failure_of(commit)) is not None:
                 raise problem
         except Exception as error:
@@ -574,11 +635,14 @@ class TransactionLoop:
         )
         self._prior.end_phase(PREPARING)
         for intent in intents:
+            # The dependency is the fence of the acknowledgements: a store that was fenced off fails its
+            # commit, and a failed dependency fails this append and all later ones to the journal.
             with self._service.start_append(intent.journal, dependencies=[commit]) as append:
                 append.write(intent.intent)
             append.add_done_callback(lambda _: self._inbox.wake())
             self._prior.acknowledgements[intent.journal] = append
             failpoint("consumer.acknowledging")
+        # After the acknowledgements are queued, so that a slow hook of the application does not delay them.
         self._calls.finish(commit)
 
     def _advance_prior(self, prior: _PriorTransaction) -> None:
@@ -594,6 +658,9 @@ class TransactionLoop:
             self._machine.committed()
             prior.end_phase(COMMITTING)
             failpoint("consumer.committed")
+        # An acknowledgement that fails ends the shard although its transaction is committed. The checkpoint
+        # has the intent, so the next assignment appends it; going on would report progress whose messages
+        # readers do not see yet.
         for journal, append in prior.acknowledgements.items():
             if not append.done():
                 return
@@ -603,12 +670,15 @@ class TransactionLoop:
         prior.end_phase(ACKNOWLEDGING)
         failpoint("consumer.acknowledged")
         self._prior = None
+        # Counted only now, because a transaction that fails is done again by the next assignment.
         counts = self._shard.counts
         counts.transactions += 1
         counts.messages += prior.messages
         counts.read_bytes += prior.read_bytes
         for phase, phase_s in prior.phase_s.items():
             counts.phase_s[phase] += phase_s
+        # The end of an acknowledgement is behind everything that the transaction published to that journal: a
+        # reader that has come so far has seen all of it.
         ends = {journal: append.response.end for journal, append in prior.acknowledgements.items()}
         self._shard.report(prior.read, ends)
 
@@ -618,7 +688,10 @@ class TransactionLoop:
 
 def failed(shard_id: str, step: str, error: BaseException) -> ShardFailedError:
     """Return the error that ends a shard, to be raised from its cause."""
+    # The innermost step is the one to name: an error may pass here on its way up through a second step.
     if isinstance(error, ShardFailedError):
         return error
+    # Errors of this package are complete sentences. Others may have a text that says nothing without their
+    # type, such as KeyError.
     cause = str(error) if isinstance(error, GazetteError) else f"{type(error).__name__}: {error}"
     return ShardFailedError(shard_id, step, cause, isinstance(error, PermanentError))

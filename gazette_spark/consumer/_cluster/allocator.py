@@ -113,7 +113,12 @@ def is_consistent(assignment: ShardAssignment, of_shard: Iterable[ShardAssignmen
     If the primary has failed, one failed replica is as good as another: the shard may be moved.
     """
     if assignment.code == _Code.FAILED:
+        # A failed primary may be the shard's own fault, such as an application that raises everywhere. If
+        # failed replicas never counted, such a shard could not be moved from a member that exits, and the
+        # member could not end.
         return any(other.slot == 0 and other.code == _Code.FAILED for other in of_shard)
+    # IDLE and BACKFILL are still playing the log: to promote one of them would stop the shard for as long as
+    # that takes.
     return assignment.code in (_Code.STANDBY, _Code.PRIMARY)
 
 
@@ -125,13 +130,19 @@ def effective_limits(items: Iterable[ShardItem], members: Sequence[ClusterMember
     """
     limits = {member.id: member.limit for member in members}
     replicas = [item.replicas for item in items]
+    # Free places in the whole cluster. An exiting member gives up no more than this: replicas that nobody has
+    # room for stay where they are, and the member waits for others to come.
     room = max(0, sum(limits.values()) - sum(replicas))
+    # A shard needs as many different members as it has replicas. With three members and three replicas, none
+    # of them can give its shards away, however much room the others have.
     may_shed = max(0, len(members) - max(replicas, default=0))
     exiting = sorted(
         (member for member in members if member.exiting),
         key=lambda member: (member.create_revision, member.id),
     )
     for member in exiting[:may_shed]:
+        # As much as possible from the oldest one: a member that is empty can end, while two that are half
+        # empty both have to wait.
         shed = min(member.limit, room)
         limits[member.id] -= shed
         room -= shed
@@ -151,6 +162,7 @@ def solve(
         limits: Of all members, see :func:`effective_limits`.
         current: Assignments as they are.
     """
+    # A member without a place is left out, so that its zone does not count as a second one.
     network = _Network(items, {member: limit for member, limit in limits.items() if limit > 0})
 
     # Begin with the current assignments, as far as they follow the rules: the rest of the work changes only
@@ -165,12 +177,15 @@ def solve(
     if network.is_short():
         network.allow_one_zone()
         for placed in left_out:
+            # Current assignments that broke the rule of two zones stay after all: a replica that does not
+            # move costs nothing.
             network.place(placed.shard, placed.member)
         network.fill()
         network.ask_for_two_zones()
 
     # Places that become free in another zone are for shards that are in one zone only.
     network.even_out()
+    # One shard at a time, because each one that is spread may make a place that the next one needs.
     while network.spread():
         network.even_out()
     return {shard: frozenset(members) for shard, members in network.held.items()}
@@ -191,10 +206,14 @@ class _Network:
 
     def __init__(self, items: Sequence[ShardItem], limits: Mapping[MemberId, int]) -> None:
         self._limits = limits
+        # Members in one order everywhere, so that every leader, also after a restart, solves the same problem
+        # alike.
         self._zones: dict[str, list[MemberId]] = {}
         for member in sorted(limits):
             self._zones.setdefault(member[0], []).append(member)
         self._replicas = {item.id: item.replicas for item in items}
+        # One replica less than the shard has may be in one zone, so at least one is elsewhere, and the loss
+        # of a zone leaves a replica. Gazette's rule asks for no more than two zones.
         spread = len(self._zones) > 1
         self._spread_limit = {
             item.id: item.replicas - 1 if spread and item.replicas > 1 else item.replicas for item in items
@@ -211,6 +230,7 @@ class _Network:
         held = self.held.get(shard)
         if held is None or member not in self._limits:
             return False
+        # A second place of a shard at one member would be no replica, so asking twice changes nothing.
         if member not in held:
             if (
                 len(held) >= self._replicas[shard]
@@ -226,6 +246,8 @@ class _Network:
         # Nodes from which no way leads to a free place never have one again: later paths do not touch them.
         dead: set[_Node] = set()
         for shard, held in self.held.items():
+            # Each round places one replica more or ends the search for this shard. A path never takes a
+            # replica from another shard without giving it another member, so what was placed stays placed.
             while len(held) < self._replicas[shard]:
                 if not (path := self._path((shard,), dead, None)):
                     break
@@ -237,6 +259,8 @@ class _Network:
 
     def allow_one_zone(self) -> None:
         """Let all replicas of a shard be in one zone."""
+        # Only for the rest: what fits into two zones has been placed before, and takes no place away from
+        # these replicas, because paths may move it.
         self._zone_limit = dict(self._replicas)
 
     def ask_for_two_zones(self) -> None:
@@ -248,11 +272,14 @@ class _Network:
     def spread(self) -> bool:
         """Bring a shard that is in one zone into two; return whether there was one that could be."""
         for shard, limit in self._spread_limit.items():
+            # It is in two zones already, or need not be.
             if self._zone_limit[shard] == limit:
                 continue
             self._zone_limit[shard] = limit
             for member in sorted(self.held[shard]):
                 self._change(shard, member, -1)
+                # Without this replica and under the stricter limit, a path leads into another zone, if there
+                # is a way at all. Otherwise the replica goes back to where it was.
                 if path := self._path((shard,), set(), None):
                     self._follow(path)
                     return True
@@ -262,11 +289,15 @@ class _Network:
 
     def even_out(self) -> None:
         """Move replicas from members with much load to those with little, until loads are even."""
+        # Members for which no path was found since the last move. Any move may open a way again, so then all
+        # are tried again.
         stuck: set[MemberId] = set()
         while True:
             busy = [member for member in self._limits if self._shards[member] and member not in stuck]
             if not busy:
                 return
+            # By share, not by number: a member with twice the limit is to have twice the load. The id decides
+            # between equals, so that the result does not depend on the order of a dictionary.
             fullest = max(busy, key=lambda member: (len(self._shards[member]) / self._limits[member], member))
             # Most often there is no member to take a replica, and nothing to look for.
             can_give = any(self._takes(member, fullest) for member in self._limits)
@@ -284,12 +315,15 @@ class _Network:
             dead: Nodes not to visit. If there is no path, all that were visited are added.
             giver: A member that is to lose a replica, to one with less load.
         """
+        # A breadth-first search: the shortest path moves the fewest replicas, and every moved replica plays a
+        # log.
         came_from: dict[_Node, _Node] = {start: start}
         queue, distance = deque([(start, 0)]), {start: 0}
         best: tuple[float, _Node] | None = None
         best_distance = 0
         while queue:
             node, far = queue.popleft()
+            # All members that are equally near have been seen, so the least loaded one of them is known.
             if best is not None and far > best_distance:
                 break
             if len(node) == 3 and node != start and self._takes(node[1:], giver):
@@ -303,6 +337,8 @@ class _Network:
                     distance[other] = far + 1
                     queue.append((other, far + 1))
         if best is None:
+            # Without a path from here, no node that was reached leads to a free place. Later paths only use
+            # up places, so that stays true for the whole fill.
             dead.update(came_from)
             return []
         path = [best[1]]
@@ -314,12 +350,15 @@ class _Network:
         """Return whether a member has a free place that is to be used."""
         zone, suffix = member
         load, limit = len(self._shards[zone, suffix]), self._limits[zone, suffix]
+        # To place a replica any free place will do. A full member takes none, not even from a fuller one.
         if giver is None or load >= limit:
             return load < limit
         # A move is for members that are one replica or more away from their share. It has to make the sum of
         # load² / limit smaller, so the search ends.
         giving, of = len(self._shards[giver]), self._limits[giver]
         placed, places = self._placed, self._places
+        # In whole numbers: a share is placed * limit / places, and rounding errors must not make a move look
+        # useful in both directions.
         is_off = giving * places - placed * of >= places or placed * limit - load * places >= places
         return is_off and (2 * load + 1) * of < (2 * giving - 1) * limit
 
@@ -331,6 +370,7 @@ class _Network:
                     if self._in_zone[shard, zone] < self._zone_limit[shard]:
                         yield shard, zone
             case (shard, zone):
+                # To the members of the zone that do not have the shard yet, one unit each.
                 yield from (("", *member) for member in self._zones[zone] if member not in self.held[shard])
                 # Back to the shard, which may have this replica in another zone instead.
                 if self._in_zone[shard, zone]:
@@ -342,6 +382,8 @@ class _Network:
     def _follow(self, path: list[_Node]) -> None:
         """Let one unit flow along a path."""
         for one, other in pairwise(path):
+            # Only arcs between a zone of a shard and a member are placements. The arcs from shards to zones
+            # merely count, and _change keeps these counts.
             if len(one) == 2 and len(other) == 3:
                 self._change(one[0], (other[1], other[2]), 1)
             elif len(one) == 3:
@@ -377,6 +419,8 @@ def next_steps(
         limits: Of all members, see :func:`effective_limits`.
     """
     leases = {member.id: member for member in members}
+    # Counts of the assignments as they will be after the steps so far, so that the steps of a round together
+    # keep all limits.
     total = Counter(assignment.member for assignment in assignments)
     primaries = Counter(assignment.member for assignment in assignments if assignment.slot == 0)
     by_shard = {
@@ -398,17 +442,21 @@ def next_steps(
         # added replica becomes primary only when it is promoted.
         slot = max((assignment.slot + 1 for assignment in current), default=0)
         for member in sorted(targets.difference(assignment.member for assignment in current)):
+            # A member may have gone since the placement was solved, or may still be full of what it is to
+            # lose. Then the replica is added in a later round.
             if member in leases and total[member] < limits.get(member, 0):
                 change.add.append(ShardAssignment(item.id, *member, slot, lease=leases[member].lease))
                 total[member] += 1
                 primaries[member] += slot == 0
                 slot += 1
 
-        # Remove replicas from where the shard is not to be, from members with much load first. Stop where
-        # one removal more would leave fewer replicas that can take over than the shard is to have.
+        # Remove replicas from where the shard is not to be, from members with much load first. Stop where one
+        # removal more would leave fewer replicas that can take over than the shard is to have. Replicas that
+        # were added just now do not count: they are IDLE, and cannot take over.
         remaining = [assignment for assignment in current if assignment.member in targets]
         surplus = [assignment for assignment in current if assignment.member not in targets]
         surplus.sort(key=lambda assignment: load(assignment, total), reverse=True)
+        # A replica that cannot take over may go at any time, once enough others can; it protects nothing.
         consistent = sum(is_consistent(assignment, current) for assignment in current)
         while surplus and consistent >= item.replicas:
             counts = is_consistent(surplus[0], current)
@@ -424,6 +472,8 @@ def next_steps(
         # Promote a replica if no primary remains: one that can take over, of the member with the least load
         # of primaries.
         if remaining and remaining[0].slot != 0:
+            # A shard without a primary does nothing, so an inconsistent replica is promoted as well, if there
+            # is no other: it becomes primary when it has caught up.
             promoted = min(
                 remaining,
                 key=lambda assignment: (not is_consistent(assignment, current), load(assignment, primaries)),
@@ -443,6 +493,7 @@ def next_steps(
         if change:
             steps.append(change)
 
-    # Shards that were deleted leave assignments behind.
+    # Shards that were deleted leave assignments behind. Their members end them without being asked, because a
+    # deleted spec runs nowhere; the keys only have to be removed.
     steps.extend(ItemSteps(shard, None, remove=dead) for shard, dead in sorted(by_shard.items()))
     return steps

@@ -22,15 +22,18 @@ from gazette_spark.closing import Closing
 from gazette_spark.errors import AuthError, BrokerError, GazetteError, OptionError, UnavailableError
 from gazette_spark.protocol import etcd_pb2 as pe
 
+# A quarter of the default lease, so several renewals fit into its time.
 CALL_S = 5.0
 """Seconds that a call may take.
 
 A watch that hears nothing asks after as many whether Etcd still serves it, and gives up after twice as many.
 """
 
+# gRPC's default limit is 4 MiB for a message. One call for all keys of a large application would fail.
 RANGE_KEYS = 2000
 """Keys of one answer: the largest values together stay below the limit of a message."""
 
+# gRPC has no code for this: UNAVAILABLE also means a connection that broke after the request was sent.
 _NOT_SENT = "failed to connect to all addresses"
 """Begin of gRPC's text for a call that found no connection."""
 
@@ -64,6 +67,9 @@ class _EtcdStub:
                 response_deserializer=response.FromString,
             )
 
+        # Written by hand, because the generated stub would have the package of our .proto in its paths. That
+        # package differs from Etcd's: protobuf takes each name once in a process, and other Etcd clients
+        # bring theirs (decision 0043).
         unary, both = channel.unary_unary, channel.stream_stream
         self.authenticate = method(
             unary, "Auth/Authenticate", pe.AuthenticateRequest, pe.AuthenticateResponse
@@ -105,6 +111,8 @@ class EtcdClient(Closing):
         if not endpoints:
             raise OptionError("--etcd", "no address", "a URL such as http://localhost:2379")
         try:
+            # One connection each, and not one channel with several addresses: gRPC would choose among these
+            # by itself, and leave an endpoint that accepts connections but does not answer selected.
             self._connections = [
                 Connection(endpoint, connect_timeout_s=call_s, tls=tls, service="etcd")
                 for endpoint in endpoints
@@ -114,6 +122,7 @@ class EtcdClient(Closing):
         self._user, self._password = user, password
         self._call_s = call_s
         self._lock = threading.Lock()
+        # All calls share the choice of the endpoint, so one call that fails there moves the others, too.
         self._at = 0
         """Index of the endpoint that is called."""
         self._token = ""
@@ -128,6 +137,8 @@ class EtcdClient(Closing):
 
     def range(self, prefix: str) -> tuple[pe.ResponseHeader, list[pe.KeyValue]]:
         """Return all keys with a prefix, ascending, as they are at the revision of the header."""
+        # All pages are read at the revision of the first answer, so the result is one state, from which a
+        # watch can continue.
         key, end = prefix.encode(), _end_of(prefix)
         header: pe.ResponseHeader | None = None
         kvs: list[pe.KeyValue] = []
@@ -139,10 +150,12 @@ class EtcdClient(Closing):
             kvs += response.kvs
             if not response.more:
                 return header, kvs
+            # The smallest key behind the last one.
             key = kvs[-1].key + b"\0"
 
     def get(self, *keys: str) -> list[pe.KeyValue | None]:
         """Return keys as they are at one revision; None for those that are not there."""
+        # In a transaction, because its reads are all of one revision.
         operations = [pe.RequestOp(request_range=pe.RangeRequest(key=key.encode())) for key in keys]
         response = self._call(lambda stub: stub.txn, pe.TxnRequest(success=operations))
         ranges = [answer.response_range.kvs for answer in response.responses]
@@ -160,11 +173,14 @@ class EtcdClient(Closing):
             UnavailableError: there is no answer. The transaction may have been made.
         """
         request = pe.TxnRequest(compare=compare, success=success, failure=failure)
+        # A transaction that was made and is made again would fail by its own conditions, and the caller would
+        # take that for somebody else's change.
         response: pe.TxnResponse = self._call(lambda stub: stub.txn, request, repeats=False)
         return response
 
     def grant(self, ttl_s: int) -> Lease:
         """Return a new lease."""
+        # May be repeated: a lease whose answer was lost has no keys, and ends by itself.
         response = self._call(lambda stub: stub.grant, pe.LeaseGrantRequest(TTL=ttl_s))
         return Lease(response.ID, float(response.TTL))
 
@@ -176,6 +192,8 @@ class EtcdClient(Closing):
             return lambda request, **options: list(stub.keep_alive(iter([request]), **options))
 
         responses = self._call(call, pe.LeaseKeepAliveRequest(ID=lease))
+        # An endpoint that is stopping may end the stream without an answer. That says nothing about the
+        # lease.
         if not responses:
             raise UnavailableError(repr(self), "it ended the renewal of a lease without an answer")
         return float(responses[0].TTL)
@@ -193,12 +211,15 @@ class EtcdClient(Closing):
             CompactedError: the revision is compacted.
             UnavailableError: Etcd does not serve the watch any more. Watch again, after the last revision.
         """
+        # For the whole watch. A watch cannot move to another endpoint; the caller begins another one there,
+        # after the last revision.
         connection = self._connections[self._at]
         requests: queue.SimpleQueue[pe.WatchRequest | None] = queue.SimpleQueue()
         create = pe.WatchCreateRequest(
             key=prefix.encode(), range_end=_end_of(prefix), start_revision=revision, progress_notify=True
         )
         requests.put(pe.WatchRequest(create_request=create))
+        # Written by this thread, read by that of ping.
         heard_s, ended = [time.monotonic()], threading.Event()
         metadata = self._metadata(connection)
 
@@ -216,11 +237,17 @@ class EtcdClient(Closing):
         try:
             with connection.errors():
                 call = connection.stub(_EtcdStub).watch(iter(requests.get, None), metadata=metadata)
+                # A thread, because the loop below blocks in gRPC for as long as no event comes, and a
+                # deadline would end a watch that is well.
                 threading.Thread(target=ping, name="etcd watch", daemon=True).start()
                 for response in call:
                     heard_s[0] = time.monotonic()
+                    # Etcd deletes old revisions from time to time. A watch that was away for too long would
+                    # miss events, so it is refused.
                     if response.compact_revision:
                         raise CompactedError
+                    # Etcd cancels a watch when its token has become invalid. The next one authenticates
+                    # again.
                     if response.canceled:
                         self._forget_token(response.cancel_reason)
                         raise UnavailableError(connection.endpoint.text, response.cancel_reason)
@@ -231,16 +258,20 @@ class EtcdClient(Closing):
             raise UnavailableError(error.endpoint, error.problem) from error
         except GazetteError:
             self._failed(connection)
+            # Cancelling the call is how this watch ends, so its error is none then.
             if not cancelled.is_set():
                 raise
         finally:
             ended.set()
+            # Ends the iterator of requests, and with it gRPC's thread that sends them.
             requests.put(None)
 
     def _call(
         self, method: Callable[[_EtcdStub], Callable[..., T]], request: object, *, repeats: bool = True
     ) -> Any:  # noqa: ANN401 - the response of the method
         """Make a call, at one endpoint after the other within its time if it ``repeats`` or was not sent."""
+        # The time is for the whole call, at however many endpoints: a renewal has to end before the lease
+        # does.
         until_s = time.monotonic() + self._call_s
         for attempt in itertools.count(1):
             connection = self._connections[self._at]
@@ -254,11 +285,14 @@ class EtcdClient(Closing):
                     )
             except UnavailableError as error:
                 self._failed(connection)
+                # Other calls here may be made twice: reads change nothing, a renewal only lengthens a lease,
+                # and a revoked lease stays revoked.
                 may_repeat = repeats or error.problem.startswith(_NOT_SENT)
                 if not may_repeat or attempt >= len(self._connections) or time.monotonic() >= until_s:
                     raise
             except (AuthError, BrokerError) as error:
-                # Etcd refuses a call with a stale token before it does anything.
+                # Etcd refuses a call with a stale token before it does anything. Even a transaction, because
+                # it was not made. Once only: a token that is refused at once again is not stale.
                 if self._forget_token(error.problem) and attempt == 1:
                     continue
                 if isinstance(error, AuthError):
@@ -274,6 +308,7 @@ class EtcdClient(Closing):
         if not self._user:
             return base
         with self._lock:
+            # Under the lock, so that threads that find no token authenticate once.
             if not self._token:
                 request = pe.AuthenticateRequest(name=self._user, password=self._password)
                 try:
@@ -287,6 +322,8 @@ class EtcdClient(Closing):
 
     def _forget_token(self, problem: str) -> bool:
         """Authenticate again with the next call, if that was the problem."""
+        # Tokens end after some minutes, and when users or roles change. Their code alone does not tell a
+        # stale token from a user who is refused, so the text decides.
         if not self._user or _STALE_TOKEN not in problem:
             return False
         with self._lock:
@@ -296,6 +333,8 @@ class EtcdClient(Closing):
     def _failed(self, connection: Connection) -> None:
         """Call another endpoint from now on."""
         with self._lock:
+            # Of several calls that fail at one endpoint at once, only the first one moves on. Otherwise two
+            # failures would lead back to it.
             if self._connections[self._at] is connection:
                 self._at = (self._at + 1) % len(self._connections)
                 # Tokens of a simple kind are a member's own.
@@ -304,6 +343,7 @@ class EtcdClient(Closing):
 
 def _refusal(endpoint: str, problem: str) -> BrokerError:
     error = BrokerError(endpoint, "PERMISSION_DENIED", problem)
+    # The message then says "etcd" where it would say "broker".
     error.service = "etcd"
     return error
 

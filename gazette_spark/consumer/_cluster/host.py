@@ -59,6 +59,7 @@ LIMIT = 32
 LEASE_S = 20
 """Seconds after which the shards of a member that is gone are given to others, by default; Gazette's."""
 
+# Etcd's --max-txn-ops. A transaction that is larger is refused as a whole.
 MAX_OPERATIONS = 128
 """Comparisons, and operations, that Etcd takes in a transaction by default."""
 
@@ -71,9 +72,13 @@ IDLE_S = 2.0
 RETRY_S = 0.5
 """Seconds until failed calls of Etcd are repeated."""
 
+# Gazette's process ends when its lease is lost, and its supervisor starts it again. This one joins again by
+# itself (decision 0043).
 REJOIN_S = 1.0
 """Seconds until a process that lost its membership tries to become a member again."""
 
+# After that the lease ends all the same. A shard that still blocks cannot commit any more, because the next
+# primary fences its store off.
 STOP_S = 30.0
 """Seconds that shards have to end before the membership does: a call of the application may block."""
 
@@ -95,6 +100,7 @@ class EtcdHints:
         Raises:
             StoreFormatError: the value is something else.
         """
+        # Read from Etcd and not from the mirror: hints have a prefix of their own, which is not mirrored.
         (kv,) = self._etcd.get(key)
         return None if kv is None else hints_from_bytes(kv.value, f"key {key!r} of Etcd")
 
@@ -142,13 +148,18 @@ class ClusterHost(Closing):
         self._lease_s = lease_s
         self._folders = ShardFolders(work_dir)
         self._mirror = ClusterMirror(etcd, prefix.rstrip("/"))
+        # Shared with the running shards, so that a shard cannot fail and be started again by its timer while
+        # this object ends it.
         self._lock = threading.RLock()
         self._shards = RunningShards(self._start_shard, self._lock, restart)
+        # Not always the mirror's newest state, which may name a shard whose start is still to come.
         self._assigned: dict[str, ShardAssignment] = {}
         """By shard, the assignments that the running shards follow."""
         self._spec_revisions: dict[str, int] = {}
         """By shard that is assigned, the revision of the spec that it follows."""
         self._membership: Membership | None = None
+        # A caller of resolve sees a new assignment in the mirror before the membership's thread has started
+        # the shard, and waits for that thread here.
         self._followed = threading.Condition(self._lock)
         self._followed_revision = 0
         self._drain_s = 0.0
@@ -175,6 +186,8 @@ class ClusterHost(Closing):
         for spec in specs:
             validate_shard_spec(spec)
             key = self._mirror.item_key(spec.id)
+            # Under the condition that the key is not there, so processes that start at the same time with the
+            # same specs do no harm, and an operator's changed spec is not put back.
             self._etcd.txn([calls.unchanged(key, 0)], [calls.put(key, spec.SerializeToString())])
 
     def leave(self, *, drain_s: float = 0.0) -> None:
@@ -186,6 +199,7 @@ class ClusterHost(Closing):
         """
         self._drain_s = drain_s
         self._leaving.set()
+        # The thread waits for changes of keys, and a wish to leave is none.
         self._mirror.wake()
 
     def wait_left(self, timeout_s: float) -> bool:
@@ -200,6 +214,7 @@ class ClusterHost(Closing):
             drain_s: As of :meth:`leave`.
         """
         self._closing.set()
+        # Whoever waits for the process to join must not wait for ever; wait_joined tells the two cases apart.
         self._joined.set()
         self.leave(drain_s=drain_s)
         if self._thread.is_alive():
@@ -218,6 +233,7 @@ class ClusterHost(Closing):
             except Exception:
                 # A process that is not a member does nothing, so it tries to join again after any error.
                 log.exception("cluster.membership_failed member=%s", self._id)
+            # The flag ends the pause at once, and then the loop.
             self._leaving.wait(REJOIN_S)
 
     def _be_member(self) -> None:  # noqa: C901, PLR0912 - told in order
@@ -225,12 +241,19 @@ class ClusterHost(Closing):
         process = pb.ProcessSpec(id=self._member.process_id, endpoint=self._member.endpoint)
         spec = pc.ConsumerSpec(process_spec=process, shard_limit=self._limit)
         key = self._mirror.member_key(self._id)
+        # The end of this block revokes the lease, and Etcd deletes the key and the assignments with it. So
+        # everything that runs here must have ended before, see finally.
         with Membership(self._etcd, key, spec, self._lease_s, self._stop_at_once) as membership:
+            # It was told to leave, or lost its lease, while it waited for the key. It was no member, so it
+            # has nothing to hand over.
             if membership.announce(self._leaving) is None:
                 return
             log.info("cluster.joined key=%s lease=%x", key, membership.lease)
             self._membership = membership
+            # For one membership: what the process remembers as the leader is void when it has lost its lease,
+            # because another leader has moved shards since.
             leading = _Leading(self._etcd, self._mirror)
+            # The first round does not wait: the keys may be here already.
             state, is_seen, pause_s = self._mirror.state, False, 0.0
             try:
                 while not (membership.lost.is_set() or self._closing.is_set()):
@@ -251,8 +274,12 @@ class ClusterHost(Closing):
 
                     # Run what is assigned here, and nothing else.
                     with self._lock:
+                        # Under the lock that _stop_at_once takes as well: a shard that would start after it
+                        # would run without a lease.
                         if not membership.is_live:
                             continue
+                        # The state may be older than what Etcd has now. That is harmless: an assignment that
+                        # is gone by then has another primary or will get one, and stores fence.
                         self._follow(state)
 
                     try:
@@ -260,25 +287,40 @@ class ClusterHost(Closing):
                         for shard_id, assignment in self._assigned.items():
                             status = self._status_of(shard_id)
                             if status is not None:
+                                # Only if it differs from the stored one, so an idle member makes no
+                                # transactions.
                                 self._publish(assignment, status)
                                 if status.code == pc.ReplicaStatus.BACKFILL:
+                                    # The step from BACKFILL to STANDBY is made by whoever looks at the
+                                    # status, and the leader waits for it.
                                     pause_s = BACKFILL_S
 
-                        # The member that came first decides for all.
+                        # The member that came first decides for all. Etcd needs no election for that: at one
+                        # revision, the oldest key is the same for all. A member that has lost its key may
+                        # still take itself for the leader, but its transactions fail, because each has that
+                        # key as a condition.
                         if leader(state.members.values()) == self._id:
+                            # A leader that exits leads until it is gone, because its own shards are moved by
+                            # it.
                             leading.converge(state, me)
 
                         # A process that is to end leaves when it has no shard any more, or if nobody is there
                         # to take its shards.
                         if self._leaving.is_set():
+                            # Members that exit as well take nothing. If all leave at once, as when an
+                            # application is shut down, each would wait for the others for ever.
                             staying = {member.id for member in state.members.values() if not member.exiting}
                             if not self._assigned or staying <= {self._id}:
                                 break
                             if not me.exiting:
+                                # The change comes back by the mirror, so the next round sees it and does not
+                                # ask again. The leader then moves this member's shards to the others.
                                 membership.set_exiting(me.mod_revision)
                     except (GazetteError, TimeoutError) as error:
                         # Etcd is asked again after the pause. Shards run on until the lease ends.
                         log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
+                        # A transaction without an answer may have been made, and is not repeated (decision
+                        # 0043). The next round reads the keys, and does what is still missing.
                         pause_s = RETRY_S
             finally:
                 # Shards end before the lease does, and others take over after that.
@@ -287,8 +329,11 @@ class ClusterHost(Closing):
 
     def _end_shards(self) -> None:
         """End all shards that run. Those of a lease that was lost have been stopped."""
+        # Before the lock is taken: a shard that drains needs the lock to report its end.
         drain_all(list(self._shards.by_id().values()), self._drain_s)
         with self._lock:
+            # From here on the guard of hints refuses: a shard that ends slowly must not overwrite the hints
+            # of its successor.
             self._assigned = {}
             stopped = self._shards.stop()
         join_all(stopped, STOP_S)
@@ -308,6 +353,8 @@ class ClusterHost(Closing):
         for shard_id in self._assigned.keys() - assigned.keys():
             self._shards.follow(shard_id, None)
         for shard_id, assignment in assigned.items():
+            # An assignment that was ended and made again between two states looks like one that never moved,
+            # but for the revision of its creation. Its shard starts again: that is what Unassign is for.
             before = self._assigned.get(shard_id)
             # A move to a lower slot also makes a new key. Otherwise, the assignment was ended and made again.
             again = before is not None and before.create_revision != assignment.create_revision
@@ -317,6 +364,7 @@ class ClusterHost(Closing):
         before_revisions, self._spec_revisions = self._spec_revisions, {}
         for shard_id, assignment in assigned.items():
             item = state.items[shard_id]
+            # The revision tells an Apply of the same bytes from no change at all.
             self._spec_revisions[shard_id] = item.mod_revision
             shard = self._shards.get(shard_id)
             is_put = before_revisions.get(shard_id, item.mod_revision) != item.mod_revision
@@ -324,14 +372,20 @@ class ClusterHost(Closing):
                 # Somebody applied the spec, the same one or another: that starts a failed shard.
                 self._shards.restart(shard_id, item.spec)
             else:
+                # Starts the shard if it does not run, and passes a changed spec to one that does.
                 self._shards.follow(shard_id, item.spec)
             shard = self._shards.get(shard_id)
+            # Slot 0 is the primary's. Promoting again does nothing, so each state may do it. There is no way
+            # back from the primary to a standby: a higher slot comes as a new assignment.
             if assignment.slot == 0 and isinstance(shard, LocalShard):
                 shard.promote()
+        # Last, because whoever waits for this revision looks for the shard next.
         self._followed_revision = state.revision
         self._followed.notify_all()
 
     def _publish(self, assignment: ShardAssignment, status: pc.ReplicaStatus) -> None:
+        # Deterministic, because the stored bytes are compared: two encodings of one status would be written
+        # in turn.
         value = status.SerializeToString(deterministic=True)
         if value == assignment.value:
             return
@@ -341,6 +395,7 @@ class ClusterHost(Closing):
             [calls.unchanged(key, assignment.mod_revision)], [calls.put_under_its_lease(key, value)]
         )
         if response.succeeded:
+            # Until the mirror has it, the next round would see the old value and write again.
             self._mirror.wait_for(response.header.revision, READ_S)
 
     def _start_shard(self, spec: pc.ShardSpec, after: RunningShard | None) -> LocalShard:
@@ -348,9 +403,12 @@ class ClusterHost(Closing):
 
         def guard() -> pe.Compare:
             with self._lock:
+                # Looked up with each call: the assignment's key changes when the replica is promoted.
                 assignment = self._assigned.get(shard_id)
             if assignment is None:
                 raise ClosedError(f"shard {shard_id!r}", "it is not assigned to this process any more")
+            # The revision of creation, not of the last change: a status that is published meanwhile must not
+            # make the hints fail.
             return calls.created_at(self._mirror.assignment_key(assignment), assignment.create_revision)
 
         shard = LocalShard(
@@ -358,10 +416,13 @@ class ClusterHost(Closing):
             self._client,
             spec,
             self._mirror.item_key(shard_id),
+            # The name before, the key of the spec, is the one under which stores keep a shard's checkpoint,
+            # as in Gazette: a shard continues when a member in another language takes it.
             hints=EtcdHints(self._etcd, guard),
             directory=self._folders.new(shard_id),
             after=after,
             is_standby=self._assigned[shard_id].slot > 0,
+            # A status is published by the thread of the membership, which waits for the mirror.
             on_status=self._mirror.wake,
         )
         shard.start()
@@ -375,6 +436,7 @@ class ClusterHost(Closing):
 
     def list_shards(self) -> ShardListing:
         """Return all shards of the cluster, see ``ShardHost``."""
+        # Revision 1 means any state at all: the keys may not have been read yet.
         state = self._mirror.wait_for(1, READ_S)
         return ShardListing(
             self._header(state),
@@ -385,6 +447,8 @@ class ClusterHost(Closing):
                     create_revision=item.create_revision,
                     route=_route(state, item.id),
                     status=[
+                        # The statuses that the members published, in the order of the route. Nobody is asked
+                        # for them.
                         pc.ReplicaStatus.FromString(assignment.value)
                         for assignment in state.by_shard.get(item.id, ())
                     ],
@@ -405,10 +469,13 @@ class ClusterHost(Closing):
                     operations.append(calls.put(hint_primary_key(change.upsert), hints))
             else:
                 operations.append(calls.delete(key))
+            # -1 asks for no check; 0 for a key that is not there.
             if change.expect_mod_revision != -1:
                 compare.append(calls.unchanged(key, change.expect_mod_revision))
         made = self._etcd.txn(compare, operations)
         response = pc.ApplyResponse(header=self._header(self._read_through(made)))
+        # Gazette's answer names the revision of the transaction itself. A client that reads its own write
+        # asks for this one.
         response.header.etcd.revision = made.header.revision
         if not made.succeeded:
             response.status = pc.ETCD_TRANSACTION_FAILED
@@ -420,9 +487,13 @@ class ClusterHost(Closing):
         state = self._mirror.wait_for(1, READ_S)
         if args.proxy_header is not None:
             check_proxied(args.proxy_header, state.etcd.cluster_id, self._member.process_id)
+            # The process that passed the request on may know a newer assignment. Before its revision is here,
+            # this process could answer that it is not the primary.
             patience_s = READ_S if args.timeout_s is None else args.timeout_s
             state = self._mirror.wait_for(args.proxy_header.etcd.revision, patience_s)
         item = state.items.get(args.shard_id)
+        # A shard that the caller may not see is answered like one that does not exist, so that ids cannot be
+        # guessed.
         spec = item.spec if item is not None and args.may_see(item.spec) else None
         route = _route(state, args.shard_id if spec is not None else "")
         local = self._member.process_id
@@ -439,12 +510,15 @@ class ClusterHost(Closing):
         resolution = Resolution(status, header, spec)
         if status != pc.OK or primary is None or spec is None:
             return resolution
+        # The header of an OK names the process that is to serve, which may be another one: the service passes
+        # the request on to it.
         header.process_id.CopyFrom(primary)
         if primary == local:
             with self._lock:
                 # The thread of the membership starts the shard just now.
                 self._followed.wait_for(lambda: self._followed_revision >= state.revision, READ_S)
                 shard = self._shards.get(args.shard_id)
+            # The assignment has gone between the state and now, or the shard was stopped with its lease.
             if shard is None:
                 resolution.status = pc.SHARD_STOPPED
             else:
@@ -457,6 +531,7 @@ class ClusterHost(Closing):
         item = state.items.get(shard_id)
         if item is None:
             return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=self._header(state))
+        # A guard that is never called: nothing is written here.
         response = hints_of(item.spec, EtcdHints(self._etcd, pe.Compare))
         response.header.CopyFrom(self._header(state))
         return response
@@ -470,12 +545,15 @@ class ClusterHost(Closing):
             assignment
             for shard_id in dict.fromkeys(shard_ids)
             for assignment in state.by_shard.get(shard_id, ())
+            # Healthy standbys stay, because to end one only costs a replay.
             if assignment.code == pc.ReplicaStatus.FAILED or (assignment.slot == 0 and not only_failed)
         ]
         response = pc.UnassignResponse(shards=dict.fromkeys(assignment.shard for assignment in ended))
         if ended and not dry_run:
             keys = {self._mirror.assignment_key(assignment): assignment for assignment in ended}
             made = self._etcd.txn(
+                # A replica that has recovered since it was listed has another status, hence another revision.
+                # Then nothing is ended, and the caller is told.
                 [calls.unchanged(key, assignment.mod_revision) for key, assignment in keys.items()],
                 [calls.delete(key) for key in keys],
             )
@@ -486,6 +564,8 @@ class ClusterHost(Closing):
 
     def _read_through(self, made: pe.TxnResponse) -> ClusterState:
         """Wait until the mirror has what a transaction changed."""
+        # A delete of keys that are not there changes nothing, so the mirror would never arrive at its
+        # revision. Revision 1 is always there.
         changed = any(
             response.HasField("response_put") or response.response_delete_range.deleted
             for response in made.responses
@@ -514,6 +594,8 @@ class _Leading:
         self._solved: object = None
         """What the placement was solved for."""
         self._desired: Placement = {}
+        # Many wake-ups bring no change of a key, and the same keys give the same steps. Looking for them
+        # takes a quarter of a second for 10,000 shards.
         self._done_at = 0
         """Revision at which nothing was to be done."""
 
@@ -543,14 +625,20 @@ class _Leading:
             return
         # Whoever has lost this key leads no more.
         own = calls.unchanged(self._mirror.member_key(me.id), me.mod_revision)
+        # Each transaction has the revisions that its steps were planned from as conditions, so a step is made
+        # on these facts or not at all.
         member_revisions = {member.id: member.mod_revision for member in members}
         compare, operations = [own], list[pe.RequestOp]()
+        # The steps of one shard are never split: a removal without its promotion would leave the shard
+        # without a primary until the next round.
         for steps in pending:
             conditions, changes = self._transaction(steps, member_revisions)
             if (
                 len(compare) + len(conditions) > MAX_OPERATIONS
                 or len(operations) + len(changes) > MAX_OPERATIONS
             ):
+                # A failed condition means that the keys differ from the state. The remaining steps were
+                # planned from the same state, so stop.
                 if not self._write(compare, operations):
                     return
                 compare, operations = [own], []
@@ -575,6 +663,7 @@ class _Leading:
         conditions: list[pe.Compare] = []
         operations: list[pe.RequestOp] = []
         if steps.item is None:
+            # The shard may have been created again meanwhile. Then its assignments are good ones.
             conditions.append(calls.created_at(self._mirror.item_key(steps.shard), 0))
         elif steps.remove:
             # The number of replicas may be another one by now.
@@ -583,6 +672,8 @@ class _Leading:
             # The limit of the member may be another one by now.
             key = self._mirror.member_key(added.member)
             conditions.append(calls.unchanged(key, member_revisions[added.member]))
+            # Under the lease of the member that is to run the shard, not of the leader: the assignment has to
+            # end with that member. An empty value is the status IDLE.
             operations.append(calls.put(key_of(added), b"", added.lease))
         for removed in steps.remove:
             conditions.append(calls.unchanged(key_of(removed), removed.mod_revision))
@@ -590,6 +681,8 @@ class _Leading:
         for moved, slot in steps.move:
             conditions.append(calls.unchanged(key_of(moved), moved.mod_revision))
             operations.append(calls.delete(key_of(moved)))
+            # The slot is part of the key, so a move is a new key with the old status and lease. The member
+            # takes it for the same assignment, because its slot is lower.
             operations.append(calls.put(key_of(moved, slot), moved.value, moved.lease))
         return conditions, operations
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 ANNOUNCE_S = 1.0
 """Seconds between two tries to announce a member."""
 
+# The first attempt comes after a quarter of the time, which leaves room for retries before the margin.
 RENEWALS = 4
 """Renewals of a lease within its time."""
 
@@ -69,18 +70,21 @@ class Membership(Closing):
         return time.monotonic() < self._ends_s and not self._closed.is_set()
 
     def announce(self, cancelled: threading.Event) -> Self | None:
-        """Take a lease, and write the key when nobody has it; return None if it is cancelled before.
+        """Take a lease, and write the key when nobody has it.
 
         The key may still be there under the lease of a process of the same name that was killed. Then wait
-        for the end of that lease.
+        for the end of that lease. Return None if this is cancelled, or if the own lease is lost, before.
 
         Raises:
-            GazetteError: Etcd does not grant a lease, or the lease is lost before the key is free.
+            GazetteError: Etcd does not grant a lease.
         """
+        # Before the call: Etcd's lease begins when the request arrives, so this is never too late.
         began_s = time.monotonic()
         lease = self._etcd.grant(self._ttl_s)
         self.lease = lease.id
         self._ends_s = began_s + lease.ttl_s * (1 - MARGIN)
+        # The lease is renewed while the process waits for its key, or a long wait would end with a lease that
+        # is over.
         self._thread.start()
         while not (cancelled.is_set() or self.lost.is_set()):
             try:
@@ -106,14 +110,19 @@ class Membership(Closing):
         """Ask the leader to give this member's shards to others; the key was last changed at a revision."""
         self._spec.exiting = True
         value = self._spec.SerializeToString()
+        # Under the revision that the caller has seen. If it differs, the next state tells, and the caller
+        # asks again.
         self._etcd.txn([unchanged(self.key, mod_revision)], [put_under_its_lease(self.key, value)])
 
     def close(self) -> None:
         """End the lease, which deletes the keys of this member, and with them its assignments."""
         if not self._closed.is_set():
             self._closed.set()
+            # The thread first: a renewal after the end of the lease would report it as lost.
             if self._thread.is_alive() and threading.current_thread() is not self._thread:
                 self._thread.join()
+            # Not only a courtesy: without the revocation, others wait for the whole lease before they take
+            # the shards.
             if self.lease and not self.lost.is_set():
                 try:
                     self._etcd.revoke(self.lease)
@@ -122,6 +131,7 @@ class Membership(Closing):
 
     def _renew(self) -> None:
         pause_s = self._ttl_s / RENEWALS
+        # Never beyond the end of the lease, so that its loss is noticed on time.
         while not self._closed.wait(min(pause_s, max(0.0, self._ends_s - time.monotonic()))):
             sent_s = time.monotonic()
             if sent_s >= self._ends_s:
@@ -133,6 +143,7 @@ class Membership(Closing):
                 log.warning("cluster.lease_not_renewed key=%s cause=%s", self.key, error)
                 pause_s = min(1.0, self._ttl_s / RENEWALS / 4)
                 continue
+            # Etcd's answer for a lease that has expired or was revoked.
             if ttl_s <= 0:
                 break
             pause_s = self._ttl_s / RENEWALS

@@ -69,6 +69,8 @@ class ClusterMirror(Closing):
         self.prefix = prefix
         self._etcd = etcd
         self._kvs: dict[bytes, pe.KeyValue] = {}
+        # What each value means, with the revision that it was decoded at: after a change of one key, only
+        # that one is decoded again. With 30,000 keys that is 0.02 s instead of 0.29 (decision 0043).
         self._decoded: dict[bytes, tuple[int, object]] = {}
         self._state = ClusterState()
         self._resume = 0
@@ -113,6 +115,7 @@ class ClusterMirror(Closing):
             self._changed.wait_for(
                 lambda: self._state.revision > revision or self._is_woken or self._closed.is_set(), timeout_s
             )
+            # Cleared by the waiter and not by time: a wake-up that comes between two waits is not lost.
             self._is_woken = False
             return self._state
 
@@ -154,22 +157,29 @@ class ClusterMirror(Closing):
         while not self._closed.is_set():
             try:
                 if self._resume == 0:
+                    # All keys at one revision, and then the changes from the next one on: no change is
+                    # missed, and none is applied twice.
                     header, kvs = self._etcd.range(f"{self.prefix}/")
                     self._kvs = {kv.key: kv for kv in kvs}
                     self._apply(header, header.revision)
                 for response in self._etcd.watch(f"{self.prefix}/", self._resume, self._closed):
+                    # Events of one response are whole transactions. A state is made only after all of them,
+                    # so nobody sees half of one.
                     for event in response.events:
                         if event.type == pe.Event.DELETE:
                             self._kvs.pop(event.kv.key, None)
                         else:
                             self._kvs[event.kv.key] = event.kv
                     if response.events:
+                        # The last event's revision and not the header's: that one is the store's, and may be
+                        # ahead of this watch.
                         self._apply(response.header, response.events[-1].kv.mod_revision)
             except CompactedError:
                 log.warning("cluster.keys_compacted prefix=%s revision=%d", self.prefix, self._resume)
                 self._resume = 0
             except GazetteError as error:
                 log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
+                # The state stays as it is, and old. What depends on its age has the lease to go by.
                 self._closed.wait(RETRY_S)
 
     def _apply(self, header: pe.ResponseHeader, revision: int) -> None:
@@ -197,6 +207,7 @@ class ClusterMirror(Closing):
         etcd = pe.ResponseHeader()
         etcd.CopyFrom(header)
         with self._changed:
+            # Under the lock with the state: both change together.
             self._resume = revision + 1
             self._state = ClusterState(revision, etcd, items, members, assignments, by_shard)
             self._changed.notify_all()
@@ -206,6 +217,8 @@ class ClusterMirror(Closing):
         name = kv.key.decode("utf-8", "replace")
         try:
             kind, _, rest = name.removeprefix(f"{self.prefix}/").partition("/")
+            # A key that makes no sense is left out with a warning. Anybody may write into Etcd, and one bad
+            # key must not stop a cluster.
             return _DECODERS[kind](rest.split(SEPARATOR), kv)
         except (GazetteError, DecodeError, KeyError, ValueError, TypeError) as error:
             log.warning("cluster.key_not_understood key=%s cause=%s", name, error)

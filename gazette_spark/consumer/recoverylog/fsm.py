@@ -56,6 +56,8 @@ class Segment:
             hinted.last_offset,
             hinted.log or log,
         )
+        # Hints come from Etcd or from a file. A segment that cannot be is refused here, where its values are
+        # known.
         segment._check()
         return segment
 
@@ -68,6 +70,7 @@ class Segment:
             first_checksum=self.first_checksum,
             last_seq_no=self.last_seq_no,
             last_offset=self.last_offset,
+            # Gazette leaves the log out where it is that of the hints.
             log="" if self.log == log else self.log,
         )
 
@@ -94,12 +97,15 @@ def add_segment(segments: list[Segment], segment: Segment) -> None:
     Raises:
         ProtocolError: it contradicts one of the set.
     """
+    # The set is sorted and has no overlaps, so only the neighbour before and those behind can touch the new
+    # one.
     begin = bisect_left(segments, segment.first_seq_no, key=lambda member: member.first_seq_no)
     if begin and (joined := _joined(segments[begin - 1], segment)) is not None:
         segment, begin = joined, begin - 1
         end = begin + 1
     else:
         end = begin
+    # A long segment may join several that were apart.
     while end < len(segments) and (joined := _joined(segments[end], segment)) is not None:
         segment, end = joined, end + 1
     segments[begin:end] = [segment]
@@ -107,6 +113,8 @@ def add_segment(segments: list[Segment], segment: Segment) -> None:
 
 def _joined(a: Segment, b: Segment) -> Segment | None:
     """Return one segment for two, None if both are needed."""
+    # In order, so that each rule below is said once: a begins first or, where both begin together, is the
+    # longer one.
     if a.first_seq_no > b.first_seq_no or (
         a.first_seq_no == b.first_seq_no and a.last_seq_no < b.last_seq_no
     ):
@@ -114,13 +122,18 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
     if (problem := _contradiction(a, b)) is not None:
         raise ProtocolError("SegmentSet", f"{problem}: {a} and {b}")
     adjacent = a.last_seq_no + 1 == b.first_seq_no
+    # A gap between two segments is what need not be read. Neighbours of two authors stay apart, because hints
+    # say by the author which branch is meant.
     if a.last_seq_no + 1 < b.first_seq_no or (adjacent and (a.author, a.log) != (b.author, b.log)):
         return None
+    # One sequence number has one author. Two of them mean that the hints mix two branches of the log.
     if (a.author, a.log) != (b.author, b.log):
         raise ProtocolError("SegmentSet", f"overlapping segments differ in author or log: {a} and {b}")
+    # Both are lower bounds of the same offset, so the larger one is the better.
     first_offset = max(a.first_offset, b.first_offset) if a.first_seq_no == b.first_seq_no else a.first_offset
     last_seq_no, last_offset = a.last_seq_no, a.last_offset
     if last_seq_no == b.last_seq_no:
+        # 0 is unknown: one of the two may have been made by a player, which knows it.
         last_offset = last_offset or b.last_offset
     elif last_seq_no < b.last_seq_no:
         last_seq_no, last_offset = b.last_seq_no, b.last_offset
@@ -129,11 +142,16 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
 
 def _contradiction(a: Segment, b: Segment) -> str | None:
     """Return how two segments, of which ``a`` is first or the longer, contradict each other."""
+    # Offsets of two logs cannot be compared; the other rules hold across logs.
     same_log = a.log == b.log
     if a.first_seq_no < b.first_seq_no and same_log and a.first_offset > b.first_offset:
         return "first offsets decrease"
+    # A recorder knows no last offsets, and a player all of them. A player's segments come first, because a
+    # recorder continues what a player has read.
     if a.first_seq_no < b.first_seq_no and a.last_offset == 0 and b.last_offset != 0:
         return "only the later segment has a last offset"
+    # Only the newest log is recorded to. Segments of older logs have been played, so their last offsets are
+    # known.
     if a.last_offset == 0 and not same_log:
         return "a segment without last offset precedes one of another log"
     if same_log and (
@@ -181,7 +199,10 @@ class FSM:
         """
         if not hints.log:
             raise OptionError("hints", "hints without a log", "the journal of the recovery log")
+        # Properties have no segments: their contents are in the hints themselves.
         fnodes, segments = live_log_segments(hints)
+        # Begin in the middle of the chain: the operations before concern no live file. Their checksum comes
+        # from the hints.
         self.next_seq_no = segments[0].first_seq_no if segments else 1
         self.next_checksum = segments[0].first_checksum if segments else 0
         self.last_log = hints.log
@@ -222,6 +243,8 @@ class FSM:
 
         if op.HasField("create"):
             verdict = self._create(op)
+        # A file is named by the number of its create. Something else at that number means that the hints are
+        # not of this history.
         elif self._hinted_fnodes and self._hinted_fnodes[0] == op.seq_no:
             verdict = Verdict.EXPECTED_CREATE
         elif op.HasField("link"):
@@ -238,6 +261,8 @@ class FSM:
             # An operation without effect: a hand-off.
             verdict = Verdict.APPLIED
 
+        # A refused operation does not move the chain, so the next one that fits is still found. One whose
+        # file is not tracked does: it is a part of the history that later checksums cover.
         if verdict in (Verdict.APPLIED, Verdict.NOT_TRACKED):
             self.next_seq_no += 1
             self.next_checksum = crc32c(payload, self.next_checksum)
@@ -280,6 +305,7 @@ class FSM:
         path, fnode = op.link.path, op.link.fnode
         if (taken := self._taken(path)) is not None:
             return taken
+        # A link of a file that is not tracked leaves its path free, for the file that has it in the end.
         if fnode in self.nodes:
             self.nodes[fnode].links.add(path)
             self.links[path] = fnode
@@ -294,6 +320,8 @@ class FSM:
             return Verdict.NO_SUCH_LINK
         node.links.remove(path)
         del self.links[path]
+        # Before the node goes: where the file has further links it lives, and its segments have to include
+        # this operation.
         self._touch(fnode, op)
         if not node.links:
             del self.nodes[fnode]
@@ -310,6 +338,8 @@ class FSM:
         if node is None:
             return Verdict.NOT_TRACKED
         segments = node.segments
+        # The segment grows over operations of other files in between. Segments are for reading, and to read
+        # on is cheaper than to begin again.
         if segments and (segments[-1].author, segments[-1].log) == (op.author, op.log):
             segments[-1] = replace(segments[-1], last_seq_no=op.seq_no, last_offset=op.last_offset)
         else:
@@ -327,6 +357,7 @@ def live_log_segments(hints: pr.FSMHints) -> tuple[list[int], list[Segment]]:
     fnodes: list[int] = []
     segments: list[Segment] = []
     for node in hints.live_nodes:
+        # A file without its create could not be staged.
         if not node.segments or node.segments[0].first_seq_no != node.fnode:
             problem = f"fnode {node.fnode} is not the first sequence number of its first segment"
             raise ProtocolError("FSMHints.LiveNodes", problem)
@@ -334,7 +365,10 @@ def live_log_segments(hints: pr.FSMHints) -> tuple[list[int], list[Segment]]:
             raise ProtocolError("FSMHints.LiveNodes", f"fnode {node.fnode} comes after {fnodes[-1]}")
         fnodes.append(node.fnode)
         for segment in node.segments:
+            # The union over all files: a stretch of the log is read once, however many files need it.
             add_segment(segments, Segment.of(segment, hints.log))
+    # The player goes on from the last segment to the log's head, and that head is the one that is handed
+    # over.
     if segments and segments[-1].log != hints.log:
         problem = f"the last segment is of log {segments[-1].log!r}, not {hints.log!r}"
         raise ProtocolError("FSMHints.Log", problem)

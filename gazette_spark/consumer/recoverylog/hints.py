@@ -31,6 +31,7 @@ from gazette_spark.strict_json import parse_json
 
 logger = logging.getLogger(__name__)
 
+# Begin of the names of files that are being written. A crash leaves one behind, which counts as no hints.
 _PARTIAL = ".partial-"
 
 
@@ -71,17 +72,23 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
         except (FileNotFoundError, IsADirectoryError):
             raise KeyError(key) from None
         except DamagedFileError as error:
+            # Hints only save reading, so damaged ones are worth a warning and no failure. A file that is
+            # sound and holds something else is an error of configuration, and is raised.
             logger.warning("hints.damaged key=%s: %s", key, error)
             raise KeyError(key) from None
 
     def __setitem__(self, key: str, hints: pr.FSMHints) -> None:
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because only within one file system is the rename atomic: readers see the old
+        # hints or the new ones.
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(seal(hints_to_json(hints)))
                 file.flush()
+                # Before the rename: a machine that crashes could otherwise keep the new name and lose the
+                # bytes.
                 os.fsync(file.fileno())
             Path(made).replace(path)
         except BaseException:
@@ -103,6 +110,8 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
         return sum(1 for _ in self)
 
     def _path(self, key: str) -> Path:
+        # A key comes from a spec, which anybody may apply who may apply specs: it must not name a file
+        # outside the folder.
         path = Path(os.path.normpath(self.root / key.lstrip("/")))
         if self.root not in path.parents:
             raise ValueError(f"expected a key of hints, such as '/gazette/hints/shard.primary', got {key!r}")
@@ -119,6 +128,8 @@ def hints_to_json(hints: pr.FSMHints) -> bytes:
         for node in hints.live_nodes
     ]
     properties = [{"path": item.path, "content": item.content} for item in hints.properties]
+    # Written by hand, because protobuf's own JSON has camel case and 64-bit numbers as texts, which Gazette's
+    # parser of hints does not read.
     document = {"log": hints.log, "live_nodes": nodes, "properties": properties}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -132,10 +143,13 @@ def hints_from_bytes(value: bytes, where: str) -> pr.FSMHints:
     hints = pr.FSMHints()
     try:
         if value.startswith(b"{"):
-            # Gazette writes null where a list is empty; that is parsed as an empty one.
+            # Gazette writes null where a list is empty; that is parsed as an empty one. Fields that a later
+            # Gazette adds do not matter here: hints are advice.
             ParseDict(parse_json(value), hints, ignore_unknown_fields=True)
         else:
             hints.ParseFromString(value)
+        # Hints that contradict themselves fail here, with the place that they are from, and not in the middle
+        # of a replay.
         FSM(hints)
     except (ValueError, ParseError, DecodeError, GazetteError) as error:
         raise StoreFormatError(where, f"it holds no hints of a recovery log: {error}") from error
@@ -148,8 +162,10 @@ def pick_hints(stored: pc.GetHintsResponse, log: str) -> pr.FSMHints:
     Raises:
         StoreFormatError: the hints are of another log.
     """
+    # The newest first, because it leaves the least to read. Any of them leads to the same files.
     for candidate in (stored.primary_hints, *stored.backup_hints):
         if candidate.HasField("hints"):
+            # Playing them would rebuild another shard's files, or those before the log was changed.
             if candidate.hints.log != log:
                 problem = f"they are of recovery log {candidate.hints.log!r}, and the shard's is {log!r}"
                 raise StoreFormatError(f"of hints of log {log!r}", problem)
@@ -169,6 +185,7 @@ def keep_recovered_hints(stored: Hints, backup_keys: Sequence[str], hints: pr.FS
         if moved is None:
             break
         moves.append((key, moved))
+        # Read before anything is written. A free key ends the chain: nothing behind it has to move.
         moved = stored.get(key)
     # The oldest first: a crash in between repeats hints, and loses none.
     for key, moving in reversed(moves):

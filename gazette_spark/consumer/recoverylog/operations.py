@@ -17,6 +17,8 @@ from gazette_spark.protocol.labels import label_set
 AUTHOR_REGISTER = "author"
 """Register of a log that names the author whose operations are appended."""
 
+# Gazette writes authors in base 32, as Go's strconv does. The register has to be the same text for members in
+# both languages.
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -25,6 +27,8 @@ def _table() -> tuple[int, ...]:
     for octet in range(256):
         crc = octet
         for _ in range(8):
+            # The reversed polynomial of CRC-32C (Castagnoli). zlib's crc32 has another polynomial, and the
+            # standard library has none for this one.
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
         table.append(crc)
     return tuple(table)
@@ -47,6 +51,8 @@ def crc32c(data: bytes, checksum: int = 0) -> int:
 
 def new_author() -> int:
     """Return the id of a new recorder: random, from 1 to 2³²-1."""
+    # Two recorders with one author could both append. At random, 10,000 of them collide with a chance of
+    # about 1 %, and only those of one log that run at the same time matter. 0 means no author.
     return secrets.randbelow((1 << 32) - 1) + 1
 
 
@@ -61,6 +67,8 @@ def fence_of(author: int) -> pb.LabelSet:
 
 def encode(op: pr.RecordedOp) -> tuple[bytes, bytes]:
     """Return an operation's frame and the payload in it, which the checksum is of."""
+    # The checksum of the chain is of these bytes. A player takes them from the log, because another language
+    # may encode the same operation differently.
     payload = op.SerializeToString()
     return frame(payload), payload
 
@@ -71,6 +79,7 @@ def recorded_path(path: str) -> str:
     Raises:
         ValueError: it is the directory itself.
     """
+    # A leading ".." ends at the root, so no path leaves the directory.
     clean = posixpath.normpath("/" + path.lstrip("/"))
     if clean == "/":
         raise ValueError(f"expected the path of a file below the recorded directory, got {path!r}")

@@ -98,7 +98,11 @@ class Player:
             if self._ending is not None:
                 what = f"player of recovery log {self._hints.log!r}"
                 raise ClosedError(what, "it was told how to end before")
+            # One ending for good: a hand-off that is under way cannot be taken back, and a second author
+            # would fence off the first.
             self._ending = ending
+            # Only a reader without end is interrupted. One that reads up to a head ends by itself, and the
+            # ending is looked at then.
             if self._reader is not None and self._follows:
                 self._reader.cancel()
 
@@ -186,6 +190,7 @@ class Player:
         except BaseException:
             if playback is not None:
                 playback.close()
+            # Half a recovery is worth nothing, and the next attempt needs an empty directory.
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
         _LOGGER.info(
@@ -198,6 +203,8 @@ class Player:
 
     def _read_through(self, playback: _Playback, end: int, *, until: int = AT_HEAD) -> bool:
         """Read to an offset; return True, early, after an operation of the author ``until`` that counts."""
+        # Nothing is read if the position is at the end already. Of an empty log, the end offset would be 0,
+        # which means no end for a reader.
         done = playback.position < end and self._read(playback, end, until=until)
         if not done and not playback.is_between:
             # Appends are atomic: a log cannot end inside an operation, unless it has lost bytes.
@@ -212,6 +219,7 @@ class Player:
 
         With ``hinted``, return where the hints continue elsewhere.
         """
+        # The state machine's own list, which shrinks as segments are applied.
         segments = playback.fsm.hinted_segments
         reader = self._client.read(
             playback.log, offset=playback.position, end_offset=end or 0, block=end is None
@@ -240,6 +248,8 @@ class Player:
                     playback.begin(playback.log, chunk.offset)
                 rest = memoryview(chunk.content)
                 while rest:
+                    # One operation at a time, because after each of them the hints may continue elsewhere, or
+                    # the hand-off may be found.
                     rest = rest[playback.feed(rest) :]
                     if not playback.is_between:
                         continue
@@ -255,6 +265,7 @@ class Player:
                 # A reader that jumps to the end of its range brings no chunk.
                 problem = f"bytes up to offset {end} are gone"
                 raise RecoveryLogLossError(playback.log, playback.position, problem)
+        # The reader was cancelled, by cancel, by an ending, or by a client that was closed.
         except ClosedError:
             if self._cancelled:
                 raise ClosedError(f"player of recovery log {self._hints.log!r}", "it was cancelled") from None
@@ -263,6 +274,7 @@ class Player:
             raise
         finally:
             with self._lock:
+                # Under the lock: a cancellation must not reach a reader that is closed.
                 self._reader = None
             reader.close()
         return False
@@ -321,6 +333,7 @@ class _Playback:
 
         frame = self._frame
         frame_bytes = HEADER_BYTES if len(frame) < HEADER_BYTES else self._frame_bytes()
+        # At most the rest of this frame: bytes behind it belong to a file or to the next operation.
         part = data[: frame_bytes - len(frame)]
         frame += part
         self.position += len(part)
@@ -336,6 +349,8 @@ class _Playback:
             self.offset += damaged
         if len(frame) < HEADER_BYTES:
             return len(part)
+        # A length that is damaged may claim 4 GiB; without a limit the player would collect the rest of the
+        # log in memory.
         if (size := self._frame_bytes() - HEADER_BYTES) > MAX_OPERATION_BYTES:
             problem = f"an operation of {size} bytes is longer than {MAX_OPERATION_BYTES}"
             raise RecordError(self.log, self.offset, problem)
@@ -360,6 +375,8 @@ class _Playback:
         self.operation, self.applied = op, verdict is Verdict.APPLIED
         if self.applied:
             if op.HasField("create"):
+                # By fnode, not by path: a path may belong to several files one after the other, and links are
+                # made when all is read.
                 self._staged(op.seq_no).touch(exist_ok=False)
             elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.nodes:
                 self._staged(op.unlink.fnode).unlink()
@@ -370,6 +387,7 @@ class _Playback:
             _LOGGER.info(
                 "recovery_log.not_applied log=%s offset=%d reason=%s", self.log, self.offset, verdict.value
             )
+        # Also of an operation that does not count: its bytes are in the log, and have to be skipped.
         self._content_bytes = op.write.length
         if not self._content_bytes:
             self.close()
@@ -380,6 +398,8 @@ class _Playback:
         """Link the staged files to their paths, and write properties: the directory is complete."""
         for fnode, node in self.fsm.nodes.items():
             for link in node.links:
+                # A file may have several links, which are one file on disk as well. Then the staging name
+                # goes.
                 os.link(self._staged(fnode), self._target(link))
             self._staged(fnode).unlink()
         self._staging.rmdir()

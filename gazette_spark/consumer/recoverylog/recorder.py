@@ -43,6 +43,7 @@ def check_recovery_log(spec: pb.JournalSpec) -> None:
         OptionError: it has another content type.
     """
     content_types = values_of(spec.labels, CONTENT_TYPE)
+    # Operations in a journal of messages would be malformed messages for all of its readers.
     if content_types != [CONTENT_TYPE_RECOVERY_LOG]:
         got = f"journal {spec.name!r} of content type {', '.join(content_types) or 'none'}"
         raise OptionError(
@@ -65,6 +66,8 @@ class Operations:
     def create(self, path: str) -> int:
         """Record that a file was created, or an old one truncated; return its fnode."""
         path = _file_path(path)
+        # An fnode is never used again: a file that is truncated is a new one under the old path. That is also
+        # what lets hints leave the old one's operations out.
         if (fnode := self.fsm.links.get(path)) is not None:
             self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=fnode, path=path)))
         self._record(pr.RecordedOp(create=pr.RecordedOp.Create(path=path)))
@@ -80,8 +83,11 @@ class Operations:
 
     def write(self, fnode: int, offset: int, data: Bytes) -> None:
         """Record that bytes were written at an offset of a file."""
+        # Bytes and not items: the view may be one of wider elements.
         length = memoryview(data).nbytes
         self._record(pr.RecordedOp(write=pr.RecordedOp.Write(fnode=fnode, offset=offset, length=length)))
+        # The bytes follow the operation's frame, in the same append. Appends are atomic, so no other
+        # recorder's operation can come between them.
         self._append.write(data)
 
     def remove(self, path: str) -> None:
@@ -112,6 +118,8 @@ class Operations:
         fnode = self._fnode_of(path)
         if path == target:
             return
+        # Unlink, link, unlink in one append: a player that stopped after the first of them would have neither
+        # file under the target path.
         if (previous := self.fsm.links.get(target)) is not None:
             self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=previous, path=target)))
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
@@ -158,21 +166,32 @@ class Recorder:
             GazetteError: the log cannot be appended to.
         """
         self.log = log
+        # Paths in the log are relative to it, so the files may be in another place on the next host.
         self.directory = Path(directory)
         if not self.directory.is_absolute():
             raise OptionError("directory", repr(str(directory)), "an absolute path")
         self.author = author
         self._fsm = fsm
         self._service = service
+        # Without a condition at first: the register may not be set yet, where this recorder follows a log of
+        # another name.
         self._options = AppendOptions(log)
         self._recent: AsyncAppend | None = None
+        # Lower bound of the offsets of operations from now on. Hints need no more: a player skips what comes
+        # before the operation that they name.
         self._write_head = 0
         self._broken: BaseException | None = None
+        # An append without bytes is answered with the write head. Without it, the first segments would begin
+        # at offset 0, and hints of them would have a player read the whole log.
         self.barrier().result(timeout_s)
+        # The player has handed over the log that it has read, which is not this one. So this one gets its
+        # first operation here, with the register that fences other recorders off.
         if fsm.last_log != log:
             fence = AppendOptions(log, union_registers=fence_of(author))
             with service.start_append(fence) as append:
                 self._process(pr.RecordedOp(), append)
+        # From here on every append has the condition. The broker checks it at the moment of the append, so a
+        # process that was stopped for an hour and wakes up cannot write into its successor's history.
         self._options = AppendOptions(log, check_registers=pb.LabelSelector(include=fence_of(author)))
 
     def __repr__(self) -> str:
@@ -199,6 +218,8 @@ class Recorder:
 
         It fails with a RecorderFencedError if another author has the log.
         """
+        # An append without bytes still takes its turn behind all earlier ones, and fails if the register
+        # names another author: its end proves both durability and ownership.
         with self._append(wait_for) as append:
             pass
         return self._ended(append)
@@ -217,6 +238,8 @@ class Recorder:
     def begin_hints(self) -> tuple[pr.FSMHints, AsyncOperation[None]]:
         """Return hints, and the operation after which they may be used."""
         with self._append() as append:
+            # Built while no other thread can record, so they are those of one moment. They may be used when
+            # the empty append is done, as then all that they name is in the log.
             hints = self._fsm.build_hints(self.log)
         return hints, self._ended(append)
 
@@ -233,21 +256,30 @@ class Recorder:
     @contextmanager
     def _append(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> Iterator[AsyncAppend]:
         """Hold the right to append, as the log's only writer."""
+        # The turn in the journal's queue is the lock of the state machine: whoever has it is the only one who
+        # records, and operations get their numbers in the order in which they are appended.
         with self._service.start_append(self._options, dependencies=wait_for) as append:
+            # Numbers were given to operations that the log may not have. What would be recorded next could
+            # never be played.
             if self._broken is not None:
                 raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")
             # Learn the write head from an append that has ended: operations from now on are behind it.
             recent = self._recent
             if recent is None:
                 self._recent = append
+            # A lower bound that is a few appends old costs a player a few operations more, so not every
+            # append is watched.
             elif recent.done():
                 if recent.future.exception() is None:
                     result = recent.response
+                    # A broker whose journal ends before what it acknowledged has lost bytes. To go on would
+                    # overwrite offsets that hints name.
                     if result.begin < self._write_head:
                         problem = f"an append was done at {result.begin}, before this offset"
                         raise RecoveryLogLossError(self.log, self._write_head, problem)
                     self._write_head = result.end
                 self._recent = append
+            # A block that raises before its first operation has changed nothing, and may be repeated.
             before = self._fsm.next_seq_no
             try:
                 yield append
@@ -257,9 +289,14 @@ class Recorder:
                 raise
 
     def _process(self, op: pr.RecordedOp, append: AsyncAppend) -> None:
+        # The chain: each operation has the number and the checksum that follow from all before it.
         op.author, op.seq_no, op.checksum = self.author, self._fsm.next_seq_no, self._fsm.next_checksum
         framed, payload = encode(op)
+        # Only for the state machine. These fields are not in the log, because a recorder does not know the
+        # offset before the broker answers.
         op.first_offset, op.log = self._write_head, self.log
+        # The recorder applies its own operations, so that it refuses at once what every player would refuse
+        # later.
         verdict = self._fsm.apply(op, payload)
         if verdict is not Verdict.APPLIED:
             raise ValueError(f"log {self.log!r}: the operation cannot be recorded: {verdict.value}: {op}")
@@ -270,6 +307,8 @@ class Recorder:
 
         def end(done: AsyncAppend) -> None:
             error = done.exception()
+            # The only cause is another author. The store's commit fails with it, and so does the shard, which
+            # a host may start again.
             if isinstance(error, RegisterMismatchError):
                 fenced = RecorderFencedError(self.log)
                 fenced.__cause__ = error
@@ -300,8 +339,11 @@ class RecordedFile(Closing):
         offset = self._file.tell()
         view = memoryview(data).cast("B")
         done = 0
+        # A raw file may write less than it was given.
         while done < len(view):
             done += self._file.write(view[done:])
+        # File first, then log. A crash in between leaves a file that the log does not have; files of a
+        # crashed host are thrown away and built from the log.
         with self._recorder.begin() as operations:
             operations.write(self._fnode, offset, view)
         return done
@@ -335,6 +377,7 @@ class RecordedFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A file with other links is another file from now on, as in the log.
         path.unlink(missing_ok=True)
+        # A state may hold what not every user of the host may read.
         path.touch(0o600)
         with self.recorder.begin() as operations:
             fnode = operations.create(name)
