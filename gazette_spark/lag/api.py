@@ -126,15 +126,18 @@ class Api:
             target = "/" + request.path.strip("/")
             return HttpAnswer(301 if request.method == "GET" else 307, PLAIN, b"", (("Location", target),))
         try:
+            # Split before decoding: a name of a group may have an encoded slash.
             names = tuple(unquote_to_bytes(part).decode() for part in request.path.split("/")[1:])
         except UnicodeDecodeError:
             return _no_such_path()
         for pattern, methods in ROUTES:
+            # A list and not a tree: about thirty paths are compared in microseconds.
             if len(pattern) != len(names):
                 continue
             if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
                 continue
             at_stars = tuple(name for part, name in zip(pattern, names, strict=True) if part == "*")
+            # As in Burrow, a path that exists with another method is 405 and not 404.
             handler = methods.get(request.method)
             if handler is None or (request.method == "DELETE" and not self.allow_delete):
                 allowed = [name for name in methods if name != "DELETE" or self.allow_delete]
@@ -156,6 +159,7 @@ class Api:
         return self._json(status, {"error": True, "message": message}, request)
 
     def _json(self, status: int, value: dict[str, Any], request: HttpRequest) -> HttpAnswer:
+        # Burrow's clients expect the request in every answer.
         value["request"] = {"url": request.path, "host": self.host}
         return HttpAnswer(status, JSON, json.dumps(value, separators=(",", ":")).encode())
 
@@ -164,6 +168,7 @@ class Api:
         """The status page: one self-contained file, with the columns of the table of metrics."""
         page = resources.files("gazette_spark.lag").joinpath("page.html").read_text()
         for name, level in (("GROUP_METRICS", Level.JUDGED), ("JOURNAL_METRICS", Level.JOURNAL)):
+            # The page has no second table of metrics; see metrics.METRICS.
             shown = [metric.for_page() for metric in columns(level) if metric.kind is not Kind.OPEN_FOR]
             page = page.replace(f"const {name} = [];", f"const {name} = {json.dumps(shown)};")
         return page.encode()
@@ -239,6 +244,8 @@ def _topic_consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> 
 def _consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     api.check_cluster(names[0])
     with api.monitor.lock:
+        # Names of feeds that were never read come after them: a table that is unreadable since the start must
+        # not be missing from the list.
         groups = api.monitor.history.fetch_consumers(names[0]) or []
     unread = [group for feed in api.monitor.feeds() for group in feed.unread_groups]
     return api.ok(request, "consumer list returned", consumers=list(dict.fromkeys([*groups, *unread])))
@@ -257,6 +264,7 @@ def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAns
 
 def _stale(api: Api, group: str) -> dict[str, Any]:
     """Return a field with the reason if a group's values are stale. Burrow lacks this."""
+    # A name that no feed has is not stale, but unknown.
     if group not in api.monitor.groups():
         return {}
     failure = api.monitor.failure(group, api.clock())
@@ -278,6 +286,8 @@ def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all:
 
 def _delete_consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     with api.monitor.lock:
+        # Burrow's answer is the same whether there was such a group or not. A group that still commits comes
+        # back with its next commit.
         api.monitor.history.delete_group(*names)
     return api.ok(request, "consumer group removed")
 
@@ -345,6 +355,7 @@ def _other_cluster(api: Api, names: tuple[str, ...], request: HttpRequest) -> Ht
     address = api.other_clusters.get(name)
     if address is None:
         raise _NotFoundError("cluster not found")
+    # Quoted again: a name with a slash or a question mark must not become another path of that monitor.
     path = "/".join(["/gazette/v1/groups", *(quote(part, safe="") for part in rest)])
     try:
         answer = httpx.get(f"{address}{path}?{request.query}", timeout=OTHER_TIMEOUT_S)
@@ -422,6 +433,7 @@ class JournalFilter:
         except ValueError:
             raise InputError(expected) from None
         limit, ok = fields.get("limit", ""), fields.get("ok", "yes")
+        # isdecimal before int, and nine digits at most: int of a long text takes quadratic time.
         if (limit and not limit.isdecimal()) or len(limit) > 9 or ok not in ("yes", "no"):
             raise InputError(expected)
         return cls(fields.get("match", "").lower(), ok == "yes", int(limit) if limit else None)

@@ -140,6 +140,8 @@ class Fields:
         self._values: Mapping[str, Any] = value
         self._prefix = f"{path}." if path else ""
         for name in value:
+            # An unknown field is an error, because a typing error in an optional one would be taken for its
+            # default.
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(names)}"
@@ -157,6 +159,8 @@ class Fields:
         value = self._get(name, default, "text")
         if not isinstance(value, str):
             self._refuse(name, "text", value)
+        # JSON may escape half of a surrogate pair, and Python takes it. Nothing can write such a text as
+        # UTF-8.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             self._refuse(name, "valid Unicode text", value)
         return value
@@ -178,6 +182,7 @@ class Fields:
     def number(self, name: str, default: float) -> float:
         """Return a field that is a number."""
         value = self._get(name, default, "a number")
+        # A larger integer would end in an OverflowError where it becomes a float.
         if not isinstance(value, float) and not (_is_integer(value) and abs(value) <= MAX_UINT64):
             self._refuse(name, "a number", value)
         return float(value)
@@ -274,6 +279,7 @@ def parse_json(text: str) -> object:
 
 
 def _is_integer(value: object) -> bool:
+    # True is an integer for Python, and not in JSON.
     return isinstance(value, int) and not isinstance(value, bool)
 
 

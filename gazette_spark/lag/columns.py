@@ -133,6 +133,7 @@ def evaluate_columns(
     Raises:
         ValueError: times are too large for 64 bits; see :attr:`WindowColumns.fits`.
     """
+    # numpy wraps around without an error, so a time that is too large would give a wrong verdict in silence.
     if not windows.fits or abs(now_ms) >= MAX_TIME_MS:
         raise ValueError("times too large for 64 bits")
     judged = _judge(windows, now_ms // 1000 * 1000, thresholds)
@@ -158,15 +159,20 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     first = np.cumsum(counts) - counts
     offsets, lags, valid = _matrices(windows, first)
     used = counts > 0
+    # Rows are aligned at the right, so the newest commit of every partition is in the last column.
     last = np.where(used, offsets[:, -1], 0)
     current_lag = np.where(used & (windows.newest_head >= 0), np.maximum(windows.newest_head - last, 0), 0)
     # A ring without any commit counts as one slot of its length, as in Burrow.
     slots_used = np.where(windows.ringed, np.maximum(counts, 1), 0)
     complete = slots_used.astype(np.float32) / np.float32(windows.slots)
     judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
+    # The smallest head of a ring decides: some head is at or below the offset if, and only if, that one is.
     level_before = (windows.least_head >= 0) & (windows.least_head <= last)
+    # All equal to the last one, which is the same as each equal to the one before.
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
+    # Never below the highest so far. Unknown lags are -1, so they neither raise that highest one nor count.
     never_fell = np.all((lags == NO_LAG) | (lags >= np.maximum.accumulate(lags, axis=1)), axis=1)
+    # The first condition that holds decides, in the order of rules.judge.
     status = np.select(
         [
             ~judged_at_all | (current_lag <= thresholds.allowed_lag),
@@ -188,6 +194,7 @@ def _matrices(windows: WindowColumns, first: Integers) -> tuple[Integers, Intege
     shape = (len(windows), slots)
     offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)
     valid = np.arange(slots) >= slots - counts[:, None]
+    # Rings have different lengths. Each commit goes to its row, and as far to the right as its ring is full.
     rows = np.repeat(np.arange(len(windows)), counts)
     places = np.arange(len(windows.cells)) - np.repeat(first - (slots - counts), counts)
     offsets[rows, places] = windows.cells[:, 1]
@@ -208,7 +215,10 @@ def _rewound(offsets: Integers, valid: Bools) -> Bools:
     if offsets.shape[1] == 1:
         return np.zeros(len(offsets), np.bool_)
     back = (offsets[:, 1:] < offsets[:, :-1]) & valid[:, :-1]
+    # argmax is the first True: only the first step back is judged.
     at = back.argmax(axis=1)
+    # The highest offset from each place on, accumulated from the right. An offset at or above the lost one
+    # makes up for the step.
     highest_from = np.maximum.accumulate(offsets[:, ::-1], axis=1)[:, ::-1]
     rows = np.arange(len(offsets))
     lost: Bools = back.any(axis=1) & (highest_from[rows, at + 1] < offsets[rows, at])

@@ -77,6 +77,7 @@ def trend(points: Iterable[tuple[int, int | None]], now_ms: int) -> list[tuple[i
     for time_ms, lag in points:
         if time_ms <= now_ms - TREND_MS:
             continue
+        # Before the first point there is a step that no point is in.
         last_ms, last = shown[-1] if shown else (-TREND_STEP_MS, None)
         if lag is None:
             if last is not None:
@@ -145,9 +146,12 @@ def is_decided(
     lags = [commit.lag for commit in commits if commit.lag is not None]
     if len(commits) < 2 or len(lags) < 2:
         return False
+    # It runs, and its own commits recorded the lags: a monitor would have seen the same.
     if not is_silent(commits, now_ms):
         return True
     window_ms = commits[-1].timestamp_ms - commits[0].timestamp_ms
+    # It was behind when it committed last, or the unread bytes are older than the window: either way bytes
+    # were waiting in the silence, and STOP is right. Otherwise they may have come a second ago.
     was_behind = commits[-1].lag is not None and commits[-1].lag > allowed_lag
     waits = least_age_ms is not None and least_age_ms > window_ms
     return verdict == Status.STOP and (was_behind or waits)
@@ -162,6 +166,7 @@ def mark_unknown(detail: dict[str, Any], ambiguous: Collection[str]) -> dict[str
         for journal in detail["journals"]
     ]
     decided = [Status[journal["status"]] for journal in journals if journal["status"] != UNKNOWN]
+    # A bad verdict on one journal is certain, whatever the others are.
     worst = max(decided, default=Status.OK)
     status = UNKNOWN if worst == Status.OK else min(worst, Status.ERR).name
     return detail | {"status": status, "journals": journals}

@@ -65,8 +65,13 @@ class HeadTimeline:
 
     def add(self, head: int, time_ms: int) -> None:
         """Add a write head. If the head or the clock went back, all earlier samples are dropped."""
+        # A head below an earlier one belongs to a journal that was created again, or that lost bytes: the
+        # same offset is another byte then. Bounds from before would be wrong, and no bound is better than a
+        # wrong one.
         if self._times and (head < self._heads[-1] or time_ms < self._times[-1]):
             del self._times[:], self._heads[:]
+        # Of a head that does not move, the first and the last time bound everything. A quiet journal needs
+        # two samples, however long it is quiet.
         if len(self._times) >= 2 and self._heads[-1] == self._heads[-2] == head:
             self._times[-1] = time_ms
             return
@@ -81,6 +86,8 @@ class HeadTimeline:
         """Add a write head that another process observed, unless it contradicts earlier observations."""
         at = bisect_right(self._times, time_ms)
         before = self._heads[at - 1] if at else 0
+        # Another process has another clock. An observation that does not fit between its neighbours would
+        # make later bounds wrong.
         if before <= head and (at == len(self._heads) or head <= self._heads[at]):
             self._times.insert(at, time_ms)
             self._heads.insert(at, head)
@@ -134,10 +141,12 @@ def lag_age(
 def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
     """Return how fast a window of commits moves; None for fewer than two commits, or if it went back."""
     stored = [commit for commit in commits if commit is not None]
+    # One commit has no length of time.
     if len(stored) < 2:
         return None
     first, last = stored[0], stored[-1]
     passed_ms = last.timestamp_ms - first.timestamp_ms
+    # A rewind is no speed, and commits within one millisecond would give an infinite one.
     if passed_ms <= 0 or last.offset < first.offset:
         return None
     return (last.offset - first.offset) * 1000 / passed_ms
@@ -147,6 +156,7 @@ def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) 
     """Return how long a reader takes to catch up at these speeds; None for never, or if unknown."""
     if lag == 0:
         return 0
+    # At this pace the lag does not shrink, so there is no time at which it ends.
     if read_speed is None or append_speed is None or read_speed <= append_speed:
         return None
     return round(lag * 1000 / (read_speed - append_speed))
@@ -162,10 +172,12 @@ def loss_in_ms(
     """
     losses = []
     for fragment in fragments:
+        # Read already, or not in a store, where retention does not reach it.
         if fragment.end <= offset or fragment.mod_time_ms == 0:
             continue
         remaining_ms = fragment.mod_time_ms + retention_ms - now_ms
         to_read = fragment.end - offset
+        # The fragment counts as lost if its last byte is not read in time: prune deletes whole fragments.
         if not read_speed or to_read * 1000 / read_speed > remaining_ms:
             losses.append(max(0, remaining_ms))
     return min(losses, default=None)
@@ -194,15 +206,20 @@ class LagSeries:
         value = _UNKNOWN if lag is None else lag
         if cells and time_ms < cells[-2]:
             del cells[:]
+        # The monitor did not run, or could not look. A line across that time would claim a lag that nobody
+        # saw.
         if cells and time_ms - cells[-2] > HOLE_MS and cells[-1] != _UNKNOWN:
             cells.extend((cells[-2] + 1, _UNKNOWN))
+        # A value that stays is stored by its first and last time, so that a chart of a quiet day is small.
         repeats = len(cells) >= 4 and cells[-3] == cells[-1]
         if repeats and cells[-1] == value:
             cells[-2] = time_ms
         elif cells and not repeats and cells[-2] // self._step_ms == time_ms // self._step_ms:
+            # The highest of a step: a peak that lasted one round must not be lost to the rounding of a chart.
             cells[-2:] = array("q", (time_ms, max(value, cells[-1])))
         else:
             cells.extend((time_ms, value))
+        # The last point before the span stays, because the line has to begin somewhere.
         while len(cells) > 4 and cells[2] <= time_ms - self._span_ms:
             del cells[:2]
 
@@ -223,8 +240,11 @@ def past_lags(
     for at, step in enumerate(steps[1:], start=1):
         time_ms = step.timestamp_ms
         follower = steps[at + 1].timestamp_ms if at + 1 < len(steps) else end_ms + step_ms
+        # The last commit of each step, so that a day of commits every second is no longer than one of a
+        # commit a minute.
         if step.heads and begin_ms <= time_ms <= end_ms and time_ms // step_ms != follower // step_ms:
             before = steps[at - 1].read_through
+            # A journal that appears with this commit had no position before; it begins at its own.
             if not before.keys() >= step.heads.keys():
                 before = {**step.read_through, **before}
             yield time_ms, before, step.heads

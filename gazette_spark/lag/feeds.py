@@ -102,11 +102,16 @@ class HeadFeed:
         before, self._heads = self._heads.keys(), heads
         created = {name: journal.create_revision for name, journal in listed.items()}
         monitor.observe_heads(heads, now_ms, self._topic, created)
+        # After the heads, and by the listing: a journal whose head could not be read has not gone.
         monitor.forget_journals(before - listed.keys())
+        # Listings are long, and only needed where bytes wait. A negative difference is a clock that was set
+        # back.
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
             behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & listed.keys())
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})
             self._stores_at_ms = now_ms
+        # A selector by labels may match nothing yet. A name that matches nothing is most likely a typing
+        # error.
         if not listed and self._selector.startswith("name="):
             from gazette_spark.client._list.listing import journal_not_found
 
@@ -118,6 +123,7 @@ class HeadFeed:
         stored = [
             TimedFragment(stored.begin, stored.end, stored.mod_time * 1000)
             for stored in fragments
+            # Without a time of storing, a fragment is a broker's own, and retention does not count yet.
             if stored.mod_time
         ]
         return JournalStore(stored, retention or None)
@@ -153,16 +159,19 @@ class TableFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last poll, or the whole history at the first."""
+        # Read without a JVM, so that a monitor of many tables is a small process.
         rows = self._new_rows()
         if rows and not self._warned and is_catalog_managed(self._location):
             self._warned = True
             log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
         newest_version = self._version
+        # An app id that has no entry among the new rows is still a group: it may have stopped.
         self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
         self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
         for app_id in self._app_ids:
             steps = table_commits(rows, app_id, newest_version)
             monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
+        # After the groups were told, so that rows are read again if one of them was refused.
         self._version = rows[0].version if rows else newest_version
 
     def _group(self, app_id: str) -> str:
@@ -174,10 +183,13 @@ class TableFeed:
         """Return the rows since the last poll, and the older ones on which they depend."""
         if self._version < 0:
             return self._fetch(None)
+        # One row answers the usual question, whether there is anything new.
         newest = self._fetch(1)
         if not newest or newest[0].version <= self._version:
             return []
         rows = self._fetch(newest[0].version - self._version + BEFORE_KNOWN)
+        # Where a RESTORE or an entry's parent is older than these rows, their positions are unknown. Then the
+        # whole history is read, which is slow and rare.
         return self._fetch(None) if reaches_back(rows, app_ids(rows)) else rows
 
 
@@ -221,6 +233,8 @@ class CheckpointFeed:
             QueryCheckpointError: this release does not know the form of a file.
         """
         try:
+            # A batch is finished when it is in the commit log. The newest file of offsets is a plan, which
+            # may still fail.
             finished = list(finished_batches(self._names("offsets"), self._names("commits")))
             new = [batch_id for batch_id in finished[: self._batches] if batch_id > newest_batch_id]
             return [step for batch_id in reversed(new) if (step := self._step(batch_id))]
@@ -233,6 +247,7 @@ class CheckpointFeed:
 
     def _step(self, batch_id: int) -> GroupCommit | None:
         ends = self._directory / "offsets" / str(batch_id)
+        # Spark writes no time into the file.
         committed_ms = (self._directory / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
         return checkpoint_commit(batch_id, parse_offsets(ends.read_text(), str(ends)), committed_ms)
 
@@ -257,10 +272,14 @@ class RecordFeed:
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Count the records of ranges that changed since the last round, the shortest ranges first."""
+        # Counting reads the bytes. The limit keeps a monitor from reading as much as the queries that it
+        # watches.
         remaining_bytes = self._limit_bytes
         counted: dict[Unread, int] = {}
+        # The shortest first: most ranges get a number, and one long backlog cannot use up the whole limit.
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
             size = unread.end - unread.begin
+            # The bytes of a range never change, so its number stays.
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
             elif size <= remaining_bytes:
@@ -337,9 +356,11 @@ class StateFeed:
         Raises:
             InputError: no commit of the group is known.
         """
+        # Another feed reports the group. A name that no feed knows would wait for ever without a word.
         if monitor.last_order(self._group) < 0:
             names = ", ".join(monitor.groups()) or "none"
             raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
+        # Files are named by the offset at which a task ended, which is the committed one; see the class.
         committed = monitor.committed(self._group, now_ms)
         self._states.refresh(JournalOffsets(committed), _many)
         journals = self._states.journals
@@ -351,6 +372,7 @@ def _many(ask: Callable[[str], Any], journals: Iterable[str]) -> dict[str, Any]:
     names = list(journals)
     if len(names) < 2:
         return {name: ask(name) for name in names}
+    # A pool for a poll: between two polls nothing runs.
     with ThreadPoolExecutor(STATE_READERS) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
 

@@ -46,6 +46,8 @@ class FeedState:
     @property
     def unread_groups(self) -> tuple[str, ...]:
         """Groups that cannot be read; the feed's own name if it was never read, none if it can be read."""
+        # A feed that was never read knows no groups. Its own name stands for them, so that a table that
+        # cannot be read is visible and not just absent.
         return () if self.of_heads or not self.failure else self.groups or (self.name,)
 
 
@@ -100,7 +102,10 @@ class GroupTotals:
 
     def open_transactions(self, now_ms: int) -> dict[str, OpenTransactionSummary]:
         """Return the open transactions of each journal for which they are read."""
+        # They are in the order of their begins, so the last one that is put, which is the first of its
+        # journal, stays.
         oldest = {transaction.journal: transaction for transaction in reversed(self.transactions)}
+        # Unknown is not 0: a journal whose file cannot be read may hold an open transaction.
         summaries = dict.fromkeys(self.open_unknown, OpenTransactionSummary(None))
         for journal, count in self.open_counts.items():
             if journal not in summaries:
@@ -159,6 +164,8 @@ class GroupLag:
     @property
     def lag_bytes(self) -> int | None:
         """Unread bytes in the journals whose heads are known; None if there is no such journal."""
+        # Journals without a head are left out, and named in unlisted. With none at all the lag is unknown,
+        # not 0.
         lags = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
         return sum(lags) if lags else None
 
@@ -175,6 +182,8 @@ class GroupLag:
     @property
     def freshness(self) -> Age:
         """Age of the oldest byte of all journals that the table lacks."""
+        # The worst journal decides: a lower bound of one is a lower bound of all, but an upper bound needs
+        # those of all.
         ages = [journal.age for journal in self.journals if journal.status.end is not None]
         least = [age.least_ms for age in ages if age.least_ms is not None]
         return Age(max(least, default=None), _largest([age.most_ms for age in ages]))
@@ -192,6 +201,7 @@ class GroupLag:
     @property
     def loss_in_ms(self) -> int | None:
         """Time until unread bytes of any journal may be pruned."""
+        # None means that nothing will be lost, so the others decide.
         losses = [journal.loss_in_ms for journal in self.journals]
         return min((loss_ms for loss_ms in losses if loss_ms is not None), default=None)
 
@@ -226,6 +236,7 @@ class Alarms:
         lag_bytes, age_ms = lag.lag_bytes, lag.freshness.least_ms
         if self.max_lag_bytes is not None and lag_bytes is not None and lag_bytes > self.max_lag_bytes:
             lines.append(f"lag_bytes={lag_bytes} above {self.max_lag_bytes}")
+        # The lower bound. An alarm that may be false wakes somebody up for nothing.
         if self.max_age_ms is not None and age_ms is not None and age_ms > self.max_age_ms:
             lines.append(f"age_ms={age_ms} above {self.max_age_ms}")
         if self.min_loss_in_ms is not None:

@@ -126,11 +126,13 @@ class History:
                 out of range.
         """
         cluster_state = self._clusters.get(cluster)
+        # Every method answers an unknown cluster so: Burrow logs a warning, and drops the request.
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
         _check_offset(offset)
         _check_int64("timestamp", timestamp_ms)
         rings = cluster_state.heads.get(topic, [])
+        # Burrow never shortens a topic: partitions that are gone keep their rings until the topic is deleted.
         count = max(partition_count, len(rings))
         if not 0 <= partition < count or count > MAX_PARTITIONS:
             raise InputError(
@@ -217,15 +219,19 @@ class History:
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None:
             return RingOutcome.UNKNOWN_CLUSTER
+        # The checks come in Burrow's order, because the outcome of a commit that fails two of them is the
+        # first.
         if timestamp_ms < self._oldest_ms(now_ms):
             return RingOutcome.EXPIRED
         if not self.options.accepts(group):
             return RingOutcome.GROUP_REFUSED
         if cluster_state.head(topic, partition) is None:
             return RingOutcome.NO_BROKER_OFFSET
+        # Only now: a commit that is dropped must not create its group.
         group_state = cluster_state.groups.setdefault(group, _Group())
         place = self._partition(cluster_state, group_state, topic, partition)
         assert place.commits is not None
+        # Of this partition. A late commit does not make a group look alive.
         if place.commits.is_newest(order):
             group_state.last_commit_ms = timestamp_ms
         lag = None if head is None else max(0, head - offset)
@@ -274,6 +280,7 @@ class History:
             return RingOutcome.UNKNOWN_CLUSTER
         for group in cluster_state.groups.values():
             if partition < len(partitions := group.topics.get(topic, [])):
+                # An empty one in its place, because the numbers behind it must not move.
                 partitions[partition] = _Partition()
         if partition < len(rings := cluster_state.heads.get(topic, [])):
             rings[partition] = BrokerRing(self.options.intervals)
@@ -306,6 +313,8 @@ class History:
         cluster_state = self._clusters.get(cluster)
         if cluster_state is None or topic not in cluster_state.heads:
             return None
+        # As in Burrow, partitions without an offset are left out, so the index in this list is not the
+        # partition.
         return [ring.newest for ring in cluster_state.heads[topic] if ring.newest is not None]
 
     def newest_head(self, cluster: str, topic: str, partition: int) -> int | None:
@@ -345,6 +354,7 @@ class History:
         """Return a group's newest commits as (topic, partition, offset); see :meth:`fetch_consumer`."""
         cluster_state = self._clusters.get(cluster)
         group_state = cluster_state.groups.get(group) if cluster_state else None
+        # Without forgetting the group, which is a matter of Burrow's requests.
         if group_state is None or self._oldest_ms(now_ms) > group_state.last_commit_ms:
             return []
         return [
@@ -373,6 +383,7 @@ class History:
             or self._oldest_ms(now_ms) <= group_state.last_commit_ms
         ):
             return group_state
+        # Burrow forgets an expired group only when somebody asks for it.
         del cluster_state.groups[group]
         return None
 
@@ -384,6 +395,7 @@ class History:
         partitions = group.topics.setdefault(topic, [])
         if index >= len(partitions):
             missing = len(cluster.heads[topic]) - len(partitions)
+            # All that the topic has, because Burrow lists them without gaps.
             partitions += [_Partition() for _ in range(missing)]
         state = partitions[index]
         if state.commits is None:
@@ -421,16 +433,21 @@ class Evaluator:
         never expire.
         """
         cached = self._cached.get((cluster, group))
+        # Also "not found" is cached, as in Burrow: a group appears up to ten seconds late.
         if cached and 0 <= now_ms - cached[0] < self._expire_ms:
             return cached[1]
         verdict = self._judge(cluster, group, now_ms)
         if len(self._cached) >= MAX_CACHED:
+            # All at once, which costs one evaluation each. An order of use would cost something with each
+            # request.
             self._cached.clear()
         self._cached[cluster, group] = (now_ms, verdict)
         return verdict
 
     def _judge(self, cluster: str, group: str, now_ms: int) -> GroupStatus:
         columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
+        # The columns are fast, and the rules for single partitions are the definition. Times that would
+        # overflow go by the definition.
         if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
             return evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
         windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
@@ -448,6 +465,7 @@ def _window(cluster: _Cluster, topic: str, index: int, partition: _Partition) ->
     heads = cluster.heads[topic][index].offsets if topic in cluster.heads else []
     ring = partition.commits
     last = ring.newest if ring is not None else None
+    # A head that was polled before the commit may be below it. That is no lag.
     behind = max(0, heads[-1] - last.offset) if heads and last else 0
     return PartitionWindow(
         topic,

@@ -53,6 +53,7 @@ class IncidentLog:
         for group, lag in lags.items():
             status, alarms = lag.verdict.status, tuple(self._alarms.raised(lag))
             incident = self._open.get(group)
+            # No verdict is no recovery: an incident goes on while a feed cannot be read.
             if status == Status.NOTFOUND:
                 continue
             if status < Status.WARN and not alarms:
@@ -60,8 +61,10 @@ class IncidentLog:
             elif incident is None:
                 self._open[group] = PastIncident(group, now_ms, None, status, alarms)
             else:
+                # The worst of the whole time, because that is what people ask for afterwards.
                 incident.status = max(incident.status, status)
                 incident.alarms = incident.alarms or alarms
+        # The group was forgotten, so nothing would ever end its incident.
         for group in self._open.keys() - lags.keys():
             self._end(group, now_ms)
         oldest_ms = now_ms - SPAN_MS

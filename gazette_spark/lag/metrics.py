@@ -155,6 +155,7 @@ def _burrow_offset(journal: JournalLag) -> int | None:
 
 def _unknown_journals(lag: GroupLag) -> int | None:
     totals = lag.totals
+    # Without a feed of states, nothing is known of any journal, and the number is left out.
     return len(totals.open_unknown) if totals.open_counts or totals.open_unknown else None
 
 

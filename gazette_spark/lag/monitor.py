@@ -84,6 +84,7 @@ class Topics:
             journals: Names of journals, in any order.
             topic: Topic of the journals; if None, each belongs to the topic of its prefix.
         """
+        # Sorted, so that a monitor that is started again gives the same numbers to the same listing.
         for journal in sorted(set(journals) - self._places.keys()):
             where = prefix_of(journal) if topic is None else topic
             numbered = self._journals.setdefault(where, [])
@@ -206,7 +207,9 @@ class Monitor:
         self.history = history
         self.evaluator = evaluator
         self.topics = Topics()
+        # One lock for all: a request that saw a new head with an old commit would show a lag that never was.
         self.lock = threading.Lock()
+        # By journal and not by group, because several groups may read one journal.
         self._timelines: dict[str, HeadTimeline] = {}
         self._heads: dict[str, int] = {}
         self._created: dict[str, int] = {}
@@ -225,6 +228,7 @@ class Monitor:
     @property
     def heads_failure(self) -> str | None:
         """Reason why write heads cannot be read at present; None if they can."""
+        # Without heads every lag is out of date, whichever group it is of.
         failures = [feed.failure for feed in self._feeds.values() if feed.of_heads and feed.failure]
         if failures:
             return "; ".join(dict.fromkeys(failures))
@@ -235,6 +239,7 @@ class Monitor:
         """Time at which all write heads were last read; None if they never were."""
         feeds = [feed.read_ms for feed in self._feeds.values() if feed.of_heads]
         times = [read_ms for read_ms in feeds if read_ms is not None]
+        # The oldest of the feeds: one that is read cannot hide one that is not.
         return self._heads_ms if not feeds else min(times) if len(times) == len(feeds) else None
 
     @property
@@ -264,6 +269,7 @@ class Monitor:
         """Record that a feed was read, or why it could not be read, which makes its values stale."""
         with self.lock:
             before = self._feeds.get(name)
+            # A failure leaves the time of the last success, which says how old the values are.
             read_ms = now_ms if failure is None else before.read_ms if before else None
             self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
 
@@ -271,6 +277,7 @@ class Monitor:
         """Record that every feed was polled again, and add to each group's charts and to the incidents."""
         with self.lock:
             self._looked_ms = now_ms
+            # All groups at one time, so that a chart of several has points at the same places.
             lags = {name: self._lag(name, now_ms) for name in self._groups}
             for name, lag in lags.items():
                 self._follow(name, lag, now_ms)
@@ -299,6 +306,7 @@ class Monitor:
         with self.lock:
             self._heads_ms = now_ms
             self._created.update(created or {})
+            # Before any place is asked for: journals of one listing are numbered in the order of their names.
             self.topics.add(heads, topic)
             for journal, head in heads.items():
                 place, partition = self.topics.place(journal)
@@ -309,6 +317,8 @@ class Monitor:
                 self._timelines.setdefault(journal, HeadTimeline()).add(head, now_ms)
             self._heads.update(heads)
             for name, state in self._groups.items():
+                # Commits of a journal whose head was not known when they were read. The history takes no
+                # commit without a head, as Burrow's does not.
                 for journal in state.waiting.keys() & heads.keys():
                     steps = state.waiting.pop(journal)
                     for step in steps:
@@ -337,10 +347,13 @@ class Monitor:
                 for name, group in self._groups.items():
                     group.series.pop(journal, None)
                     if (last := self.history.last_commit(self.cluster, name, *place)) is not None:
+                        # Kept as a waiting commit: the journal is reported as unlisted, and if it comes back,
+                        # the group's offset is still known.
                         group.waiting[journal] = [_Step(-1, last.timestamp_ms, last.offset, None, None)]
                 self.history.delete_partition(self.cluster, *place)
             for topic in self.topics.names():
                 journals = (self.topics.journal(topic, at) for at in range(self.topics.count(topic)))
+                # Burrow deletes topics, and here a topic is a set of journals that come and go one by one.
                 if not any(journal in self._heads for journal in journals):
                     self.history.delete_topic(self.cluster, topic)
 
@@ -373,6 +386,8 @@ class Monitor:
                     "give one of them another name, as in NAME=LOCATION"
                 )
             self._take_timelines(state)
+            # Steps of the first call were made before this monitor looked. Today's head is not the head of
+            # then, so they get no lag from it.
             watched = state.order >= 0
             slots = self.history.options.intervals
             # Commits are not merged here, so earlier ones would only pass through the ring.
@@ -389,8 +404,10 @@ class Monitor:
                         waiting.append(step)
                         del waiting[:-slots]
             if commits:
+                # Feeds ask for what comes after this, so it never goes back.
                 state.order = max(state.order, commits[-1].order)
                 state.last_commit_ms = commits[-1].timestamp_ms
+                # An entry may leave them out where they have not changed.
                 state.fingerprints = commits[-1].fingerprints or state.fingerprints
             state.charts.marks.extend((commit.timestamp_ms, commit.event) for commit in commits)
             for commit in commits:
@@ -448,6 +465,7 @@ class Monitor:
         with self.lock:
             totals = self._groups[group].totals
             _replace_open_transactions(totals, transactions, now_ms)
+            # 0 and unknown differ: a journal that could be read and has no open transaction has 0.
             totals.open_counts = dict.fromkeys(readable, 0) | totals.open_counts
             totals.open_unknown = frozenset(unreadable)
 
@@ -457,6 +475,8 @@ class Monitor:
         topic, partition = self.topics.place(journal)
         place = (self.cluster, group, topic, partition)
         offset, order, timestamp_ms = step.offset, step.order, step.timestamp_ms
+        # The head of now is the right one for a commit that was made since the last round, and the only one
+        # for a commit that recorded none.
         if newest and (watched or step.head is None):
             self.history.add_consumer_offset(
                 *place, offset, order=order, timestamp_ms=timestamp_ms, now_ms=now_ms
@@ -467,6 +487,9 @@ class Monitor:
             )
             if step.head is not None and step.planned_ms is not None:
                 self._timelines[journal].add_past(step.head, step.planned_ms)
+            # A monitor that has just started has today's head only, so the rule STOP would find no head at
+            # the committed offset, even of a query that was level at its last batch. The head that the query
+            # saw takes that place, if it is recent.
             if newest and step.head is not None and now_ms - timestamp_ms <= LEVEL_MS:
                 self.history.add_past_head(self.cluster, topic, partition, step.head, timestamp_ms)
         self.history.add_consumer_owner(*place, owner=group, client_id=journal)
@@ -554,6 +577,7 @@ class Monitor:
             return self._lag(group, now_ms)
 
     def _lag(self, group: str, now_ms: int) -> GroupLag:
+        # From the evaluator's cache, so that the page and Burrow's clients see one verdict.
         verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
         failure = self._failure(group, now_ms)
         state = self._groups.get(group, _GroupState())
@@ -569,6 +593,8 @@ class Monitor:
             [
                 self._journal_lag(status, now_ms, opened, stale=failure is not None)
                 for status in verdict.partitions
+                # Burrow numbers partitions without gaps. Those that the group has never read have no client
+                # and no line here.
                 if status.client_id
             ],
             totals,
@@ -581,6 +607,8 @@ class Monitor:
                 for journal, fingerprint in sorted(state.fingerprints.items())
                 if fingerprint.end
                 and 0 not in (self._created.get(journal, 0), fingerprint.create_revision)
+                # Etcd's revision of creation differs, so the journal was deleted and made again under the
+                # same name. 0 on either side is unknown, and proves nothing.
                 and self._created[journal] != fingerprint.create_revision
             ],
         )
@@ -599,6 +627,7 @@ class Monitor:
             return JournalLag(journal, status, head, opened=opened.get(journal))
         # The speed of the window only applies to a query that still runs, not to one that has stopped.
         speed = read_bytes_per_s((status.start, status.end))
+        # No forecast from values that are old, or from a position that went back.
         if stale or status.status == Status.REWIND:
             speed = None
         elif is_silent((status.start, status.end), now_ms):
@@ -619,6 +648,7 @@ class Monitor:
             growth,
             catch_up_ms(status.current_lag, speed, growth),
             loss_ms,
+            # A count belongs to exactly this range; one of a moment ago would be wrong by what came since.
             0 if offset >= head else self._records.get(Unread(journal, offset, head)),
             opened.get(journal),
         )

@@ -138,14 +138,18 @@ def next_incident(
 
     An alarm begins an incident like a verdict at the threshold.
     """
+    # The group is gone, or not read yet. Neither says that it has recovered.
     if verdict.status == Status.NOTFOUND:
         return None, None
     if verdict.status < options.threshold and not alarms:
+        # An incident ends without a notice, unless the receiver has asked for the end, too.
         if incident is None or not options.send_close:
             return None, None
         return None, Notice(incident.id, incident.started_ms, now_ms, closed=True, verdict=verdict)
     if incident is None:
         incident = Incident(new_id(), now_ms, now_ms)
+    # A negative difference is a clock that was set back; without the check, no notice would be sent until it
+    # has caught up.
     elif options.send_once or 0 <= now_ms - incident.sent_ms < options.send_interval_s * 1000:
         return incident, None
     else:
@@ -184,8 +188,10 @@ class Notifier:
 
     def observe(self, verdict: GroupStatus, now_ms: int, alarms: Sequence[str] = ()) -> None:
         """Update a group's incident with a verdict and its raised alarms, and send due notices."""
+        # Searched, not matched from the begin, as Burrow's lists are.
         if not re.search(self._options.groups, verdict.group):
             return
+        # Taken out first: a group without an incident leaves nothing behind.
         before = self._incidents.pop(verdict.group, None)
         incident, notice = next_incident(
             before, verdict, now_ms, self._options, new_id=self._new_id, alarms=alarms
@@ -201,6 +207,7 @@ def _try(sender: Sender, notice: Notice) -> None:
     try:
         sender(notice)
     except (OSError, subprocess.SubprocessError, httpx.HTTPError, smtplib.SMTPException) as error:
+        # Only the type: texts of these errors may have the URL of a webhook, which is a secret.
         kind = type(error).__name__
         log.warning("notice not sent group=%s sender=%r error=%s", notice.verdict.group, sender, kind)
 
@@ -222,9 +229,12 @@ class BackgroundSender:
 
     def __call__(self, notice: Notice) -> None:
         """Queue a notice. For one thread."""
+        # At the first notice, because most monitors never send one.
         if self._thread.ident is None:
             self._thread.start()
         try:
+            # A receiver that hangs must not hold up the polls: their verdicts would be out of date just when
+            # they matter.
             self._waiting.put_nowait(notice)
         except queue.Full:
             group = notice.verdict.group
@@ -269,6 +279,7 @@ def parse_template(text: str) -> Template:
     expected = f"${{name}} with one of {', '.join(TEMPLATE_NAMES)}; $$ for a dollar sign"
     if not template.is_valid():
         raise OptionError("template", "a $ without a name", expected)
+    # Checked at the start: a name that is wrong would otherwise be noticed with the first incident.
     if unknown := sorted(set(template.get_identifiers()) - set(TEMPLATE_NAMES)):
         raise OptionError("template", f"${{{unknown[0]}}}", expected)
     return template
@@ -341,6 +352,8 @@ class MailSender:
         mail.set_content("\n".join(f"{name}: {value}" for name, value in values.items()))
         with smtplib.SMTP(self.host, self.port, timeout=SEND_TIMEOUT_S) as server:
             if self.tls:
+                # With a check of the server's certificate. Without TLS there is no login, so a password never
+                # travels in the clear.
                 server.starttls(context=ssl.create_default_context())
                 if self.user:
                     server.login(self.user, self.password)

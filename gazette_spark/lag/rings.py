@@ -49,10 +49,14 @@ class BrokerRing:
     def add(self, offset: int, timestamp_ms: int) -> None:
         """Add the newest write head, which may be below the previous one."""
         self._cells.extend((offset, timestamp_ms))
+        # The oldest one falls out. There is no check of order, as in Burrow: a head goes back where a journal
+        # was created again.
         del self._cells[: -2 * self._slots]
 
     def add_past(self, offset: int, timestamp_ms: int) -> None:
         """Add a write head from another observer in the order of its time, unless the ring is past it."""
+        # By time, because the head was read before those that are here. Where the ring is full of later ones,
+        # it falls out again at once.
         at = bisect_right(self._cells[1::2], timestamp_ms)
         self._cells[2 * at : 2 * at] = array("q", (offset, timestamp_ms))
         del self._cells[: -2 * self._slots]
@@ -91,6 +95,7 @@ class CommitRing:
 
     def slots(self) -> tuple[OffsetCommit | None, ...]:
         """Return all slots: first the unused ones, then the commits, oldest first."""
+        # Burrow's rings have their unused slots first, and share of used slots is what "complete" counts.
         unused = (None,) * (self._slots - len(self))
         return unused + tuple(self._commit(at) for at in range(len(self)))
 
@@ -121,10 +126,13 @@ class CommitRing:
         orders = self._cells[::FIELDS]
         at = bisect_left(orders, order)
         full = len(orders) == self._slots
+        # As in Burrow, a full ring takes nothing that is older than all it has.
         if full and at == 0:
             return RingOutcome.TOO_OLD
+        # The same commit again, as after a restart of the monitor, or a feed that reads some versions twice.
         if at < len(orders) and orders[at] == order:
             return RingOutcome.KNOWN
+        # A late commit gets no lag: the head of today says nothing about its time.
         late = not self.is_newest(order)
         lag = NO_LAG if late or commit.lag is None else commit.lag
         cells = array("q", (order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag))

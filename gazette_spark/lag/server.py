@@ -82,15 +82,21 @@ class LagService:
         self._feeds = feeds
         self._interval_s = interval_s
         self._notifier = notifier
+        # Bound here and not by uvicorn, so that a port in use is an error of the caller and port 0 has its
+        # number.
         self._socket = _bound(listen)
         host, port = self._socket.getsockname()[:2]
         self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
         config = uvicorn.Config(
+            # A server on a loopback address trusts whoever reaches it. A page that a browser has open may
+            # reach it by a name of its own that resolves to 127.0.0.1, and is known by that name in the
+            # header Host.
             _application(api, only_local=ipaddress.ip_address(host).is_loopback),
             http=cast(
                 "type[asyncio.Protocol]",
                 partial(_BoundedHttp, ConnectionShares(MAX_CONNECTIONS, MAX_CLIENT_CONNECTIONS)),
             ),
+            # Nothing here speaks WebSocket, so no code is loaded that would parse it.
             ws="none",
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             log_config=None,
@@ -118,6 +124,7 @@ class LagService:
 
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
+        # uvicorn looks at this flag, and lets requests end that are under way.
         self._server.should_exit = True
         for thread in self._threads:
             thread.join(STOP_TIMEOUT_S)
@@ -125,10 +132,12 @@ class LagService:
 
     def round(self) -> None:
         """Poll every feed once, and notify."""
+        # One time for the whole round: ages and silences of all groups refer to it.
         now_ms = clock()
         monitor: Monitor = self._api.monitor
         failures = tuple(poll_all(self._feeds, monitor, now_ms))
         for failure in failures:
+            # A failure is logged when it begins, not with every round that it lasts.
             if failure not in self._failures:
                 log.warning("feed cannot be read, its last values stay: %s", failure)
         self._failures = failures
@@ -148,6 +157,7 @@ class LagService:
             except Exception:
                 # Otherwise the thread would end unnoticed, and all verdicts would stay unchanged.
                 log.exception("a round failed; the next one follows")
+            # From begin to begin, so that slow polls do not lengthen the interval.
             self._ended.wait(max(0.0, started + self._interval_s - time.monotonic()))
 
 
@@ -171,6 +181,7 @@ class _BoundedHttp(H11Protocol):
         super().connection_made(transport)
         admission = self._shares.admit(self, client_of(self.client[0] if self.client else ""))
         if admission.evicted is not None:
+            # The idle connection of a client that has too many: its own next one is more useful to it.
             admission.evicted.transport.abort()
         if admission.is_admitted:
             self._follow()
@@ -180,6 +191,7 @@ class _BoundedHttp(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes that continue a well-framed request."""
+        # Bytes that were on their way when the connection was given up.
         if self.transport.is_closing():
             return
         try:
@@ -230,6 +242,8 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
         if only_local and not is_own_host(headers.get("host"), ()):
             await _send(send, HttpAnswer(421, PLAIN, b"this server answers to localhost only\n"))
             return
+        # A form on another site can post without the user's knowledge. Reading is harmless, because browsers
+        # do not show the answer to that site.
         if method not in ("GET", "HEAD") and is_cross_site(headers):
             await _send(send, HttpAnswer(403, PLAIN, b"a page of another site may change nothing here\n"))
             return
@@ -238,6 +252,7 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 while (message := await receive())["type"] == "http.request":
                     body += message.get("body", b"")
+                    # Checked with each part, so that a body without end is not collected.
                     if len(body) > MAX_BODY_BYTES or not message.get("more_body"):
                         break
         except TimeoutError:
