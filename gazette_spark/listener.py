@@ -48,6 +48,8 @@ class LagListener(StreamingQueryListener):
         self._on_lag = on_lag
         self._lock = threading.Lock()
         self._lags: dict[str, QueryLag] = {}
+        # In the order of their ends, so that the oldest is forgotten first. Their lags stay for a while,
+        # because a program often asks after the end.
         self._ended: list[str] = []
 
     def __repr__(self) -> str:
@@ -70,15 +72,18 @@ class LagListener(StreamingQueryListener):
         """Count a restarted query as running."""
         with self._lock:
             if str(event.id) in self._ended:
+                # The id is that of the query checkpoint, so a restarted query has its old one.
                 self._ended.remove(str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Keep, log and pass on the lag after a batch."""
         lag = query_lag(event.progress.json)
+        # A query without a Gazette source, or a batch before its first position.
         if not lag.journals:
             return
         with self._lock:
             self._lags[lag.query_id] = lag
+        # Outside the lock, as is the callback: either may take long, and lags() must not wait for it.
         log.info("%s", lag_line(lag))
         if self._on_lag is not None:
             try:
@@ -93,6 +98,7 @@ class LagListener(StreamingQueryListener):
         """Forget queries that ended long ago."""
         with self._lock:
             self._ended.append(str(event.id))
+            # A program that starts a query for each file would otherwise keep all of them.
             for query_id in self._ended[:-ENDED_QUERIES]:
                 self._lags.pop(query_id, None)
             del self._ended[:-ENDED_QUERIES]
@@ -109,6 +115,7 @@ def count_malformed(rows: DataFrame, column: str = "_corrupt_record", name: str 
         column: Column with the text of malformed records: the option ``columnNameOfCorruptRecord``.
         name: Name of the metric. It begins with ``gazette`` and differs for each source of a query.
     """
+    # Otherwise the progress could not tell this figure from the user's own.
     if not name.startswith(OBSERVED):
         raise OptionError("name", repr(name), f"a name that begins with {OBSERVED!r}")
     records, malformed = functions.count(functions.lit(1)), functions.count(functions.col(column))
@@ -129,6 +136,7 @@ def lag_line(lag: QueryLag) -> str:
         parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")
     if lag.transactions:
         count = sum(transactions.count for transactions in lag.transactions)
+        # The one that keeps the most bytes from being pruned is what an operator has to look at.
         largest = max(lag.transactions, key=lambda transactions: transactions.held_bytes)
         oldest = largest.oldest[0]
         parts.append(

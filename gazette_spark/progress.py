@@ -79,6 +79,7 @@ class TerminalBar:
             redirect_stderr=False,
         )
         self._task = self._progress.add_task(text, total=total)
+        # Work that ends sooner shows nothing: a bar that flashes up only disturbs.
         self._timer = threading.Timer(PATIENCE_S, self._progress.start)
         self._timer.daemon = True
         self._timer.start()
@@ -93,6 +94,8 @@ class TerminalBar:
 
     def close(self) -> None:
         """Remove the bar."""
+        # Cancelled and joined before the stop: the timer could otherwise start the bar after it, and leave it
+        # on the screen.
         self._timer.cancel()
         self._timer.join()
         self._progress.stop()
@@ -127,6 +130,7 @@ class PlainBar:
 
     def _print(self, stderr: TextIO) -> None:
         pause_s = PATIENCE_S
+        # The wait is the pause, so the end of the work ends the thread at once.
         while not self._ended.wait(pause_s):
             unit = " bytes" if self._is_bytes else ""
             of_total = "" if self._total is None else f" of {self._total:,.0f}"
@@ -154,6 +158,7 @@ def progress(
         has_lines: Whether to print lines where stderr is not a terminal.
     """
     is_terminal = sys.stderr.isatty()
+    # A bar among the lines of the output would garble both.
     if (is_terminal and target is not None and target.isatty()) or not (is_terminal or has_lines):
         yield NoBar()
         return
@@ -168,6 +173,7 @@ def progress(
 def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401 - a session, not loaded here
     """Move a bar by the finished tasks of the session's stages; Spark Connect does not tell of them."""
     bar.show(text)
+    # PySpark's own name. Spark Connect's session has none.
     context = getattr(spark, "_sc", None)
     if context is None or isinstance(bar, NoBar):
         yield
@@ -175,12 +181,14 @@ def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401
     ended = threading.Event()
 
     def look() -> None:
+        # Spark has no callback for tasks in Python, so look again and again.
         tracker = context.statusTracker()
         while not ended.wait(LOOK_S):
             try:
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             except Exception:  # noqa: BLE001 - the session ends; the work itself says why
                 return
+            # A stage may have ended between the two calls.
             planned = [stage for stage in stages if stage is not None and stage.numTasks > 0]
             if planned:
                 done = sum(stage.numCompletedTasks for stage in planned)
@@ -198,6 +206,7 @@ def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401
 def counted(items: Iterable[Any], bar: Bar) -> Iterator[Any]:
     """Yield the items, and move the bar by one after each."""
     for item in items:
+        # The bar moves when the caller comes back for more, so after its work on the item.
         yield item
         bar.advance(1)
 
@@ -223,6 +232,7 @@ class CountedFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go to a byte."""
         self.at = self._file.seek(offset, whence)
+        # A retry reads the file again from the begin, and the bar goes back with it.
         self._bar.show(self._text, self.at)
         return self.at
 

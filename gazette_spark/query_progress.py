@@ -118,6 +118,8 @@ class QueryLag:
         remaining_bytes: dict[str, int | None] = {}
         for lag in self.journals:
             before = remaining_bytes.get(lag.journal)
+            # Two sources of a query read a journal twice, each at its own pace. The one that is behind
+            # decides when its bytes may go.
             remaining_bytes[lag.journal] = (
                 lag.lag_bytes if before is None else max(before, lag.lag_bytes or 0)
             )
@@ -137,6 +139,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     value = _parsed(progress)
     sources = value.get("sources")
     if (
+        # Only what is used is checked: later releases of Spark may add fields.
         not isinstance(value.get("batchId"), int)
         or not isinstance(sources, list)
         or not all(isinstance(source, Mapping) for source in sources)
@@ -144,6 +147,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         raise InputError(
             "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
         )
+    # Numbered before Gazette's are picked out, so that the numbers are those of Spark's own plan.
     lags = tuple(lag for number, source in enumerate(sources) for lag in _lags(number, source))
     skipped_bytes = 0
     for source in sources:
@@ -156,6 +160,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     rows = [
         row
         for name, row in (metrics if isinstance(metrics, Mapping) else {}).items()
+        # A query may observe other things, under names of its own.
         if str(name).startswith(OBSERVED)
     ]
     malformed = [row["malformed"] for row in rows if isinstance(row, Mapping) and "malformed" in row]
@@ -172,6 +177,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         texts["timestamp"],
         lags,
         skipped_bytes=skipped_bytes,
+        # None is not 0: without an observed column, nobody has counted.
         malformed=sum(count or 0 for count in malformed) if malformed else None,
         transactions=tuple(opened for source in sources for opened in _transactions(source)),
     )
@@ -185,6 +191,8 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
     heads = latest.read_through if latest else {}
     for journal, reached in end.read_through.items():
         seen = latest.head_seen(journal) if latest else None
+        # Where the position has the head that was seen, latestOffset may be the end of the batch: Spark 4.0
+        # and 4.1 put that there.
         yield ProgressLag(journal, reached, heads.get(journal) if seen is None else seen, number)
 
 
@@ -204,6 +212,7 @@ def journal_transactions(progress_form: Mapping[str, Any]) -> Iterator[JournalTr
         match opened:
             case {"at": int(at), "count": int(count), "oldest": Mapping() as named}:
                 oldest = [_transaction(journal, begin, transaction) for begin, transaction in named.items()]
+                # JSON objects have no order to rely on.
                 oldest.sort(key=lambda transaction: transaction.begin)
                 yield JournalTransactions(journal, at, count, tuple(oldest))
             case _:
@@ -220,8 +229,10 @@ def _transaction(journal: str, begin: str, value: object) -> OpenTransaction:
 def _position(value: object) -> JournalOffsets | None:
     """Return a Gazette position; None for another source's position, or a missing one."""
     fields = _json_object(value)
+    # A query may have other sources, whose positions have any form.
     if not fields.keys() >= {"format_version", "journals"}:
         return None
+    # Transactions are added for people only, and are no part of a position that Spark stores.
     return JournalOffsets.from_dict({key: field for key, field in fields.items() if key != TRANSACTIONS})
 
 

@@ -26,6 +26,7 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
     if host is None:
         return True
     try:
+        # Without the port, and without the brackets of an IPv6 address.
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
@@ -34,9 +35,11 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:
     """Whether a page of another origin sent a request; ``headers`` are by lower-case name."""
+    # Browsers set this header themselves, and a page cannot change it. Older ones send only Origin.
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in _OWN_SITES
     origin = headers.get("origin")
+    # "Origin: null", as of a sandboxed frame, has no host and equals none.
     return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 

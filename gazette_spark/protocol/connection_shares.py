@@ -28,8 +28,11 @@ def client_of(address: str) -> str:
     except ValueError:
         return address
     if isinstance(ip, IPv6Address):
+        # A server that listens on IPv6 sees IPv4 clients so. They are the same clients as on an IPv4 socket.
         if ip.ipv4_mapped is not None:
             return str(ip.ipv4_mapped)
+        # A host has a whole /64 to choose from, so single addresses would be no limit. IPv6 has only one
+        # loopback address.
         if not ip.is_loopback:
             return str(IPv6Network((ip, 64), strict=False))
     return str(ip)
@@ -73,6 +76,7 @@ class ConnectionShares(Generic[C]):
         """Decide about a new connection. If it is admitted, it waits for a request from now on."""
         with self._lock:
             evicted: C | None = None
+            # At its own limit, a client gives up one of its own connections, and nobody else's.
             if self._counts[client] >= self._per_client:
                 evicted = self._oldest_waiting([client])
             elif len(self._clients) >= self._total:
@@ -82,6 +86,8 @@ class ConnectionShares(Generic[C]):
             else:
                 self._add(connection, client)
                 return Admission(is_admitted=True)
+            # Each connection that could go is being answered. To cut an answer off would make the client
+            # repeat the request.
             if evicted is None:
                 return Admission(is_admitted=False)
             self._remove(evicted)
@@ -91,6 +97,7 @@ class ConnectionShares(Generic[C]):
     def set_waiting(self, connection: C, *, is_waiting: bool) -> None:
         """Say whether the connection waits for a request, or is having one answered."""
         with self._lock:
+            # None if the connection was evicted while its request arrived. Then there is nothing to note.
             client = self._clients.get(connection)
             if client is not None and is_waiting:
                 self._waiting.setdefault(client, {}).setdefault(connection)
@@ -112,10 +119,12 @@ class ConnectionShares(Generic[C]):
 
     def _remove(self, connection: C) -> None:
         client = self._clients.pop(connection, None)
+        # Evicted connections are removed at once, and leave later, when the transport reports their end.
         if client is None:
             return
         self._waiting.get(client, {}).pop(connection, None)
         self._counts[client] -= 1
+        # Clients come and go for ever; without this the server would remember all of them.
         if not self._counts[client]:
             del self._counts[client]
             self._waiting.pop(client, None)

@@ -47,12 +47,15 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
         whole, decimals, unit = part[1].lstrip("0"), (part[2] or "")[:_MAX_DIGITS], _UNITS_NS[part[3]]
         if len(whole) > _MAX_DIGITS:
             raise ProtocolError(where, f"{text[:100]!r} is too long a duration")
+        # In integers: a float would lose nanoseconds of a duration of more than 104 days.
         total += int(whole or "0") * unit + int(decimals or "0") * unit // 10 ** len(decimals)
         at = part.end()
+    # Go takes "0" without a unit, and no other number.
     if not number or (at < len(number) and number != "0"):
         raise ProtocolError(where, f"{text[:100]!r} is not a duration such as '90s' or '1h30m'")
     if text.startswith("-"):
         total = -total
+    # Go's durations are 64-bit nanoseconds, which is 292 years.
     if not -(1 << 63) <= total < 1 << 63:
         raise ProtocolError(where, f"{text[:100]!r} is too long a duration")
     duration = Duration()
@@ -68,6 +71,7 @@ def format_duration(duration: Duration) -> str:
     """
     total = duration.ToNanoseconds()
     sign, total = ("-", -total) if total < 0 else ("", total)
+    # Below a second, Go uses the largest smaller unit.
     if total < _UNITS_NS["s"]:
         unit = next((unit for unit in ("ms", "\u00b5s", "ns") if total >= _UNITS_NS[unit]), None)
         return f"{sign}{_decimal(total, _UNITS_NS[unit])}{unit}" if unit else "0s"

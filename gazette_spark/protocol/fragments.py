@@ -62,6 +62,8 @@ class Fragment:
     path_postfix: str = ""
 
     def __post_init__(self) -> None:
+        # Fragments come from brokers and from names of files in stores, so each one is checked before its
+        # span is used.
         validate_journal_name(self.journal, allow_meta=True, where="Fragment.Journal")
         if not 0 <= self.begin <= self.end < 1 << 63:
             raise ProtocolError("Fragment", f"[{self.begin}, {self.end}) is not a span of a journal")
@@ -83,6 +85,7 @@ class Fragment:
     @property
     def content_name(self) -> str:
         """Name of the fragment's object."""
+        # Sixteen digits, so that names sort as offsets do.
         return f"{self.begin:016x}-{self.end:016x}-{self.sum.hex()}{EXTENSIONS[self.codec]}"
 
     @property
@@ -125,6 +128,7 @@ class Fragment:
 
 def sum_to_pb(digest: bytes) -> pb.SHA1Sum:
     """Return the message of a SHA-1 digest."""
+    # The numbers are big-endian, although protobuf sends its fixed fields little-endian.
     parts = (int.from_bytes(part, "big") for part in (digest[:8], digest[8:16], digest[16:]))
     return pb.SHA1Sum(part1=next(parts), part2=next(parts), part3=next(parts))
 
@@ -153,6 +157,7 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
     if relpath.startswith("/"):
         raise ProtocolError("Fragment", f"{relpath!r} is not relative to its journal")
     begin, end = int(match[1], 16), int(match[2], 16)
+    # A name may have any number of digits; offsets are signed 64-bit integers.
     if max(begin, end) >= 1 << 63:
         raise ProtocolError("Fragment", f"{relpath[:100]!r} has an offset of more than 63 bits")
     return Fragment(
@@ -198,6 +203,7 @@ class CoverSet:
         An empty fragment, or one within a member, is not added; one with the span of a member replaces it.
         Time is logarithmic to find its place, and linear to insert it before the end.
         """
+        # An empty fragment holds no byte, and would break the order of ends.
         if fragment.begin == fragment.end:
             return False
         # The members that begin at or after it, and end at or before it: a run, perhaps an empty one.
@@ -215,6 +221,8 @@ class CoverSet:
 
     def covering(self, offset: int) -> Fragment | None:
         """Return the member that holds the byte at ``offset`` and reaches furthest, if any does."""
+        # Begins and ends ascend together, so of all members that begin at or before the offset, the last one
+        # reaches furthest.
         at = bisect_right(self._begins, offset) - 1
         return self._members[at] if at >= 0 and self._ends[at] > offset else None
 
@@ -229,6 +237,7 @@ class CoverSet:
             member = self.covering(begin)
             if member is None:
                 return False
+            # Each step takes the member that reaches furthest, so no other choice covers more.
             begin = member.end
         return True
 

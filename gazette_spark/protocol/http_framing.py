@@ -93,8 +93,11 @@ class RequestFraming:
                 continue
             newline = data.find(b"\n", position)
             end = newline + 1 if newline >= 0 else len(data)
+            # A line may arrive in several parts. Its length is bounded with the section's, so it cannot grow
+            # for ever.
             self._line += data[position:end]
             self._section_bytes += end - position
+            # Checked before the line is complete, because a line that never ends is one of the attacks.
             if self._section is _Section.CHUNK_SIZE and len(self._line) > MAX_SIZE_LINE_BYTES:
                 raise FramingError(400, _BAD_SIZE)
             if self._section_bytes > self._max_head_bytes:
@@ -102,6 +105,8 @@ class RequestFraming:
             position = end
             if newline >= 0:
                 line, self._line = self._line, b""
+                # A proxy that takes a bare LF or CR for the end of a line sees other headers than one that
+                # does not.
                 if not line.endswith(b"\r\n") or b"\r" in line[:-2] or b"\0" in line:
                     raise FramingError(400, "a line must end with CR LF and hold no other CR, LF or NUL")
                 self._take_line(line[:-2])
@@ -139,12 +144,15 @@ class RequestFraming:
         self.requests += 1
         self.method = head[0].partition(b" ")[0]
         lengths, encodings = _values(head, b"content-length"), _values(head, b"transfer-encoding")
+        # RFC 9112, 6.3: the classic of request smuggling. One program counts bytes, the other one chunks.
         if encodings and lengths:
             raise FramingError(400, "Transfer-Encoding and Content-Length exclude each other")
+        # Two equal values would be allowed. No client that we know sends them, and they are refused as well.
         if len(lengths) > 1 or any(not _LENGTH.fullmatch(length) for length in lengths):
             raise FramingError(400, "Content-Length must be one number of at most 18 digits")
         if encodings and not self._allows_chunks:
             raise FramingError(411, "a body needs a Content-Length; chunked bodies are not served")
+        # An HTTP/1.0 proxy does not know the header, and would pass the chunks on as the body.
         if encodings and head[0].endswith(b"HTTP/1.0"):
             raise FramingError(400, "HTTP/1.0 has no Transfer-Encoding")
         if encodings and [encoding.lower() for encoding in encodings] != [b"chunked"]:

@@ -75,6 +75,7 @@ def named_as(arguments: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ProtocolError as error:
+        # An index, as in stores[1], stays behind the name.
         field, at, rest = error.where.removeprefix(".").partition("[")
         raise ProtocolError(f"{arguments.get(field, field)}{at}{rest}", error.problem) from None
 
@@ -152,6 +153,8 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
     validate_codec(fragment.compression_codec, f"{of_fragment}.compression_codec")
     stores = [validate_store(url, f"{of_fragment}.stores[{at}]") for at, url in enumerate(fragment.stores)]
     offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
+    # The codec leaves decompression to the store's HTTP server, and a file has none. Only the first store
+    # counts, because new fragments go there.
     if offloads and stores and stores[0].scheme == "file":
         raise ProtocolError(
             f"{of_fragment}.compression_codec",
@@ -159,6 +162,7 @@ def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> N
         )
     refresh_s, flush_s = _seconds(fragment.refresh_interval), _seconds(fragment.flush_interval)
     _check_range(f"{of_fragment}.refresh_interval", refresh_s, *REFRESH_INTERVAL_S, unit=" s")
+    # Each interval closes a fragment, so a shorter one would fill the store with small files.
     if flush_s != 0 and flush_s < MIN_FLUSH_INTERVAL_S:
         raise ProtocolError(f"{of_fragment}.flush_interval", f"must be 0 or at least 60 s, got {flush_s:g} s")
     template = fragment.path_postfix_template
@@ -192,6 +196,8 @@ def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{url!r} is not a URL: {error}") from None
+    # urlsplit is lenient: it drops control characters, and takes escapes that no URL may have. Go's parser
+    # refuses both, so a broker would.
     problem = "is not a URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
     if problem:
         raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
@@ -202,12 +208,14 @@ def _store_problem(parts: SplitResult) -> str:
     if parts.scheme in _BUCKET_SCHEMES and not parts.netloc:
         return "lacks a bucket"
     account, _, rest = parts.path.removeprefix("/").partition("/")
+    # azure-ad://tenant/account/container/prefix/ has three parts where other stores have a bucket.
     if parts.scheme == "azure-ad" and not (parts.netloc and account and rest.partition("/")[0]):
         return "lacks a tenant, an account or a container"
     if parts.scheme == "file" and parts.netloc:
         return "a file store has no host"
     if parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
         return "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
+    # The journal's name follows the prefix directly: without the slash, "a" and "ab" would share files.
     return "" if parts.path.endswith("/") else "has a path that does not end in '/'"
 
 

@@ -83,6 +83,8 @@ class _Above:
 def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
     node = sv.as_mapping(value, where, _KEYS)
     name = sv.read_text(node.get("name"), f"{where}.name")
+    # Names are whole and not joined. So a line of the file can be searched for by the journal's name, and a
+    # mistake in nesting is an error.
     if not name.startswith(above.name):
         raise ProtocolError(
             f"{where}.name", f"must begin with its parent's {sv.shown(above.name)}, got {sv.shown(name)}"
@@ -99,6 +101,8 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
             )
         yield _change(here, revision, where)
         return
+    # Brokers manage suspension, each journal's own offset included. Inherited, it would suspend journals at
+    # another's offset.
     if revision or any(path[0] == "suspend" for path in own):
         raise ProtocolError(
             where, f"directory {sv.shown(name)} cannot have a revision or suspend; journals can"
@@ -111,6 +115,7 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
         for at, child in enumerate(children)
     ]
     for at, child in enumerate(children):
+        # As gazctl asks for. It also refuses a journal that is named twice.
         if at and not names[at - 1] < names[at]:
             problem = f"must ascend by name; {sv.shown(names[at - 1])} precedes {sv.shown(names[at])}"
             raise ProtocolError(f"{where}.children", problem)
@@ -120,6 +125,7 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
 def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
     if node.delete:
         validate_journal_name(node.name, where=f"{where}.name")
+        # A missing revision creates. A deletion without one would delete whatever is there.
         if revision <= 0 and revision != -1:
             raise ProtocolError(f"{where}.revision", f"must be above 0, or -1, to delete {node.name!r}")
         return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=node.name)
@@ -143,6 +149,8 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
 def _spec(node: _Above) -> pb.JournalSpec:
     """Return the spec of a journal, with all that brokers always send present."""
     spec = pb.JournalSpec(name=node.name)
+    # Go writes these messages always, also empty ones. Without them, a spec that is read back and applied
+    # again would differ from the broker's by presence alone.
     for duration in (spec.fragment.refresh_interval, spec.fragment.retention, spec.fragment.flush_interval):
         duration.SetInParent()
     _FORM.put(spec, node.values)
@@ -162,6 +170,7 @@ def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
     if not names or len(set(names)) < len(names):
         raise ProtocolError(ROOT, f"needs one or more journals, each once; got {names}")
     top = _tree(leaves)
+    # After the tree is whole: values move up as far as all journals below share them.
     _hoist(top)
     return dump_yaml(_written(top))
 
@@ -207,11 +216,13 @@ def _tree(leaves: list[_Node]) -> _Node:
 def _hoist(node: _Node) -> None:
     """Move values that all children share into their parent. Deleted journals do not count."""
     for child in node.children:
+        # From the bottom up, so that a value that all share rises through all levels.
         _hoist(child)
     speaking = [child for child in node.children if not child.delete]
     if not speaking:
         return
     shared = sv.shared_values([child.values for child in speaking])
+    # Suspension is not inherited, so it stays with each journal, even where all have the same.
     node.values = {path: value for path, value in shared.items() if path[0] != "suspend"}
     for child in speaking:
         child.values = {path: value for path, value in child.values.items() if path not in node.values}

@@ -99,6 +99,7 @@ def values_of(labels: pb.LabelSet, name: str) -> list[str]:
 
 def union(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
     """Return all labels of ``left``, and those of ``right`` whose names ``left`` lacks."""
+    # By name and not by value: the left set replaces all values of a name, as Gazette's UnionLabelSets does.
     return _join(left, right, lambda mine, theirs: mine or theirs)
 
 
@@ -141,6 +142,7 @@ def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
 
 
 def _satisfied(alternatives: list[pb.Label], by_name: Mapping[str, list[pb.Label]]) -> bool:
+    # A set that lacks the name has no value, so even the empty value, which means any, is not satisfied.
     values = _values(by_name.get(alternatives[0].name, []))
     return any(
         label.value == "" or (value.startswith(label.value) if label.prefix else value == label.value)
@@ -264,6 +266,7 @@ def format_selector(selector: pb.LabelSelector) -> str:
             key = f"{label.name}:prefix" if label.prefix else label.name
             by_key.setdefault(key, []).append(label.value)
         for key, values in sorted(by_key.items()):
+            # An empty value means any value, which the text form writes as the name alone.
             if values == [""]:
                 terms.append(f"!{key}" if excludes else key)
             elif len(values) == 1:
@@ -292,10 +295,13 @@ def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_pref
         if label.prefix and not allow_prefix:
             raise ProtocolError(f"{at}.prefix", "is allowed in selectors only")
         if previous is not None:
+            # Brokers compare sets by walking through both in order, and do not sort.
             if (previous.name, previous.value) >= (label.name, label.value):
                 was, now = f"{previous.name}={previous.value}", f"{label.name}={label.value}"
                 problem = f"labels must be unique and sorted by name and value; {was!r} precedes {now!r}"
                 raise ProtocolError(at, problem)
+            # In a selector the empty value already means any other one, so beside it a second value would
+            # have no effect.
             if previous.name == label.name and previous.value == "":
                 raise ProtocolError(at, f"label {label.name!r} has an empty value and {label.value!r}")
         previous = label
@@ -316,6 +322,7 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.label
         if not _MEDIA_TYPE.fullmatch(value):
             raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
     names = _by_name(labels).keys()
+    # A type of messages says nothing without the framing in which they are, nor a subtype without its type.
     for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
         if name in names and needed not in names:
             raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")

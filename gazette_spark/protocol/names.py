@@ -37,6 +37,7 @@ def validate_path(where: str, text: str, minimum: int, maximum: int) -> None:
     validate_path_text(where, text, minimum, maximum)
     if text.startswith("/"):
         raise ProtocolError(where, f"cannot begin with '/': {text!r}")
+    # An empty text has passed the check of lengths where the minimum is 0, as for a path postfix.
     if text and any(part in ("", ".", "..") for part in text.split("/")):
         raise ProtocolError(where, f"must be a clean path, without empty, '.' or '..' parts: {text!r}")
 
@@ -45,6 +46,7 @@ def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum
     # A lone surrogate has no UTF-8 form; it is no letter, so the alphabet refuses it below.
     length = len(text.encode("utf-8", "surrogatepass"))
     if not minimum <= length <= maximum:
+        # A name of a megabyte must not fill the log.
         shown = text if length <= maximum else f"{text[:40]}..."
         raise ProtocolError(where, f"must have {minimum} to {maximum} bytes, got {length}: {shown!r}")
     for character in text:
@@ -57,4 +59,5 @@ def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum
 
 @lru_cache(maxsize=1024)
 def _is_letter_or_number(character: str) -> bool:
+    # Categories of letters and numbers, as Go's unicode.IsLetter and IsNumber have them.
     return unicodedata.category(character)[0] in "LN"

@@ -49,6 +49,7 @@ def validate_process_id(process_id: pb.ProcessSpec.ID, where: str = "ProcessSpec
 
 def validate_route(route: pb.Route, where: str = "Route") -> None:
     """Raise ProtocolError unless members ascend, the primary is one or -1, and endpoints fit members."""
+    # Less than any member, because zones have at least one character.
     previous = ("", "")
     for at, member in enumerate(route.members):
         validate_process_id(member, f"{where}.Members[{at}]")
@@ -72,6 +73,7 @@ def validate_endpoint(endpoint: str, where: str = "Endpoint") -> None:
     """Raise ProtocolError unless the endpoint is an absolute URL with a host."""
     try:
         parts = urlsplit(endpoint)
+        # urlsplit checks the port only when it is asked for.
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{endpoint!r} is not a URL: {error}") from None
@@ -84,6 +86,7 @@ def validate_read_request(request: pb.ReadRequest) -> None:
     where = "ReadRequest"
     _check_request(request, where)
     _at_least(f"{where}.Offset", request.offset, -1)
+    # 0 means no end, so a range up to offset 0 cannot be asked for.
     if request.end_offset != 0:
         _at_least(f"{where}.EndOffset", request.end_offset, max(request.offset, 0))
 
@@ -92,6 +95,7 @@ def validate_append_request(request: pb.AppendRequest, *, first: bool = True) ->
     """Raise ProtocolError unless the request may be the first message of an append, or a later one."""
     where = "AppendRequest"
     if not first:
+        # A field that is set later would be ignored by the broker, and the caller would rely on it.
         _only(request, {"content"}, where, "after the first message")
         return
     _check_request(request, where)
@@ -135,6 +139,7 @@ def check_upsert_or_delete(
     """Raise ProtocolError unless a change is an upsert or a deletion, with a valid expected revision."""
     if change.HasField("upsert") == bool(change.delete):
         raise ProtocolError(where, "expected one of Upsert and Delete")
+    # 0 means that the item must not exist, which is no condition for a deletion. -1 asks for no check.
     least = 1 if change.delete else 0
     if change.expect_mod_revision < least and change.expect_mod_revision != -1:
         problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
@@ -190,6 +195,7 @@ def validate_replicate_request(request: pb.ReplicateRequest, where: str = "Repli
     try:
         proposal = Fragment.from_pb(request.proposal)
     except ProtocolError as error:
+        # The fragment's own error, below the path of the request.
         raise ProtocolError(f"{where}.{error.where}", error.problem) from None
     validate_label_set(request.registers, f"{where}.Registers")
     if request.content or request.content_delta:

@@ -29,6 +29,8 @@ def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[A
                 f"/{service.full_name}/{name}",
                 request_serializer=request.SerializeToString,
                 response_deserializer=response.FromString,
+                # Generated code passes it: gRPC then looks the method up once a channel instead of with each
+                # call.
                 _registered_method=True,
             )
             setattr(self, name, call)

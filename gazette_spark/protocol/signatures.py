@@ -28,6 +28,7 @@ class _AnyKeyLength(HMACAlgorithm):
 
 def _make_jws() -> jwt.PyJWS:
     """Return an object that only signs and verifies: claims are checked against our own clock."""
+    # None of the library's own algorithms, "none" least of all: a token without a signature would verify.
     jws = jwt.PyJWS(algorithms=[])
     for name, hash_algorithm in _ALGORITHMS.items():
         jws.register_algorithm(name, _AnyKeyLength(hash_algorithm))
@@ -49,11 +50,14 @@ def verified(token: str, key: bytes) -> bytes | None:
         TokenError: it is malformed, or signed by another algorithm.
     """
     try:
+        # The header of a token names its algorithm, and whoever made the token chose it. Only these two are
+        # accepted, whatever it says.
         payload: bytes = _JWS.decode(token, key, algorithms=[*_ALGORITHMS])
     except jwt.InvalidSignatureError:
         return None
     except jwt.InvalidAlgorithmError:
         raise TokenError("token signature is invalid: signing method is invalid") from None
+    # The library does not catch all that a hostile header makes Python's JSON parser raise.
     except (jwt.InvalidTokenError, ValueError, RecursionError):
         raise TokenError("token is malformed") from None
     return payload

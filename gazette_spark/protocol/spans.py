@@ -12,8 +12,10 @@ def joined(spans: Iterable[tuple[int, int]]) -> Spans:
     """Return the union of spans, given in any order."""
     result: Spans = []
     for begin, end in sorted(spans):
+        # Spans that only touch become one, too: no byte is between them.
         if result and begin <= result[-1][1]:
             result[-1] = (result[-1][0], max(result[-1][1], end))
+        # An empty span holds no byte.
         elif begin < end:
             result.append((begin, end))
     return result
@@ -23,10 +25,12 @@ def outside(spans: Sequence[tuple[int, int]], begin: int, end: int) -> Spans:
     """Return ``[begin, end)`` without some spans, which ascend by begin."""
     result, at = [], begin
     for low, high in spans:
+        # They ascend, so no later one reaches into the range.
         if low >= end:
             break
         if low > at:
             result.append((at, low))
+        # A span may lie within the one before it.
         at = max(at, high)
     if at < end:
         result.append((at, end))

@@ -66,6 +66,7 @@ def read_text(value: object, where: str) -> str:
     """Return ``value`` if it is text, an empty one for null."""
     if not isinstance(value, str | None):
         raise ProtocolError(where, f"must be text, got {shown(value)}")
+    # YAML can escape half of a surrogate pair, which no message can hold.
     if value and not value.isascii() and re.search("[\ud800-\udfff]", value):
         raise ProtocolError(where, f"{shown(value)} is not text in UTF-8")
     return value or ""
@@ -75,6 +76,7 @@ def read_int(value: object, where: str, *, bits: int = 64, signed: bool = True) 
     """Parse an integer of ``bits`` bits; null is 0."""
     text = read_text(value, where) or "0"
     try:
+        # With a base as YAML has it: 0x10 and 0o17 are numbers of YAML, too.
         number = int(text, 0)
     except ValueError:
         raise ProtocolError(where, f"must be an integer, got {shown(text)}") from None
@@ -107,6 +109,7 @@ def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
 
 
 def _write_enum(names: Mapping[str, int], value: int) -> str | int:
+    # A number that has no name here comes from a later Gazette, and is kept.
     return {number: name for name, number in names.items()}.get(value, value)
 
 
@@ -173,6 +176,8 @@ class SpecForm:
             for group in groups:
                 inner = inner.get(group) or {}
             value = field.read(inner.get(key), ".".join((where, *path)))
+            # Zero and missing are the same in YAML of specs, as in gazctl, so zero inherits. Only an empty
+            # list of stores says something: never persisted.
             if value or (field.keeps_empty and inner.get(key) == []):
                 values[path] = value
         labels, at_labels = pb.LabelSet(), f"{where}.labels"
@@ -237,6 +242,8 @@ class SpecForm:
 
 def shared_values(specs: Sequence[Values]) -> Values:
     """Return the values that all of one or more specs have."""
+    # A value moves up only if each journal below has it: a journal without it would inherit what it did not
+    # have.
     first, *others = specs
     return {
         path: value

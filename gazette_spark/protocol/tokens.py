@@ -123,6 +123,8 @@ class KeySet:
             if not key:
                 raise OptionError(option, f"an empty key at index {index}", _KEYS_FORM)
             keys.append(key)
+        # Gazette's convention: the key AA== among others lets calls without a token pass. It must not sign or
+        # verify anything, because everybody knows it.
         real = tuple(key for key in keys if key != ALLOW_MISSING)
         if not real:
             raise OptionError(option, "no key", _KEYS_FORM)
@@ -165,6 +167,7 @@ class KeySet:
         expires_at = _time(payload, "exp")
         if expires_at is None:
             raise TokenError("token has invalid claims: exp claim is required")
+        # The leeway is for clocks of two machines, and counts in both directions.
         if now > expires_at + LEEWAY_S:
             raise TokenError("token has invalid claims: token is expired")
         for name, problem in (("iat", "token used before issued"), ("nbf", "token is not valid yet")):

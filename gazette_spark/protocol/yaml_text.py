@@ -52,16 +52,20 @@ class _TextLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: yaml.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]  # The stubs leave it out.
+        # Python's own limit would end in a RecursionError somewhere within the parser.
         if self._nesting > _MAX_NESTING:
             raise _error(f"it is over {_MAX_NESTING} levels deep", event)
         self._nesting += 1
         node = super().compose_node(parent, index)
         self._nesting -= 1
         assert node is not None
+        # An alias costs nothing to parse, and its node is counted each time it is used: nine lines that each
+        # name the one above nine times stand for 387 million values.
         if not isinstance(event, yaml.AliasEvent):
             self._sizes[id(node)] = size = self._size(node)
             if size > _MAX_NODES:
                 raise _error(f"its aliases stand for more than {_MAX_NODES} values", event)
+        # A node that is not complete yet: the structure contains itself, and would be walked for ever.
         elif id(node) not in self._sizes:
             raise _error(f"*{event.anchor} is an alias of a node above", event)
         return node
@@ -74,6 +78,7 @@ class _TextLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - overrides
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        # PyYAML takes the last one in silence. In a file of specs, the first was most likely meant as well.
         if repeated := sorted(key for key, times in keys.items() if times > 1):
             raise yaml.constructor.ConstructorError(
                 None, None, f"keys come twice: {shown(repeated)}", node.start_mark
@@ -89,5 +94,7 @@ def _text(loader: _TextLoader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
+# As text, because YAML 1.1 reads 007 as 7, "no" as false and 1_000 as 1000, and a label's value is none of
+# these.
 for _tag in ("bool", "int", "float", "timestamp"):
     _TextLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _text)
