@@ -109,6 +109,7 @@ def serve(  # noqa: PLR0917 - an argument an option
         "gateway": gateway,
         "auth_keys": auth_keys or None,
     }
+    # The brokers of a local cluster call each other without certificates.
     if replicas > 1 and tls_cert is not None:
         raise click.UsageError("--replicas and --tls-cert: brokers of a local cluster speak plain text")
     if replicas > 1 and port_was_chosen():
@@ -126,6 +127,8 @@ def serve(  # noqa: PLR0917 - an argument an option
                 ends.wait()
             return
         with EmbeddedBroker.start(root, port=port, tls=tls, **options) as running:
+            # On stdout and alone on its line, for programs that start a broker and read its address. Advice
+            # goes to stderr.
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
@@ -150,8 +153,10 @@ def obey(cluster: LocalCluster, commands: Iterable[str]) -> None:
             ) <= len(cluster.brokers):
                 broker = cluster.brokers[int(number) - 1]
                 getattr(broker, verb)()
+                # Until the others have noticed, so that the next command meets a cluster that is stable.
                 cluster.settle()
                 click.echo(f"broker {number} is {'running' if broker.is_running else 'down'}", err=True)
+            # An empty line, as of somebody who presses Enter.
             case []:
                 pass
             case _:

@@ -75,6 +75,8 @@ class ClusterOptions:
             listens_at, _, port = address.rpartition(":")
             # Others cannot call an address that stands for all of this machine.
             advertised = f"{scheme}://{host if listens_at in _ANY_ADDRESS else listens_at}:{port}"
+        # With a random part, a process that is restarted at once does not have to wait for the lease of the
+        # one before.
         suffix = self.suffix or f"{host}-{secrets.token_hex(4)}"
         validate_token("--zone", self.zone, 1, 32)
         validate_token("--id", suffix, 1, 128)
@@ -161,6 +163,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--etcd-key-file", "key_file", envvar="ETCD_CERT_KEY_FILE", type=_FILE, help="PEM key of it."
     )
+    # click reads a command's docstring and its earlier options off the function, which wraps copies.
     @functools.wraps(command)
     def with_cluster(**values: Any) -> None:  # noqa: ANN401 - of these options, and the command's own
         options = {declared.name: values.pop(declared.name) for declared in fields(ClusterOptions)}

@@ -121,6 +121,7 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
 
     app = load_application(application)
     changes = [] if specs is None else parse_shard_yaml(specs.read())
+    # Before anything is started, so that a signal during the start ends it in order.
     ends = EndSignals()
     tls = server_tls(tls_cert, tls_key, tls_client_ca)
     peer_tls = environment.arguments(os.environ, PREFIX)["tls"]
@@ -132,7 +133,10 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
         server = stack.enter_context(
             ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls, peer_tls=peer_tls)
         )
+        # A shard whose journal is missing would be FAILED, and be started again and again. Here the user is
+        # told at once.
         verify_referenced_journals(client, changes)
+        # A deletion has nothing to start.
         shards = [change.upsert for change in changes if not change.delete]
         host: ClusterHost | LocalHost
         if cluster.endpoints:
@@ -153,6 +157,8 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
                 restart=restart,
             )
             host.create_missing(shards)
+            # Before the start, so that an error in between ends the membership, too. Closing twice does
+            # nothing.
             stack.callback(host.close)
             host.start()
             server.start(host)
@@ -174,6 +180,8 @@ def serve(  # noqa: PLR0915, PLR0917 - told in order; an argument an option
             click.echo(f"{http.endpoint}/metrics")
         ends.wait()
         if isinstance(host, ClusterHost):
+            # First hand over, then stop: a shard that is taken over is down for a moment, one that is stopped
+            # until somebody notices.
             host.leave(drain_s=drain_s)
             if not host.wait_left(cluster.hand_over_s):
                 log.warning("consumer.not_handed_over seconds=%g", cluster.hand_over_s)
@@ -197,6 +205,7 @@ def load_application(text: str) -> Application[Any]:
     try:
         member = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
+        # A module that was found, and imports another one that is missing. The traceback says which line.
         if error.name != module and not module.startswith(f"{error.name}."):
             raise
         raise click.UsageError(f"{text!r}: there is no module {error.name!r}") from error

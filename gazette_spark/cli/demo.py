@@ -156,6 +156,7 @@ def _check_requirements(*, lag: bool = False) -> None:
     """Report missing requirements before anything is started; with ``lag`` those of its page, too."""
     from importlib.util import find_spec
 
+    # Looked up and not imported: importing Spark takes seconds, and the error is to come at once.
     if find_spec("pyspark") is None or find_spec("delta") is None:
         raise MissingPackageError("Spark is not installed")
     if lag and (find_spec("deltalake") is None or find_spec("uvicorn") is None):
@@ -172,6 +173,8 @@ def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) 
         try:
             return run_demo(options, directory, screen, wait)
         except QueryDiedError as error:
+            # The cause is in the log of another process, which is removed with the directory unless it is
+            # kept.
             click.echo(error.log_tail, err=True)
             raise
 
@@ -193,6 +196,7 @@ def _work_directory(keep: Path | None) -> Iterator[Path]:
     try:
         yield directory
     except GazetteError:
+        # A failure before the query began has left nothing to inspect.
         is_evidence = (directory / "query.log").exists()
         raise
     finally:

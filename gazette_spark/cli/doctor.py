@@ -68,6 +68,7 @@ def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_for
 
     Each line is OK, or a problem and its solution. The exit code is 1 if there is a problem.
     """
+    # A broker that does not answer is a finding, for which nobody should wait long.
     connect = make_connect(endpoint, min(timeout, PATIENCE_S))
     findings: list[Finding] = []
     with progress("checking") as bar:
@@ -114,6 +115,7 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
     python = Path(shutil.which(workers) or workers).resolve()
     if python.name == COMMAND:  # It becomes the Python beside it.
         python = python.with_name("python").resolve()
+    # Workers of another Python fail in the first task, with an error that does not name the variable.
     if python != Path(executable).resolve():
         mend = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
         yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", mend)
@@ -142,6 +144,7 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
     try:
         command = [str(java), "-version"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        # Java prints its version to stderr.
         said = (done.stderr or done.stdout).partition("\n")[0].strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Finding("java", "problem", f"{java} does not run: {error}", mend)
@@ -155,6 +158,7 @@ def check_spark() -> Iterator[Finding]:
     """Check that Spark and Delta are installed, in releases that fit each other."""
     install = "pip install 'gazette-spark[spark]'"
     versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "delta-spark")}
+    # pyspark-client is Spark Connect alone, without the JVM's jars.
     spark = versions["pyspark"] or versions["pyspark-client"]
     if spark is None:
         yield Finding("spark", "problem", "pyspark is not installed", install)
@@ -166,6 +170,7 @@ def check_spark() -> Iterator[Finding]:
             "delta", "problem", "delta-spark is not installed: batches and streams can be read", install
         )
         return
+    # pip has checked this when it installed them, but a later install of pyspark may have broken it.
     needed = delta_needs(metadata.requires("delta-spark") or [])
     if spark is not None and needed is not None and not fits(spark, needed):
         text = f"{delta}, which needs pyspark {needed}, beside pyspark {spark}"
@@ -245,6 +250,7 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
     import jwt
 
     try:
+        # Unverified: the key is the broker's, and only the time is shown.
         expires_s = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:
         mend = "copy the whole token: three parts separated by dots"
@@ -278,6 +284,8 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             yield from check_clock(
                 client, [journal.spec.name for journal in journals[:STORES_TRIED]], time.time()
             )
+            # Most journals share a store, and each try is a call that the broker answers by calls to the
+            # store.
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores, used[:STORES_TRIED])
     except TlsError as error:
@@ -299,6 +307,7 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
             # One journal without an answer says nothing about the broker, which has answered.
             yield Finding("clock", "skipped", f"fragments cannot be listed: {one_line(error)}")
             return
+        # Only the newest one says something: an old fragment is older than any clock.
         newest = max([newest, *times])
     if newest > now_s + AHEAD_S:
         text = f"this clock is {newest - now_s:,.0f} s behind the newest stored fragment"
@@ -329,6 +338,8 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
             continue
         state = "problem" if problem else "ok"
         yield Finding("store", state, f"{masked_url(store)}: {problem or tried}", mend if problem else "")
+        # Only a store that the user names: two writers leave files there for a moment. A directory has no
+        # conditional puts to test.
         if store in named and not problem and not store.startswith("file:"):
             yield check_commits(store)
 

@@ -91,6 +91,7 @@ def append(
     if offset and (framing != "none" or not journal):
         raise click.UsageError("--offset is for a whole input and one JOURNAL")
     selected = chosen_selector(journal, selector)
+    # A selector with an unset variable of a shell would scatter the records over every journal.
     if not journal:
         checked_target(selected)
     say_reading(source)
@@ -163,6 +164,7 @@ def append_records(
         try:
             for key, record in read_keyed(source, framing, keyed=keyed):
                 name, _ = target(_decode(key) if is_base64 else key)
+                # The count is what the user continues from, so it has to agree with what was handed over.
                 with interrupts.defer_signals():
                     service.append(name, record)
                     counts[name] += 1
@@ -170,11 +172,13 @@ def append_records(
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
+        # Appends are sent in the background. Their errors come out here, before anything is counted as done.
         for pending in service.pending_except(""):
             if (error := pending.exception()) is not None:
                 raise error
     if interrupted:
         done = counts.total()
+        # With keys, each record takes two lines.
         lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
         text = f"interrupted: the first {done} records are appended; go on with record {done + 1}{lines}"
         raise Interrupted(text)
@@ -215,6 +219,7 @@ def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
 
     def find(key: bytes) -> tuple[str, str]:
         name = key.decode(errors="replace")
+        # A key that names any journal would let the input write outside the selection.
         if name not in names:
             raise JournalNotFoundError(name, "it is not one that the selector matches")
         return name, ""

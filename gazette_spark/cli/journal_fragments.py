@@ -75,6 +75,7 @@ def fragments(
             for listing in listings:
                 printer.message(fragments_message(listing))
         case "json":
+            # One object a line, as gazctl prints them: a program can begin with the first.
             for fragment in chain.from_iterable(listings):
                 click.echo(json.dumps(go_json(fragment), ensure_ascii=False))
         case _:
@@ -102,6 +103,7 @@ def go_json(listed: ListedFragment) -> dict[str, object]:
         else value
         for field, value in spec.ListFields()
     }
+    # Go writes this message even if it is empty, and leaves zeros out everywhere else.
     fields.setdefault("sum", {})
     return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
 

@@ -91,6 +91,8 @@ class Connect:
         """Return a client of a service whose environment variables begin with ``prefix``."""
         from gazette_spark.client import environment
 
+        # The client names an environment variable in its error. The user may have given an option in its
+        # place.
         names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
         try:
             with environment.errors(prefix):
@@ -100,6 +102,7 @@ class Connect:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
         service = f"{prefix.lower()} {endpoint.partition('://')[2] or endpoint}"
+        # A client connects with its first call, so nothing has failed yet; the thread looks on.
         tell_of_silence(lambda: client.default_connection, service, self.timeout_s)
         return client
 
@@ -107,6 +110,8 @@ class Connect:
         """Return the environment, with the values of the security options in place of those they override."""
         overrides = {_variable(flag, prefix): value for flag, value in self.flags.items()}
         if "--auth-token-file" in self.flags:
+            # An option of the command line precedes the environment as a whole. Otherwise keys that happen to
+            # be set would win.
             overrides |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
         return {**self.environ, **overrides, f"{prefix}_ADDRESS": endpoint or self.endpoint}
 
@@ -239,13 +244,16 @@ def chosen_selector(journal: str | None, selector: str) -> str:
     Raises:
         ProtocolError: the name is not a valid journal name, and might select other journals.
     """
+    # Neither would select every journal, and both would be two answers to one question.
     if bool(journal) == bool(selector):
         raise click.UsageError("no journals are selected; give JOURNAL or --selector")
     if not journal:
         return selector
     name = journal.partition(";")[0]
+    # A shell completes directories with a slash, and people expect all journals below.
     if name.endswith("/"):
         raise click.UsageError(f"{name!r} is a prefix: select its journals with --selector prefix={name}")
+    # A comma or an operator in a name would make another selector of it.
     validate_journal_name(name)
     return f"name={name}"
 
@@ -290,6 +298,7 @@ class Interrupts:
         self._pending = False
 
     def __enter__(self) -> Self:
+        # Python lets only the main thread set handlers. Tests run commands in others.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._end)
@@ -307,6 +316,7 @@ class Interrupts:
             yield
         finally:
             self._deferring = False
+        # After the block, when its step is complete. Where the block raised, its error matters more.
         if self._pending:
             raise KeyboardInterrupt
 

@@ -54,6 +54,8 @@ class ChunkWriter:
         is_main = threading.current_thread() is threading.main_thread()
         try:
             for chunk, is_last in source.chunks():
+                # Held from the first chunk of an append to its last, also while the next one is awaited:
+                # others must not write in between.
                 if not holds:
                     self._lock.acquire()
                     holds = True
@@ -62,6 +64,8 @@ class ChunkWriter:
                     text = base64.b64encode(content).decode()
                     line = json.dumps({"journal": source.journal, "offset": chunk.offset, "content": text})
                     content = line.encode() + b"\n"
+                # Ctrl-C between the write and the note would make the next run repeat bytes. Signals reach
+                # the main thread only.
                 with self._interrupts.defer_signals() if is_main else nullcontext():
                     self._write(content)
                     written[source.journal] = chunk.end
@@ -115,6 +119,8 @@ class AllBytes:
         """Yield the reader's chunks."""
         for chunk in self.reader:
             fragment = self.reader.reader.fragment
+            # The broker does not say where appends end. A fragment's end is one, and a spool's end at the
+            # moment is the last append's.
             yield chunk, fragment is None or chunk.end >= fragment.end
 
     def close(self) -> None:
@@ -146,6 +152,8 @@ class CommittedMessages:
 
         framing = framing_of_journal(self.messages.messages.spec)
         for envelope in self.messages:
+            # The sequencer delivers acknowledgements, too. They are empty records, which no reader has asked
+            # for.
             if split_uuid(envelope.message.get_uuid())[2] != ACK_TXN:
                 yield Chunk(envelope.begin, framing.marshal(envelope.message)), True
 
@@ -253,6 +261,7 @@ def read(
     committed = is_committed(isolation_level, uuid_path, offsets_out)
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
+        # Renamed and not overwritten: a run that fails in the middle would have destroyed the only copy.
         offsets_path.rename(f"{offsets_path}.previous")
     with (
         connect(fragment_root=file_root) as client,
@@ -274,6 +283,7 @@ def read(
             try:
                 specs = chosen_journals(client, journal, selector)
                 for at, spec in enumerate(specs):
+                    # A suspended journal has no content, and reading it would resume it for nothing.
                     if not is_fully_suspended(spec):
                         bar.show(f"reading {spec.name} ({at + 1} of {len(specs)})")
                         drain(sink, open_source(journal or spec.name), offsets)
@@ -353,6 +363,7 @@ class Pumps:
 
     def keep(self, names: set[str]) -> None:
         """Read these journals and no others."""
+        # First those that have gone, whose readers would fail.
         for name in self._running.keys() - names:
             self._end(name)
         for name in sorted(names - self._running.keys()):
@@ -363,6 +374,7 @@ class Pumps:
 
     def _end(self, name: str) -> None:
         source, thread = self._running.pop(name)
+        # Ends the reader under the thread, which then returns.
         source.close()
         thread.join(CLOSE_TIMEOUT_S)
 
@@ -370,6 +382,7 @@ class Pumps:
         try:
             drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
+            # The first one, because others often follow from it.
             self.failure = self.failure or error
             self.on_failure()
 
@@ -383,6 +396,8 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
     from gazette_spark.client import WatchedList
 
     with interrupted_by_signals(), suppress(KeyboardInterrupt), WatchedList(client, selector) as watched:
+        # A pump fails in its own thread, while this one waits for the next listing, which may never come.
+        # Closing the watch ends that wait.
         pumps.on_failure = watched.close
         try:
             for listing in watched.updates():
@@ -394,6 +409,7 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
                     }
                 )
         finally:
+            # Every reader has ended before the offsets are written to a file.
             pumps.keep(set())
     if pumps.failure is not None:
         raise pumps.failure
@@ -406,6 +422,7 @@ def load_offsets(path: Path) -> dict[str, int]:
     except JsonError as error:
         raise click.ClickException(f"{path} is {error}") from error
     match offsets:
+        # type and not isinstance: true and false are integers for Python. -1 is the write head.
         case dict() if all(type(value) is int and value >= -1 for value in offsets.values()):
             return offsets
     raise click.ClickException(f'{path} is not a file of offsets, such as {{"a/journal": 1024}}')
@@ -418,5 +435,7 @@ def save_offsets(offsets: dict[str, int], path: Path) -> None:
         json.dump(dict(sorted(offsets.items())), file)
         file.write("\n")
         file.flush()
+        # The file decides where the next run continues: after a power cut it has to be the old one or the new
+        # one, and whole.
         os.fsync(file.fileno())
     temporary.replace(path)

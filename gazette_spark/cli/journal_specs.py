@@ -73,6 +73,7 @@ def list_journals(  # noqa: PLR0917 - click's
     """
     flags = {"rf": rf, "primary": primary, "replicas": replicas, "stores": stores}
     columns = [name for name, shown in flags.items() if shown]
+    # As in gazctl: an option that names a column replaces the default ones.
     if not columns and not labels:
         columns = list(DEFAULT_COLUMNS)
     columns = ["name", *["write_head"] * heads, *columns]
@@ -103,11 +104,13 @@ def show_listing(
     """Show one list."""
     match printer.format:
         case "yaml":
+            # With revisions, so that an edit in between makes apply fail instead of being overwritten.
             changes = changes_of_journals(listing.journals)
             click.echo(format_journal_yaml(changes) if changes else "{}\n", nl=False)
         case "json" | "proto":
             printer.message(listing.to_pb())
         case _:
+            # A call for each journal, hence only on request.
             heads = client.write_heads(listing.names) if "write_head" in columns else {}
             rows = [journal_row(journal, heads.get(journal.spec.name)) for journal in listing.journals]
             if printer.format == "table":
@@ -172,6 +175,7 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
     changes = parse_journal_yaml(read_specs(specs))
     with connect() as client:
         if dry_run:
+            # Only these, as a cluster may have many thousand journals.
             existing = client.journals_named(change.delete or change.upsert.name for change in changes)
             rows = [planned(change, "name", existing) for change in changes]
             show_applied(printer, pb.ApplyRequest(changes=changes), "name", rows, None)
@@ -201,6 +205,8 @@ def planned(change: Any, key: str, existing: Mapping[str, Any]) -> dict[str, str
     """
     row = applied(change, key)
     now = existing.get(row[key])
+    # The broker's own conditions. A dry run can be wrong all the same, if somebody changes a journal before
+    # the real one.
     if problem := conflict(change.expect_mod_revision, now, delete=bool(change.delete)):
         return row | {"change": "refused", "problem": problem}
     if not change.delete:

@@ -180,6 +180,7 @@ def named(text: str) -> tuple[str | None, str]:
     (('orders', '/lake/orders'), (None, '/lake/day=1'))
     """
     name, sign, location = text.partition("=")
+    # Partitions of tables are named day=1, so an equals sign after a slash is no name.
     if not sign or "/" in name:
         return None, text
     if not name or not location:
@@ -189,6 +190,7 @@ def named(text: str) -> tuple[str | None, str]:
 
 def _with(command: Decorated, *options: Callable[[Decorated], Decorated]) -> Decorated:
     ordered: Sequence[Callable[[Decorated], Decorated]] = options
+    # The option that is added last comes first in --help.
     for option in reversed(ordered):
         command = option(command)
     return command

@@ -141,9 +141,11 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         from gazette_spark.lag.server import LagService
     except ImportError as error:
         raise MissingPackageError(f"{error.name} is not installed", "gazette-spark[lag]") from error
+    # To stderr, because stdout has the address, for programs that start the server.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
+        # Both have to pass: a minute where polls are frequent, three intervals where they are rare.
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options | {"listen": listen})
@@ -203,6 +205,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
     )
 
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
+        # No cache: each poll of --for has to give a new verdict.
         monitor = _monitor(options, 0)
         feeds = _feeds(options, client, consumers)
         # Once the ring of write heads is full of polled ones, the rules need no assumption.
@@ -212,6 +215,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
         if group in (None, name):
             lag = monitor.lag(name, now_ms)
             detail = group_detail(name, lag, monitor.alarms, worst_first(lag.journals))
+            # A single poll cannot tell bytes that have just arrived from bytes that wait for an hour.
             ambiguous = () if for_s else ambiguous_journals(monitor, name, lag, options["allowed_lag"])
             details.append(mark_unknown(detail, ambiguous))
     if output_format == "json":
@@ -232,6 +236,7 @@ def show(group: str | None, for_s: float, output_format: str, **options: Any) ->
             else "there is no group: no ledger entry and no shard was found",
             err=True,
         )
+    # True counts as 1: an alarm is as bad as WARN.
     codes = [max(EXIT_CODES.get(detail["status"], UNREADABLE), bool(detail["alarms"])) for detail in details]
     sys.exit(UNREADABLE if failures else max(codes, default=UNREADABLE))
 
@@ -244,6 +249,7 @@ def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) ->
     begun, pause = time.monotonic(), threading.Event()
     for look in range(times + 1):
         if look:
+            # At fixed times from the begin, so that slow polls do not make the watch longer.
             pause.wait(max(0.0, begun + for_s * look / times - time.monotonic()))
         now_ms = clock()
         try:
@@ -265,9 +271,11 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     metrics = [metric for metric in columns(Level.JOURNAL) if metric.kind is not Kind.SPEED]
     rows = []
     for detail in details:
+        # A group without a journal still gets a line: it exists, and nothing is known of it.
         unlisted = detail["unlisted"] or ([] if detail["journals"] else ["-"])
         rows += [[detail["group"], name, UNKNOWN, *["-" for _ in metrics]] for name in unlisted]
         for journal in detail["journals"]:
+            # Its offsets belong to two journals of one name, so their difference says nothing.
             verdict = UNKNOWN if journal["journal"] in detail["recreated"] else journal["status"]
             cells = [metric.cell(journal) for metric in metrics]
             rows.append([detail["group"], journal["journal"], verdict, *cells])
@@ -328,12 +336,14 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
     topics = [named(text) for text in options["topics"]]
     feeds: list[Feed] = [HeadFeed(client, selector, name) for name, selector in topics]
     feeds = feeds or [HeadFeed(client, options["selector"])]
+    # Feeds of heads come first: the history takes no commit of a journal whose head it does not know.
     heads = len(feeds)
     for text in options["tables"]:
         name, location = named(text)
         feeds.append(TableFeed(location, name))
     for text in options["checkpoints"]:
         name, location = named(text)
+        # A query checkpoint has no name of its own, unlike the ledger with its app ids.
         if name is None:
             raise click.UsageError(f"--checkpoint {text!r}: expected NAME=DIRECTORY")
         feeds.append(CheckpointFeed(location, name, options["intervals"]))
@@ -385,6 +395,7 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
         send_close=options["send_close"],
         groups=options["notify_groups"],
     )
+    # In the background each, so that a receiver that hangs delays neither polls nor the others.
     return Notifier(when, [BackgroundSender(sender) for sender in senders]) if senders else None
 
 
@@ -404,6 +415,7 @@ def _mail_sender(url: str) -> MailSender:
     user, password = unquote(parts.username or ""), os.environ.get(MAIL_PASSWORD, "")
     if user and not password:
         raise click.UsageError(f"--notify-mail: {user} needs a password in {MAIL_PASSWORD}")
+    # A mail server on this machine has mostly no certificate, and nothing leaves the machine.
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     return MailSender(parts.hostname, port, sender, receivers, user, password, tls=not is_local)
 

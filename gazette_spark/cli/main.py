@@ -60,6 +60,7 @@ class Integer(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         """Return the number; refuse one that no message to a broker could hold."""
         number = super().convert(value, param, ctx)
+        # Python's integers have no bounds, and protobuf's error would name neither the option nor the value.
         if not -(1 << 63) <= number < 1 << 63:
             self.fail(f"{number} does not fit into 64 bits.", param, ctx)
         return number
@@ -81,6 +82,8 @@ def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
     """
 
     def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        # An address on the command line of a group holds for its commands, and takes precedence over the
+        # environment. click knows only the option of the command itself.
         if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
             ctx.meta[_ADDRESS] = value
         typed: str | None = typed_broker(ctx)
@@ -125,6 +128,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
+        # Only now: gRPC and Spark take up to seconds to load, and --help needs neither.
         command: click.Command = getattr(import_module(module), name)
         return command
 
@@ -146,11 +150,14 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; turn a GazetteError into one line and exit code 1."""
+        # Before the libraries are loaded, which read them once. A level that the user has set stays.
         for name, level in NATIVE_LOGS.items():
             os.environ.setdefault(name, level)
         try:
             return super().invoke(ctx)
         except GazetteError as error:
+            # A GazetteError says what to do, and a traceback would push that off the screen. Anything else is
+            # a bug, and keeps its traceback.
             raise click.ClickException(one_line(error)) from error
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None

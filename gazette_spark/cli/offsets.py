@@ -76,7 +76,9 @@ def checked_location(table: str) -> str:
     directory = None if TableName.parse(table) else local_path(table)
     if directory is None:
         return table
+    # Before the log is read, because a reader of Delta says "not a table" of a missing directory.
     if not Path(directory).is_dir():
+        # Spark's paths have no quoting, but URLs that people copy do.
         plain = unquote(directory)
         hint = f". Write it without quoting: {plain!r}" if plain != directory and Path(plain).is_dir() else ""
         problem = f"there is no directory {directory!r}; TABLE is a directory or a URL"
@@ -90,6 +92,7 @@ def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output
 
     rows = DeltaRows(table)
     journal_ends = data_ends(rows, None)
+    # Without _end_offset the end is behind a record whose length is not in the table.
     if any(end.read_through is None for end in journal_ends):
         with connect() as client:
             journal_ends = data_ends(rows, client, RecordOptions(**options))
@@ -110,6 +113,7 @@ def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
             "DeltaSink(app_id, table=…).ledger() has them.",
             err=True,
         )
+    # A URL may have credentials, and the output goes into tickets.
     table = masked_url(table)
     states: dict[str, LedgerState] = {}
     for name in [app_id] if app_id else app_ids(history):

@@ -88,6 +88,7 @@ def message_json(message: Message) -> str:
     return json_format.MessageToJson(
         message,
         preserving_proto_field_name=True,
+        # Go's encoder writes zeros, and scripts that were written for gazctl look for them.
         always_print_fields_with_no_presence=True,
         indent=None,
     )
@@ -129,6 +130,7 @@ def size_text(size: int) -> str:
     ('7 B', '1.5 KiB', '64.0 MiB')
     """
     units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    # By bits and not by a logarithm, which is inexact near powers of 1024.
     at = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{size / 1024**at:.{1 if at else 0}f} {units[at]}"
 

@@ -29,6 +29,7 @@ def read_line(source: BinaryIO) -> bytes | None:
     line = source.readline()
     if not line:
         return None
+    # Appended as it is, it would become the begin of whatever comes next in the journal.
     if not line.endswith(b"\n"):
         raise InputError(f"the last line has no newline: {line[-40:]!r}")
     return line
@@ -42,6 +43,7 @@ def read_frame(source: BinaryIO) -> bytes | None:
     if len(header) < FRAME.size:
         raise InputError(f"the input ends within a frame's header: {header!r}")
     magic, length = FRAME.unpack(header)
+    # Before the body is read: a wrong length could be 4 GiB.
     if magic != MAGIC or length > MAX_RECORD_BYTES:
         raise InputError(f"a frame begins with {header.hex(' ')}, not with {MAGIC.hex(' ')} and a length")
     body = source.read(length)
@@ -72,4 +74,5 @@ def read_keyed(source: BinaryIO, framing: str, *, keyed: bool) -> Iterator[tuple
             if keyed:
                 raise InputError(f"the last key has no record: {key[:40]!r}")
             return
+        # The key goes without its frame, and the record with it: brokers store frames.
         yield (key.rstrip(b"\r\n") if framing == "lines" else key[FRAME.size :]), record

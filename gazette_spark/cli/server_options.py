@@ -53,6 +53,7 @@ def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> S
 
     if cert is None and key is None and client_ca is None:
         return None
+    # A client CA without a certificate would look protected, and be plain text.
     if cert is None or key is None:
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
     return ServerTls(cert, key, client_ca)
@@ -72,10 +73,13 @@ class EndSignals:
     def __init__(self) -> None:
         # For the life of the process.
         self._reader, writer = os.pipe()
+        # Python's handler must not block in the write. A full pipe has woken the reader already.
         os.set_blocking(writer, False)
         self._has_come = False
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for signum in ENDING:
+            # A handler of our own, because the default action would end the process, and Python writes to the
+            # pipe only for signals that it handles.
             signal.signal(signum, _do_nothing)
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -140,6 +140,7 @@ def list_shards(  # noqa: PLR0917 - click's
     rows = [shard_row(shard, behind.get(shard.spec.id, {}) if lag else None) for shard in listed.shards]
     if printer.format == "table":
         for row in rows:
+            # Texts of errors are too long for a column, and scripts read stdout.
             for error in row["errors"]:  # type: ignore[attr-defined]  # A list, see shard_row.
                 click.echo(f"{row['id']}: {' '.join(error.split())}", err=True)
         rows = [
@@ -172,6 +173,7 @@ def shard_row(shard: pc.ListResponse.Shard, lag: Mapping[str, int] | None = None
         "replicas": members,
         "sources": [source.journal for source in spec.sources],
         "labels": label_values(spec.labels),
+        # The primary counts as a replica.
         "rf": 0 if spec.disable else spec.hot_standbys + 1,
         "recovery_log": recovery_log(spec),
         "mod_revision": shard.mod_revision,
@@ -201,6 +203,7 @@ def apply_specs(
 
     with connect.brokers() as client:
         changes = parse_shard_yaml(read_specs(specs))
+        # As gazctl does: a consumer takes any spec, and the shard would fail later.
         verify_referenced_journals(client, changes)
     revision = None
     with connect() as shard_client:
@@ -269,6 +272,8 @@ def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, 
     """
     with connect() as shard_client:
         listed = {shard.spec.id: shard_row(shard) for shard in shard_client.list_shards(selector)}
+        # The consumer decides again, as only_failed says: a shard may have failed, or have recovered, since
+        # the list.
         chosen = [name for name, row in listed.items() if not failed or row["errors"]]
         done = shard_client.unassign(chosen, only_failed=failed, dry_run=dry_run)
     what = "would unassign" if dry_run else "unassigned"

@@ -54,12 +54,14 @@ def parse_time(text: str, now_s: float) -> int | None:
         unix_s = now_s
     elif words.endswith("ago"):
         days, duration = 0, "".join(words.removesuffix("ago").split())
+        # Go's durations have no days, because days have no fixed length. Here a day is 24 hours.
         if match := _DAYS.fullmatch(duration):
             days, duration = int(match[1]), match[2] or "0s"
         try:
             unix_s = now_s - 86_400 * days - parse_duration(duration).ToNanoseconds() / 1e9
         except ProtocolError:
             return None
+        # "-2h ago" would be in the future.
         if duration.startswith(("-", "+")):
             return None
     else:
@@ -67,5 +69,6 @@ def parse_time(text: str, now_s: float) -> int | None:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
             return None
+        # Not in the zone of this machine, so that a command gives the same answer everywhere.
         unix_s = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return int(unix_s) if 0 <= unix_s <= MAX_UNIX_S else None

@@ -150,6 +150,7 @@ def verify(
     if remote and settings:
         raise click.UsageError("--conf is for a local session: a server of --remote has its own settings")
     connect = make_connect(endpoint, timeout)
+    # With --remote the path is the server's, and cannot be checked here.
     location = table if remote else checked_location(table)
     try:
         check_spark(remote)
@@ -163,6 +164,8 @@ def verify(
             client = None if entries_only else stack.enter_context(connect())
             bar = stack.enter_context(progress("comparing rows and records"))
             report = None
+            # The driver compares small tables itself: a session of Spark takes longer to start than they take
+            # (decision 0038).
             if not (in_spark or remote or settings):
                 try:
                     engine = DriverEngine(location, read, locations)
@@ -182,6 +185,8 @@ def verify(
                     spark, delta, client, read, app_id=app_id, accepted=accepted, locations=locations
                 )
     except GazetteError as error:
+        # An error is no difference. A script must be able to tell "the table is wrong" from "I could not
+        # look".
         click.echo(f"Error: not verified: {one_line(error)}", err=True)
         raise click.exceptions.Exit(NOT_VERIFIED) from error
     if output_format == "json":
@@ -220,9 +225,11 @@ def source_options(
     }
     optional = {"framing": framing, "uuidPath": uuid_path, "includeAcks": "true" if include_acks else None}
     options |= {option: text for option, text in optional.items() if text}
+    # The order is the client's own, so driver and executors have the same identity.
     if identity := next((name for name in IDENTITIES if env.get(name)), None):
         options[IDENTITIES[identity]] = env[identity]
     if remote and "auth.tokenFile" in options:
+        # The server has other files than this machine.
         options["auth.token"] = _content(options.pop("auth.tokenFile")).strip()
     # Pass the contents of files, because a Connect server has other files.
     return options | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
@@ -242,6 +249,7 @@ def check_spark(remote: str | None) -> None:
         MissingPackageError: it is not, or the packages of a Spark Connect client are missing.
     """
     try:
+        # Imported and not looked up: pyspark is there without the packages that Spark Connect needs.
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
     except ImportError as error:
         problem = f"Spark{' Connect' * bool(remote)} is not installed ({_first_line(error)})"
@@ -271,6 +279,7 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
     else:
         from gazette_spark.session import local_spark
 
+        # Spark's log goes to a file there, and is shown only if Spark does not start.
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:
             log = Path(directory) / "spark.log"
             try:
@@ -302,6 +311,8 @@ def journal_rows(report: Report) -> Iterator[dict[str, object]]:
 
 def lost_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield a line for each gap that entries name, and for bytes that are gone without being named."""
+    # A gap that the ledger names was known when the batch was written. One that is only missing now may have
+    # been read then.
     recorded_gaps = [(claim.journal, *gap, True) for claim in report.claims for gap in claim.gaps]
     gone = [(*span, False) for span in report.gone]
     for journal, begin, end, recorded in sorted(recorded_gaps + gone):
@@ -322,6 +333,7 @@ def report_lines(report: Report) -> Iterator[str]:
     uneven: list[dict[str, object]] = [
         asdict(part) | {"compared": words.get(part.depth, f"by {part.depth}")}
         for part in report.ranges
+        # The report as a whole says how deep the comparison was; only what differs from that is listed.
         if part.reason or part.depth != report.depth
     ]
     if uneven:
@@ -329,6 +341,8 @@ def report_lines(report: Report) -> Iterator[str]:
         yield text_table(uneven, ["app_id", "journal", "begin", "end", "compared", "reason"])
     if report.others:
         yield "\nCommits without a ledger entry that may have changed rows:"
+        # Not an error by itself: a DELETE that somebody meant is such a commit, too. Whoever reads the report
+        # knows which were meant.
         yield from (f"  {commit}" for commit in report.others)
     if report.difference:
         yield f"DIFFERENT: {report.difference}"

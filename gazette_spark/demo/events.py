@@ -68,6 +68,8 @@ def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventB
     """Make ``count`` events of one writer at one millisecond. A writer must not use a millisecond twice."""
     if not 0 < count <= MAX_PER_APPEND:
         raise ValueError(f"{count} events do not fit one append; at most {MAX_PER_APPEND} do")
+    # Time first, so that ids ascend within a journal. The writer's bits keep two writers of one millisecond
+    # apart.
     first = (unix_ms - EPOCH_MS) << TIME_SHIFT | writer << WRITER_SHIFT
     ids = first + np.arange(count, dtype=np.int64)
     cents = np.array(random.choices(range(1, 50_000), k=count), np.int64)
@@ -92,6 +94,7 @@ def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventB
 
 def count_due(rate: float, elapsed_s: float, sent: int) -> int:
     """Return how many events to append now, so that the mean rate holds even after a delay."""
+    # From the begin and not from the last append: after a pause of the broker the writer catches up.
     return min(max(int(rate * elapsed_s) - sent, 0), MAX_PER_APPEND)
 
 
@@ -160,6 +163,7 @@ class Writers:
         self.stop()
 
     def _run(self, number: int, appended: Appended) -> None:
+        # The same events for each run, but for their times and ids.
         random = Random(number)  # noqa: S311 - made-up shop events
         began, last_ms = time.monotonic(), 0
         try:
@@ -167,9 +171,12 @@ class Writers:
                 count = count_due(self._rate_per_journal, time.monotonic() - began, appended.rows)
                 if count == 0:
                     continue
+                # A clock that is set back would otherwise give ids a second time.
                 last_ms = max(time.time_ns() // 1_000_000, last_ms + 1)
                 batch = make_events(random, number, last_ms, count)
                 appended.write_head = self._append_once(appended.journal, batch.content, appended.write_head)
+                # Only what was acknowledged is expected in the table. The bytes are not kept, as a long run
+                # would fill the memory.
                 appended.batches.append(EventBatch(b"", batch.ids, batch.cents))
                 appended.rows += count
         except GazetteError as error:
@@ -188,6 +195,7 @@ class Writers:
         try:
             return self._client.append(journal, content, offset=head, timeout_s=APPEND_TIMEOUT_S).end
         except WrongAppendOffsetError:
+            # One writer a journal: nobody else can have moved the head to exactly this place.
             if self._client.write_head(journal) == end:
                 return end
             raise

@@ -54,12 +54,15 @@ def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) 
         table_ids: id of each row, in any order; a negative number means null.
         table_cents: amount of each row.
     """
+    # Counting in arrays over all ids, because a dictionary of millions of events would be slow and large.
     universe = np.union1d(ids, table_ids)
     place, table_place = np.searchsorted(universe, ids), np.searchsorted(universe, table_ids)
     appended = np.bincount(place, minlength=len(universe))
+    # How many rows more than appended events each id has; negative where rows are lost.
     surplus = np.bincount(table_place, minlength=len(universe)) - appended
     amount = np.zeros(len(universe), np.int64)
     amount[place] = cents
+    # A foreign row has no true amount to compare with, and is counted already.
     was_appended = appended[table_place] > 0
     return Proof(
         appended=len(ids),

@@ -22,6 +22,7 @@ from gazette_spark.sink import DeltaSink
 
 def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) -> None:
     """Run the query until the demo asks for its end, or has ended itself."""
+    # Remembered now: when the demo dies, this process gets another parent.
     demo = os.getppid()
     spark = local_spark(directory / "spark")
     gazette_spark.register(spark)
@@ -45,8 +46,10 @@ def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) 
         if os.getppid() != demo:
             os._exit(1)  # The demo was killed. Nobody would end this process.
     query.stop()
+    # In whole cents, because sums and comparisons of doubles are not exact.
     cents = F.round(F.col("amount") * 100).cast("long")
     table = spark.read.format("delta").load(str(directory / "table"))
+    # A null would make the column one of floats in NumPy, which loses digits of the ids.
     rows = table.select(F.coalesce("id", F.lit(-1)).alias("id"), F.coalesce(cents, F.lit(-1)).alias("cents"))
     feather.write_feather(rows.toArrow(), str(directory / "rows.arrow"))
     spark.stop()

@@ -183,17 +183,22 @@ class Observation:
 
 def decide(seen: Observation, script: DemoScript) -> DemoStep:
     """Return the next step."""
+    # The table exists after the query's first commit. Only then has a kill something to destroy.
     if seen.writing_s is None:
         return DemoStep.START_WRITING if seen.table_exists else DemoStep.WAIT
     missing = 0 if seen.user_ends else len(script.pauses_s) - seen.kills
     if missing and seen.in_flight and seen.committed_s is not None:
+        # Spread over the first half, so that each restart has time to get back to its rows before the next
+        # kill.
         due_s = min(script.seconds, KILLS_WITHIN_S) * (seen.kills + 1) / (2 * len(script.pauses_s))
         # Once the writers have stopped, a pause might outlast the backlog.
         pause_s = 0.0 if seen.stopped else script.pauses_s[seen.kills]
         if seen.writing_s >= due_s and seen.committed_s >= pause_s:
             return DemoStep.KILL
+    # After the writers have ended, the ledger at every write head means that nothing is left to read.
     if seen.stopped:
         return DemoStep.FINISH if seen.drained else DemoStep.WAIT
+    # A kill that is still missing needs batches to interrupt. Without a backlog the writers go on.
     is_over = seen.writing_s >= script.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
     return DemoStep.STOP_WRITING if is_over or seen.user_ends else DemoStep.WAIT
 
@@ -204,6 +209,7 @@ def run_demo(options: DemoOptions, directory: Path, screen: Screen, wait: Wait) 
     Raises:
         GazetteError: the broker failed, or the query ended by itself (``QueryDiedError``).
     """
+    # Ends in reverse: first the query and the writers, then their client, and the broker last.
     with ExitStack() as stack:
         endpoint, fragment_root = options.broker, ""
         if endpoint is None:
@@ -259,6 +265,8 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
         before, table = table, watch.look()
         if table != before:
             last_news = now
+        # A commit of this run, and not of the one that was killed: until then the query is starting, and a
+        # kill would hit nothing.
         if committed_since is None and table.data_commits > data_commits_before:
             committed_since = now
         heads = ledger_heads(table.metadata, APP_ID)
@@ -270,6 +278,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
             committed_s=None if committed_since is None else now - committed_since,
             in_flight=batch_in_flight(directory / "checkpoint") is not None,
             backlog_batches=backlog_bytes / MAX_BYTES_PER_TRIGGER,
+            # The heads move until the writers have stopped.
             drained=seen.stopped and heads == writers.heads,
         )
         phase = "waiting for the rest to reach the table" if seen.stopped else "writing"
@@ -293,6 +302,8 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
                     f"kill {seen.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
                     "starting it again"
                 )
+                # The table is looked at again after the kill, because the last commit may have come between
+                # the look and the kill.
                 data_commits_before, committed_since, last_news = table.data_commits, None, time.monotonic()
                 query = start_query()
             case DemoStep.STOP_WRITING:
@@ -336,6 +347,8 @@ def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
     """
     from pyarrow import feather
 
+    # A file and not a signal: the query ends between two batches, and its process has the session to read the
+    # table with.
     (directory / "finish").touch()
     try:
         code = query.wait(FINISH_S)
@@ -367,6 +380,8 @@ def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
     try:
         yield names
     finally:
+        # At the revisions that were just read, so that a change of somebody else in between is an error and
+        # not lost.
         if deployed:
             journals = client.journals_named(names).values()
             client.apply(

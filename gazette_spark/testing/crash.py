@@ -46,6 +46,7 @@ class CrashChild:
             arguments: Its arguments.
             log: File that gets its output, appended.
         """
+        # A failpoint that is armed for this process is none of the child's.
         env = {name: value for name, value in os.environ.items() if name != FAILPOINT_VARIABLE}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -54,6 +55,8 @@ class CrashChild:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=env,
+                # One session for all: Spark's workers leave the process group, and nothing that is started
+                # here makes a session.
                 start_new_session=True,
             )
         self._log = log
@@ -104,6 +107,8 @@ class CrashChild:
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError(f"{self!r} has not ended within {timeout_s} s; {self.log_end()}") from None
+        # The leader has ended, but its JVM and workers may go on for seconds, and hold files that the caller
+        # looks at next.
         self.kill()
         return status
 
@@ -137,10 +142,12 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
     Raises:
         TimeoutError: something survived.
     """
+    # A leader that was reaped may have given its number to another process by now.
     if leader.poll() is None:
         os.killpg(leader.pid, signal.SIGKILL)
     leader.wait(GONE_WITHIN_S)  # Reaps it; otherwise it remains in the session.
     deadline = time.monotonic() + GONE_WITHIN_S
+    # Again and again, because a process may start another one while the list is read.
     while survivors := session_members(leader.pid):
         for pid in survivors:
             _kill(pid)

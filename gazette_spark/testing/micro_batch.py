@@ -107,6 +107,8 @@ class MicroBatches:
         Raises:
             BatchDiffersError: it was taken before, with other rows.
         """
+        # The central claim of a source: a batch that runs again gives the same rows. A sink that only skipped
+        # it would hide a source that does not.
         if self.table.setdefault(batch_id, rows) != rows:
             raise BatchDiffersError(
                 f"batch {batch_id}: {len(self.table[batch_id])} rows at first, then {len(rows)} others"
@@ -119,17 +121,22 @@ class Run:
     def __init__(self, query: MicroBatches, reader: DataSourceStreamReader, *, available_now: bool) -> None:
         self._query = query
         self._reader = reader
+        # Before the first call, as Spark does: what a call changes in the driver's reader must not reach the
+        # tasks by accident.
         self._pickled_reader = pickle.dumps(reader)
         self._batch_id = max(query.offset_log, default=-1)
+        # A batch that is planned and not committed runs again. Only a committed one is followed by the next.
         if self._batch_id in query.commit_log or self._batch_id < 0:
             self._batch_id += 1
         self._batches_left = math.inf
         if query.admission_control and available_now:
             reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
         if not query.admission_control:
+            # Without admission control, Spark gives AvailableNow a single batch.
             self._batches_left = 1 if available_now else math.inf
             if query.offset_log:
                 last = query.offset_log[max(query.offset_log)]
+                # The empty batch at the last position, with which such a run begins.
                 reader.partitions(json.loads(last), json.loads(last))
 
     def __repr__(self) -> str:
@@ -172,18 +179,24 @@ class Run:
             at("latest_offset")
             if end is None:
                 return False
+            # The end is durable before anything is read. From here on, no crash changes the range of this
+            # batch.
             query.offset_log[batch_id] = end
             at("offset_log")
             if before is not None:
+                # Spark tells the source of a commit only when it plans the next batch, so the last commit of
+                # a run is never told.
                 self._reader.commit(json.loads(before))
         end_json = json.loads(query.offset_log[batch_id])
         start = self._reader.initialOffset() if start is None else start
+        # Pickled at once, because a task may run long after the driver has planned something else.
         partitions = [pickle.dumps(partition) for partition in self._reader.partitions(start, end_json)]
         at("partitions")
         rows = self._read(partitions, faults, lambda: at("read"))
         at("tasks")
         query.write(batch_id, rows)
         at("sink")
+        # After the sink: a crash in between brings the batch again, and the sink has to know it.
         query.commit_log.add(batch_id)
         self._batch_id += 1
         at("commit_log")
@@ -197,6 +210,7 @@ class Run:
         """Return the end of the next batch, None if there is nothing new."""
         if self._query.admission_control:
             assert start is not None
+            # Through text, as Spark keeps positions: what JSON cannot hold must not pass a test.
             end = json.dumps(self._reader.latestOffset(start, self._reader.getDefaultReadLimit()))
         else:
             end = json.dumps(self._reader.latestOffset())  # type: ignore[call-arg]
@@ -209,6 +223,8 @@ class Run:
         kills = list(faults.killed_after)
         for number, partition in enumerate(partitions):
             for _ in range(min(faults.attempts_per_task, len(kills))):
+                # A killed attempt has read a part, which is thrown away: Spark takes the rows of whole
+                # attempts only.
                 deque(islice(self._record_batches(partition), kills.pop(0)), maxlen=0)
             if number == len(partitions) // 2:
                 halfway()
@@ -224,6 +240,7 @@ class Run:
             yield from zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
 
     def _record_batches(self, partition: bytes) -> Iterator[pa.RecordBatch]:
+        # A fresh copy for each attempt, as each one may run in another process.
         reader: DataSourceStreamReader = pickle.loads(self._pickled_reader)  # noqa: S301 - our own
         part: InputPartition = pickle.loads(partition)  # noqa: S301
         yield from reader.read(part)

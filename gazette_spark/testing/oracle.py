@@ -79,7 +79,9 @@ class TableFiles:
         return sorted(row for name in files for row in self._file(name))
 
     def _file(self, name: str) -> list[Row]:
+        # A file is part of many versions, and never changes.
         if name not in self._rows:
+            # Paths in Delta's log are percent-encoded.
             table = pq.ParquetFile(self._directory / unquote(name)).read(["journal", "offset", "value"])
             columns = (column.to_pylist() for column in table.columns)
             self._rows[name] = list(zip(*columns, strict=True))
@@ -93,6 +95,7 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
     entry: LedgerEntry | None = None
     whole: dict[str, LedgerEntry] = {}
     for number, path in enumerate(sorted((directory / "_delta_log").glob("*.json"))):
+        # A hole would hide whatever its commit has added or removed.
         if int(path.stem) != number:
             raise ValueError(f"{path} is not version {number}: the log has a hole")
         actions = [json.loads(line) for line in path.read_text().splitlines()]
@@ -102,10 +105,13 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
         )
         operation = info.get("operation", "")
         if operation == "RESTORE":
+            # A RESTORE brings the rows of an old version back, and the ledger with them.
             entry = by_number[int(info["operationParameters"]["version"])].entry
         stored = parse_entry(info.get("userMetadata"), app_id)
+        # Most entries name only the journals that moved (decision 0026), and their parent has the rest.
         if isinstance(stored, EntryDelta):
             stored = stored.on(whole[stored.entry.parent or ""])
+        # A commit without an entry, such as OPTIMIZE or somebody's DELETE, leaves the one before in force.
         entry = stored or entry
         if entry is not None:
             whole[entry.attempt] = entry
@@ -158,6 +164,7 @@ def check_table(
     if before is None:
         verdict.violations.append("there is no table")
         return verdict
+    # Bytes behind the last newline are no record yet.
     expected_ends = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
     if not complete:
         expected_ends = {journal: before.recorded().get(journal, 0) for journal in truth}
@@ -173,6 +180,7 @@ def _unique_and_contiguous(version: Version, rows: list[Row], ends: dict[str, in
             yield f"I1 version {version.number}: {journal} offset {offset} is there already"
         if offset > end:
             yield f"I2 version {version.number}: {journal} goes on at {offset} after {end}"
+        # 1 for the newline, which the column value leaves out.
         ends[journal] = max(end, offset + len(value) + 1)
 
 
@@ -195,6 +203,8 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
             yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
     if version.entry is None or before.entry is None or version.entry == before.entry:
         return
+    # Two writers that both continue one entry would each be monotonic by itself. The chain of parents shows
+    # them.
     if version.entry.parent != before.entry.attempt:
         yield f"I5 version {version.number}: its entry follows {version.entry.parent}, not the one before it"
     begins = _offsets(version.entry.begin)
@@ -251,6 +261,7 @@ def _compare(
     }
     actual = {(journal, offset): value for journal, offset, value in rows}
     verdict.rows = len(rows)
+    # By place and not by content: two records with equal bytes are two records.
     verdict.duplicated = len(rows) - len(actual)
     verdict.lost = len(expected.keys() - actual.keys())
     verdict.altered = sum(expected.get(key) != value for key, value in actual.items())
@@ -259,6 +270,7 @@ def _compare(
 def split_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield offset and value of each newline-ended record from ``start`` on."""
     offset = start
+    # What follows the last newline is no record, and empty if nothing does.
     for line in content[start:].split(b"\n")[:-1]:
         yield offset, line
         offset += len(line) + 1

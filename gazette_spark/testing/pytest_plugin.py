@@ -65,12 +65,14 @@ def gazette_client(gazette_broker: EmbeddedBroker) -> Iterator[Client]:
 @pytest.fixture
 def fresh_prefix() -> str:
     """A journal prefix, ending in a slash, that no other test uses."""
+    # Random, because all tests of a run share one broker.
     return f"test-{uuid.uuid4().hex[:12]}/"
 
 
 @pytest.fixture(scope="session")
 def delta_spark_conf() -> dict[str, str]:
     """Spark's settings beside those of ``local_spark``; override it to have others."""
+    # Imports are inside the fixtures, so that a test of the broker alone loads no Spark.
     from gazette_spark.session import INTERPRETED
 
     return INTERPRETED

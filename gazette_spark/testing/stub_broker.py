@@ -61,6 +61,7 @@ class StubBroker(pb_grpc.JournalServicer):
         self._rpcs: dict[str, _Rpc] = {}
         self._stopping = threading.Event()
         self._early: set[str] = set()
+        # Without reuse of ports: two stubs on one port would share the calls of a test.
         self._server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.so_reuseport", 0)])
         pb_grpc.add_JournalServicer_to_server(self, self._server)
         address = f"127.0.0.1:{port}"
@@ -133,6 +134,7 @@ class StubBroker(pb_grpc.JournalServicer):
             state.requests.append(request)
             if not state.scripts:
                 return iter([Fail(grpc.StatusCode.UNIMPLEMENTED, f"no script for {rpc}")])
+            # The last script stays, so that a client's retries are answered as well.
             script = state.scripts.pop(0) if len(state.scripts) > 1 else state.scripts[0]
         return iter(script(request) if callable(script) else script)
 
@@ -143,6 +145,7 @@ class StubBroker(pb_grpc.JournalServicer):
                     self._abort(context, act)
                 case Hang():
                     ended = threading.Event()
+                    # False if the call has ended before; then there is nobody to hang for.
                     is_open = context.add_callback(ended.set)
                     while is_open and not (ended.wait(0.05) or self._stopping.is_set()):
                         continue
@@ -158,6 +161,7 @@ class StubBroker(pb_grpc.JournalServicer):
 
     def _abort(self, context: grpc.ServicerContext, fail: Fail) -> NoReturn:
         context.abort(fail.code, fail.text)
+        # context.abort always raises; this is for the type checker.
         raise AssertionError("abort returned")
 
 

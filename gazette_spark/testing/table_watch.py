@@ -33,6 +33,7 @@ class TableState:
             match action:
                 case {"add": {"stats": str(stats)}}:
                     rows += json.loads(stats)["numRecords"]
+                # A commit without an entry leaves the ledger as it is.
                 case {"commitInfo": {"userMetadata": str(user_metadata)}}:
                     metadata = user_metadata
         return TableState(self.commits + 1, self.rows + rows, self.data_commits + (rows > 0), metadata)
@@ -47,6 +48,8 @@ class TableWatch:
 
     def look(self) -> TableState:
         """Read the commits made since the last look."""
+        # A commit is never changed, so each is read once. The next one has the next number, or is not there
+        # yet.
         while (commit := self._log / f"{self.state.commits:020}.json").exists():
             self.state = self.state.after(map(json.loads, commit.read_text().splitlines()))
         return self.state
@@ -60,6 +63,7 @@ def ledger_heads(metadata: str, app_id: str) -> dict[str, int]:
 
 def batch_in_flight(checkpoint: Path) -> int | None:
     """Return the id of the batch that is planned and not yet recorded as done, if there is one."""
+    # Spark writes offsets/N before it reads the batch, and commits/N when the sink has it.
     planned, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
     return planned if planned > done else None
 
