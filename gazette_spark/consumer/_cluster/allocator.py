@@ -318,7 +318,7 @@ class _Network:
         # A breadth-first search: the shortest path moves the fewest replicas, and every moved replica plays a
         # log.
         came_from: dict[_Node, _Node] = {start: start}
-        queue, distance = deque([(start, 0)]), {start: 0}
+        queue = deque([(start, 0)])
         best: tuple[float, _Node] | None = None
         best_distance = 0
         while queue:
@@ -334,7 +334,6 @@ class _Network:
             for other in self._arcs(node):
                 if other not in came_from and other not in dead:
                     came_from[other] = node
-                    distance[other] = far + 1
                     queue.append((other, far + 1))
         if best is None:
             # Without a path from here, no node that was reached leads to a free place. Later paths only use
