@@ -322,7 +322,7 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
     """Make the broker try fragment stores, and two writers commit to those that the user names.
 
     Args:
-        client: Of the broker.
+        client: Client of the broker.
         named: Stores that the user names.
         used: Stores of journals, to be tried where the user names none.
     """

@@ -60,9 +60,9 @@ class Progress(NamedTuple):
     """How far a shard has come, as of its newest transaction that is committed and acknowledged."""
 
     read_through: dict[str, int]
-    """By source journal, the offset up to which its messages are in the state; 0: nothing is."""
+    """Offset up to which the messages of a journal are in the state, by source journal; 0: none are."""
     publish_at: dict[str, int]
-    """By journal, the end of the newest acknowledgement that this assignment of the shard has appended.
+    """End of the newest acknowledgement that this assignment of the shard has appended, by journal.
 
     Everything that the shard published because of messages within ``read_through`` is before it. Journals
     that only an earlier assignment published to are left out.

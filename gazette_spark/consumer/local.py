@@ -80,7 +80,7 @@ class LocalShard:
 
         Args:
             app: Consumes its messages.
-            client: Of the brokers.
+            client: Client of the brokers.
             spec: Its spec.
             fqn: Name that no shard of another application has.
             hints: Where hints of recovery logs are kept.
@@ -115,7 +115,7 @@ class LocalShard:
         self._sources = Sources(client, app.new_message, spec, self.stopping)
         self._player: Player | None = None
         self._author = 0
-        """Takes the recovery log over."""
+        """The author to whom the player hands the recovery log over."""
         self._is_standby = is_standby
         self._on_status = on_status
         self._moved = threading.Event()
@@ -144,7 +144,7 @@ class LocalShard:
         return JsonFileStore(self.recorder, initial)
 
     def progress(self) -> Progress:
-        """Return how far the shard has come."""
+        """Return the progress of the shard."""
         with self._lock:
             return Progress(dict(self._read), dict(self._published))
 
@@ -176,7 +176,7 @@ class LocalShard:
         self._thread.start()
 
     def promote(self) -> None:
-        """Have a standby take over; does not wait for that, and may be called again."""
+        """Let a standby take over, without waiting for it. Further calls do nothing."""
         with self._lock:
             if self._is_standby:
                 self._is_standby = False
@@ -195,7 +195,7 @@ class LocalShard:
         self.spec = spec
 
     def hold(self) -> bool:
-        """Keep the store from being destroyed; False: it is too late."""
+        """Keep the store from being destroyed; return False if it is too late."""
         with self._lock:
             if self._ended:
                 return False
@@ -223,7 +223,7 @@ class LocalShard:
         self._sources.inbox.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread has ended; False: it has not in time."""
+        """Wait until the thread has ended; return False at the timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -251,7 +251,7 @@ class LocalShard:
         durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
 
     def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
-        """Keep hints whose operations are durable. They are advice, so a failure ends nothing."""
+        """Store hints whose operations are durable. Hints are advice, so a failure does not end the shard."""
         if error is None:
             try:
                 self._hints[hint_primary_key(self.spec)] = hints
@@ -373,7 +373,11 @@ class LocalShard:
             TransactionLoop(self, self._app, store, checkpoint, self._sources).run()
 
     def _await_promotion(self) -> None:
-        """Wait for the end of a standby's wait."""
+        """Wait until a standby is promoted.
+
+        Raises:
+            ClosedError: the shard was told to stop.
+        """
         while self._is_standby:
             if self.stopping.is_set():
                 raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
@@ -500,10 +504,10 @@ class LocalHost(Closing):
 
         Args:
             app: The application.
-            client: Of the brokers. It is used, and not closed.
+            client: Client of the brokers. The host does not close it.
             shards: Specs of the first shards; others come by :meth:`apply`.
-            name: Of the application; stores know their shards by it, so it has to stay. By default the name
-                of its class.
+            name: Name of the application, by which stores know their shards, so it must not change. Default:
+                the name of its class.
             zone: Where this process runs, for routes.
             hints: Where hints of recovery logs are kept, e.g. ``FileHints``; by default in memory, so that
                 each process plays logs from their beginning.

@@ -113,7 +113,7 @@ def plan(
         specs: Shards that are to run.
         checkpoints: The newest of each; a shard without one is new.
         heads: Write heads of the sources; a journal that is not in it does not exist.
-        limits: By shard, the bytes of a journal after which its reads end with the next message.
+        limits: Bytes of a journal after which a shard's reads end with the next message, by shard.
         doubts: Why no broker confirmed a head that is below a shard's offset, by source.
     """
     failures: dict[str, ShardFailedError] = {}
@@ -152,7 +152,7 @@ def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
     """Return how many bytes of each of its journals a shard reads in a micro-batch at most.
 
     Args:
-        spec: Of the shard, whose ``max_txn_duration`` is the time that consuming may take.
+        spec: Spec of the shard. Its ``max_txn_duration`` is the time that consuming may take.
         pace: Bytes of its journals that it consumed in a second; None: not known.
         max_bytes: Upper limit.
     """

@@ -106,19 +106,19 @@ class RunningShard(Shard, Protocol):
         """Use another spec."""
 
     def hold(self) -> bool:
-        """Keep the store from being destroyed, until :meth:`release`; False: it is too late."""
+        """Keep the store from being destroyed until :meth:`release`; return False if it is too late."""
 
     def release(self) -> None:
         """End one :meth:`hold`."""
 
     def drain(self) -> None:
-        """Begin to end after a commit of what was consumed, without waiting."""
+        """Begin to commit what was consumed, and to end after that, without waiting."""
 
     def stop(self) -> None:
         """Begin to stop, without waiting."""
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the assignment has ended; False: it has not in time."""
+        """Wait until the assignment has ended; return False at the timeout."""
 
 
 StartShard = Callable[[pc.ShardSpec, RunningShard | None], RunningShard]
@@ -150,7 +150,7 @@ def resolve_status(
 
 
 def needs_restart(old: pc.ShardSpec, new: pc.ShardSpec) -> bool:
-    """Return whether a running shard has to start again to follow a new spec."""
+    """Return whether a running shard must restart to follow a new spec."""
     return _read_once(old) != _read_once(new)
 
 
@@ -176,7 +176,7 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
 
 
 def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
-    """Have shards commit what they have consumed, and wait for that so long; 0: do not ask them to."""
+    """Let shards commit what they have consumed, and wait for that; with a timeout of 0, do neither."""
     # All are asked first, and then waited for, so that they drain side by side.
     if timeout_s > 0:
         for shard in shards:
@@ -185,7 +185,7 @@ def drain_all(shards: Sequence[RunningShard], timeout_s: float) -> None:
 
 
 def join_all(shards: Iterable[RunningShard], timeout_s: float) -> None:
-    """Wait until shards have ended, or the time is over."""
+    """Wait until the shards have ended, or the timeout is over."""
     # One deadline for all: the time does not grow with the number of shards.
     until_s = time.monotonic() + timeout_s
     for shard in shards:
@@ -203,7 +203,7 @@ class RunningShards:
 
         Args:
             start: Starts a shard.
-            lock: Of the owner.
+            lock: The owner's lock.
             restart: When a shard that FAILED is started again; None: when somebody asks for it.
         """
         self._start = start
@@ -345,7 +345,7 @@ class RunningShards:
         shard.stop()
 
     def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
-        """Have a shard that failed started again, unless that is of no use. Called by the shard's thread."""
+        """Schedule the restart of a failed shard, unless it is pointless. Called by the shard's thread."""
         error = loop.exception()
         with self._lock:
             # A shard that was stopped or replaced has not failed. Identity and not the id: the callback may
@@ -400,7 +400,7 @@ class ShardTable:
         """Begin without shards.
 
         Args:
-            identity: Of this process; :meth:`serve_at` completes it.
+            identity: Identity of this process; :meth:`serve_at` completes it.
             start: Starts a shard.
             hints: Where hints of recovery logs are kept.
             restart: When a shard that FAILED is started again; None: when somebody asks for it.
@@ -445,6 +445,8 @@ class ShardTable:
                         mod_revision=entry.mod_revision,
                         create_revision=entry.create_revision,
                         route=self._route(shard_id),
+                        # One status for each member of the route, and none of a shard that does not run:
+                        # clients pair the two lists.
                         status=[self._shards.status(shard_id)] if self._shards.get(shard_id) else [],
                     )
                     for shard_id, entry in sorted(self._catalog.items.items())
@@ -456,6 +458,7 @@ class ShardTable:
         return self._shards.metrics()
 
     def _route(self, shard_id: str) -> pb.Route:
+        # This process runs whatever runs at all, so a route has one member or none.
         return make_route((self._identity.member,) if self._shards.get(shard_id) is not None else ())
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:

@@ -75,7 +75,7 @@ class ShardService(pc_grpc.ShardServicer):
         self._authorizer = authorizer
         self._peer_tls = peer_tls
         self._peers: dict[str, Connection] = {}
-        """By endpoint, connections to members that are primaries of other shards."""
+        """Connections to members that are primaries of other shards, by endpoint."""
         self._peers_lock = threading.Lock()
         self._calls = CallPlaces(THREADS, "calls")
         self._waiting = CallPlaces(MAX_WAITING, "Stat calls")

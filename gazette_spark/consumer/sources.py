@@ -88,7 +88,7 @@ class Sources:
             yield from checked_replay(replay, source.reader.jumps)
 
     def wait_after(self, error: GazetteError, attempt: int) -> bool:
-        """Wait before a read is tried again; False if it is not to be."""
+        """Wait before a read is tried again; return False if it must not be."""
         wait_s = after_read(error, attempt, waits=True)
         if wait_s is None or self._stopping.is_set():
             return False
@@ -170,7 +170,7 @@ class Inbox:
         self._event = threading.Condition(self._lock)
         self._queued: deque[Envelope] = deque()
         self._taken: deque[Envelope] = deque()
-        """Of the taking thread alone: a lock for each message would take longer than the rest."""
+        """Messages that only the taking thread uses: a lock for each would take longer than the rest."""
         self._error: BaseException | None = None
         self._woken = False
         self._closed = False
@@ -180,11 +180,11 @@ class Inbox:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is taken in any more."""
+        """Whether the inbox refuses messages."""
         return self._closed
 
     def put(self, envelope: Envelope) -> bool:
-        """Add a message, and wait for room before; False: the inbox is closed."""
+        """Wait for room, and add a message; return False if the inbox is closed."""
         with self._lock:
             while len(self._queued) >= self._size and not self._closed:
                 self._room.wait()
@@ -201,13 +201,13 @@ class Inbox:
             self._event.notify()
 
     def wake(self) -> None:
-        """Have the taker look at what else has happened. From any thread."""
+        """End the taker's wait, so that it looks at what else has happened. Any thread may call it."""
         with self._lock:
             self._woken = True
             self._event.notify()
 
     def close(self) -> None:
-        """Take nothing in any more, and let readers and taker go."""
+        """Refuse further messages, and end the waits of readers and taker."""
         with self._lock:
             self._closed = self._woken = True
             self._room.notify_all()
@@ -229,7 +229,7 @@ class Inbox:
         return self._taken.popleft() if self._taken else None
 
     def wait(self, timeout_s: float | None, *, for_messages: bool) -> None:
-        """Wait for a message or an error, if asked to, for :meth:`wake` or :meth:`close`."""
+        """Wait for :meth:`wake` or :meth:`close`, and on request for a message or an error."""
         with self._lock:
             self._event.wait_for(
                 lambda: self._woken or (for_messages and (self._queued or self._taken or self._error)),

@@ -251,8 +251,8 @@ class SparkHost:
             table: Or its name in the catalog.
             broker: Options that say where the brokers are and how to enter: ``brokerAddress``, ``auth.…``,
                 ``tls.…``, ``requestTimeoutMs``, as of a query that writes.
-            name: Of the application; the table knows it by it, so it has to stay. By default the name of its
-                class.
+            name: Name of the application, by which the table knows it, so it must not change. Default: the
+                name of its class.
             max_batch_bytes: Bytes of a journal that a micro-batch reads at most, however long
                 ``max_txn_duration`` is.
 

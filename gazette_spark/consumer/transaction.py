@@ -125,7 +125,7 @@ class Next(Enum):
     """What the host does next."""
 
     CONSUME = "consume"
-    """Have the application consume the delivered message."""
+    """Let the application consume the delivered message."""
     WAIT = "wait"
     """Wait for the prior transaction, for the deadline and, where :attr:`Transactions.reads`, a message."""
     POLL = "poll"
@@ -133,7 +133,7 @@ class Next(Enum):
     COMMIT = "commit"
     """Start to commit."""
     END = "end"
-    """Nothing is left to be done, and nothing will come."""
+    """There is nothing left to do, and no message will come."""
 
 
 class ReportSkipped(Enum):
@@ -143,7 +143,7 @@ class ReportSkipped(Enum):
     WITH_PRIOR = "with prior"
     """Together with the progress of the prior transaction, when that is done."""
     WITH_PRESENT = "with present"
-    """By the checkpoint of the present transaction: nothing is to be done."""
+    """The checkpoint of the present transaction includes it, so there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class ApplicationCalls:
         self._has_begun, self._consumed_messages = True, 0
 
     def consume(self, envelope: Envelope) -> bool:
-        """Have the application consume a message; False: it defers the message to the next transaction."""
+        """Let the application consume a message; return False if it defers it to the next transaction."""
         # Called for each message, so the text of an error is made only where there is one.
         try:
             # The publisher stamps and appends in the background. What it publishes here is uncommitted
@@ -342,7 +342,7 @@ class ApplicationCalls:
         return True
 
     def finalize(self) -> None:
-        """Have the application bring what it has in memory into the store, and publish."""
+        """Let the application move what it has in memory into the store, and publish."""
         self._call("finalize_txn", lambda: self._app.finalize_txn(self._shard, self._store, self._publisher))
 
     def finish(self, commit: Future[None]) -> None:
@@ -453,7 +453,7 @@ class TransactionLoop:
         self._prior: _PriorTransaction | None = None
         self._began_s = 0.0
         self._read_bytes = 0
-        """Of the present transaction."""
+        """Bytes that the present transaction has consumed."""
 
     def __repr__(self) -> str:
         return f"TransactionLoop({self._shard.spec.id!r}, {self._machine!r})"
@@ -517,7 +517,7 @@ class TransactionLoop:
             raise
 
     def _queue_next(self) -> bool:
-        """Take a message from the inbox into the sequencer; False if there is none."""
+        """Move a message from the inbox to the sequencer; return False if there is none."""
         try:
             envelope = self._inbox.take()
         except Exception as error:
@@ -559,7 +559,7 @@ class TransactionLoop:
             attempt += 1
 
     def _consume(self) -> None:
-        """Have the application consume the delivered message; its transaction begins if none is open.
+        """Let the application consume the delivered message, and begin a transaction if none is open.
 
         A crash here leaves nothing: what was published is never acknowledged, the store has changed in memory
         only, and the messages are consumed again from the last checkpoint on.

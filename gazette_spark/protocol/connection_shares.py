@@ -67,7 +67,7 @@ class ConnectionShares(Generic[C]):
         self._clients: dict[C, str] = {}
         self._counts: Counter[str] = Counter()
         self._waiting: dict[str, dict[C, None]] = {}
-        """By client, the connections in which no request is being answered, the oldest first."""
+        """Connections in which no request is being answered, by client, the oldest first."""
 
     def __repr__(self) -> str:
         return f"ConnectionShares({len(self._clients)} of {self._total}, {len(self._counts)} clients)"

@@ -27,7 +27,7 @@ MemberId: TypeAlias = tuple[str, str]
 """Zone and suffix of a member."""
 
 Placement: TypeAlias = dict[str, frozenset[MemberId]]
-"""By shard, the members that are to run it."""
+"""The members that are to run each shard, by shard."""
 
 _Code = pc.ReplicaStatus.Code
 
@@ -159,7 +159,7 @@ def solve(
 
     Args:
         items: All shards.
-        limits: Of all members, see :func:`effective_limits`.
+        limits: Limits of all members, see :func:`effective_limits`.
         current: Assignments as they are.
     """
     # A member without a place is left out, so that its zone does not count as a second one.
@@ -192,7 +192,7 @@ def solve(
 
 
 _Node: TypeAlias = tuple[str, ...]
-"""Of the flow network: a shard, a shard within a zone, or a member."""
+"""A node of the flow network: a shard, a shard within a zone, or a member."""
 
 
 class _Network:
@@ -415,7 +415,7 @@ def next_steps(
         members: All members.
         assignments: All assignments, ascending by shard.
         desired: The placement.
-        limits: Of all members, see :func:`effective_limits`.
+        limits: Limits of all members, see :func:`effective_limits`.
     """
     leases = {member.id: member for member in members}
     # Counts of the assignments as they will be after the steps so far, so that the steps of a round together

@@ -101,7 +101,7 @@ class EtcdClient(Closing):
         Args:
             endpoints: URLs of Etcd's members, such as ``http://127.0.0.1:2379``.
             user: Name to authenticate by, if Etcd asks for it.
-            password: Of the user.
+            password: Password of the user.
             tls: Certificates of ``https`` endpoints.
             call_s: Seconds that a call may take.
 

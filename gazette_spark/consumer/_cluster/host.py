@@ -130,9 +130,9 @@ class ClusterHost(Closing):
 
         Args:
             app: The application. All members of the cluster have to run the same one.
-            client: Of the brokers. It is used, and not closed.
-            etcd: Of Etcd. It is used, and not closed.
-            prefix: Of the application's keys.
+            client: Client of the brokers. The host does not close it.
+            etcd: Client of Etcd. The host does not close it.
+            prefix: Prefix of the application's keys.
             member: This process, with the address of its service.
             limit: Most shards that it runs.
             lease_s: Seconds after which others take over if this process does not renew its lease.
@@ -154,9 +154,9 @@ class ClusterHost(Closing):
         self._shards = RunningShards(self._start_shard, self._lock, restart)
         # Not always the mirror's newest state, which may name a shard whose start is still to come.
         self._assigned: dict[str, ShardAssignment] = {}
-        """By shard, the assignments that the running shards follow."""
+        """Assignments that the running shards follow, by shard."""
         self._spec_revisions: dict[str, int] = {}
-        """By shard that is assigned, the revision of the spec that it follows."""
+        """Revision of the spec that each assigned shard follows, by shard."""
         self._membership: Membership | None = None
         # A caller of resolve sees a new assignment in the mirror before the membership's thread has started
         # the shard, and waits for that thread here.
@@ -211,7 +211,7 @@ class ClusterHost(Closing):
         """Stop all shards, end the membership, and wait for that; closing again does nothing.
 
         Args:
-            drain_s: As of :meth:`leave`.
+            drain_s: See :meth:`leave`.
         """
         self._closing.set()
         # Whoever waits for the process to join must not wait for ever; wait_joined tells the two cases apart.

@@ -44,7 +44,7 @@ class Membership(Closing):
 
         Args:
             etcd: Etcd.
-            key: Of the member.
+            key: Key of the member.
             spec: Its value.
             ttl_s: Seconds that a lease lasts without being renewed.
             on_lost: Called once, in the thread that renews, when the lease is lost.

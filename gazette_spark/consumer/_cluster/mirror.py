@@ -41,15 +41,15 @@ class ClusterState:
     """All keys at one revision. Never changed."""
 
     revision: int = 0
-    """Of the last change of a key; 0 before the keys are read."""
+    """Revision of the last change of a key; 0 before the keys are read."""
     etcd: pe.ResponseHeader = field(default_factory=pe.ResponseHeader)
     """Names the Etcd cluster."""
     items: dict[str, ShardItem] = field(default_factory=dict)
-    """By id, ascending."""
+    """Shards by id, ascending."""
     members: dict[MemberId, ClusterMember] = field(default_factory=dict)
-    """By zone and suffix, ascending."""
+    """Members by zone and suffix, ascending."""
     assignments: list[ShardAssignment] = field(default_factory=list)
-    """Ascending by shard, zone and suffix."""
+    """Assignments, ascending by shard, zone and suffix."""
     by_shard: dict[str, list[ShardAssignment]] = field(default_factory=dict)
 
     def of_member(self, member: MemberId) -> dict[str, ShardAssignment]:

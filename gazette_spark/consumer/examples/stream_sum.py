@@ -98,7 +98,7 @@ class Sum:
 
     stream: bytes = field(default=bytes(16))
     seq_no: int = 0
-    """Of the last chunk."""
+    """Sequence number of the last chunk."""
     value: int = 0
     stamp: uuid.UUID = NIL_UUID
 

@@ -79,7 +79,7 @@ def query(
     Args:
         host: Runs the shard.
         shard_id: Its id.
-        prefix: Of the n-grams.
+        prefix: Text with which the n-grams begin.
         read_through: What :func:`publish` has returned, to read one's own texts.
         timeout_s: Seconds to wait for that.
 

@@ -42,7 +42,7 @@ class Hints(Protocol):
         """Return the hints of a key; None if there are none."""
 
     def __setitem__(self, key: str, hints: pr.FSMHints, /) -> None:
-        """Keep hints."""
+        """Store hints."""
 
 
 class FileHints(MutableMapping[str, pr.FSMHints]):
@@ -53,7 +53,7 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
     """
 
     def __init__(self, root: str | Path) -> None:
-        """Keep hints below a folder, which is made when the first ones are."""
+        """Store hints below a folder, which is created with the first ones."""
         self.root = Path(root).absolute()
 
     def __repr__(self) -> str:

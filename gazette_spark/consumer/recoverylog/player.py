@@ -84,13 +84,13 @@ class Player:
         return f"Player({self._hints.log!r}, {str(self._directory)!r})"
 
     def inject_handoff(self, author: int) -> None:
-        """Have the player end by a hand-off of the log to an author: see ``operations.new_author``."""
+        """End the replay by handing the log over to an author: see ``operations.new_author``."""
         if not 0 < author < 1 << 32:
             raise OptionError("author", str(author), "a number from 1 to 4294967295")
         self._end_with(author)
 
     def finish_at_write_head(self) -> None:
-        """Have the player end at the log's write head."""
+        """End the replay at the log's write head."""
         self._end_with(AT_HEAD)
 
     def _end_with(self, ending: int) -> None:
@@ -107,7 +107,7 @@ class Player:
                 self._reader.cancel()
 
     def cancel(self) -> None:
-        """Have the player raise ClosedError, from any thread."""
+        """Make :meth:`play` raise ClosedError. Any thread may call it."""
         with self._lock:
             self._cancelled = True
             if self._reader is not None:
@@ -148,6 +148,8 @@ class Player:
             # lower bounds of offsets, so the state machine decides where a segment ends: after its last
             # sequence number. Without hints, everything from the log's beginning on counts.
             if not fsm.hinted_segments:
+                # 0 is a lower bound of every log: a reader jumps over bytes that were pruned, which is an
+                # error below, because every operation counts here.
                 playback.begin(log, 0)
             while fsm.hinted_segments:
                 segment = fsm.hinted_segments[0]
@@ -161,6 +163,8 @@ class Player:
 
             # Hints are always older than the log: their recorder went on, and others may have followed it.
             self._read_through(playback, heads[log])
+            # Never cleared: from here on the player follows the log, and what it may lack when it is promoted
+            # is read then.
             self.tailing.set()
 
             # A standby stays here, and applies what the primary records, until it is told how to end. That
@@ -318,7 +322,7 @@ class _Playback:
         self.log, self.offset, self.position = log, offset, offset
 
     def feed(self, data: memoryview) -> int:  # noqa: C901, PLR0912, PLR0915 - told in order
-        """Take bytes, of one operation at most; return how many."""
+        """Consume bytes of at most one operation; return their number."""
         # The bytes of a write follow its frame. They go straight to the file: they may be longer than memory,
         # and the checksum does not cover them.
         if self._content_bytes:

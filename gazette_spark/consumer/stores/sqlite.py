@@ -58,7 +58,7 @@ class Changes:
     position: WalPosition
     page_size: int
     pages: dict[int, int]
-    """By number of a page, from 1 on, the offset of its newest bytes in the log."""
+    """Offset of a page's newest bytes in the log, by the page's number, from 1 on."""
 
     @property
     def size(self) -> int:
