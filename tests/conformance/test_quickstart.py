@@ -22,7 +22,7 @@ class Lines:
         self.lines.append(text)
 
     def show(self, phase: str, appended_rows: int, table_rows: int) -> None:
-        assert (phase, appended_rows, table_rows) == ("starting", 0, 0)
+        assert (phase, appended_rows, table_rows) == ("waiting for Spark to start the query", 0, 0)
 
     def after(self, begin: str) -> str:
         """Return the rest of the line that begins so."""

@@ -35,7 +35,9 @@ def test_a_lost_checkpoint_that_starts_anew_is_refused(stream: FileStream) -> No
     stream.append(10)
     stream.run()
     stream.lose_checkpoint()
-    with pytest.raises(StreamingQueryException, match=r"(?s)OverlapError.*journal 'a'.*resume_offsets"):
+    with pytest.raises(
+        StreamingQueryException, match=r"(?s)OverlapError.*journal 'a'.*sink\.resume\(reader\)"
+    ):
         stream.run()
     assert stream.assert_exact().rows == 10
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gazette_spark import Client, DeltaSink, EmbeddedBroker
-from gazette_spark import sink as sink_module
+from gazette_spark._delta import start_query
 from gazette_spark._options.source import parse_options
 from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
@@ -122,7 +122,7 @@ def test_a_sink_runs_the_batch_that_reads_nothing(
     journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an AvailableNow run is one batch, the first run that a sink returns reads rows all the same."""
-    monkeypatch.setattr(sink_module, "ADMISSION_CONTROL", False)
+    monkeypatch.setattr(start_query, "ADMISSION_CONTROL", False)
     sink = DeltaSink("once", path=str(tmp_path / "table"))
     content = b""
     for number in range(2):
