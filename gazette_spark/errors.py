@@ -99,8 +99,11 @@ class GazetteError(Exception):
         dataclass(eq=False)(cls)
 
     def __str__(self) -> str:
-        subject = ", ".join(self._subject())
-        return f"{subject}: {self._text()}" if subject else self._text()
+        subject, text = ", ".join(self._subject()), self._text()
+        if _is_iceberg(self):
+            # Sinks of both formats share these texts and methods of the same names.
+            text = text.replace("DeltaSink", "IcebergSink")
+        return f"{subject}: {text}" if subject else text
 
     def _subject(self) -> Iterator[str]:
         for name, form in _SUBJECTS.items():
@@ -114,6 +117,11 @@ class GazetteError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # The inherited method would call the class with `args`, which a dataclass leaves empty.
         return _rebuild, (type(self), dict(self.__dict__))
+
+
+def _is_iceberg(error: GazetteError) -> bool:
+    """Say whether an error is about an Iceberg table, which is named by its catalog: iceberg:prod/shop.a."""
+    return str(getattr(error, "table", "")).startswith("iceberg:")
 
 
 def _listed(items: Sequence[object], separator: str, shown: int = _SHOWN_ITEMS) -> str:
@@ -679,18 +687,18 @@ class JournalRecreatedError(GazetteError):
         if self.create_revision and 0 < self.revision != self.create_revision:
             revisions = f" at revision {self.create_revision} (the old one existed at {self.revision})"
         what = f"it was deleted and created again{revisions}"
-        adopt = f"DeltaSink.adopt(JournalOffsets({{{self.journal!r}: 0}}), recreated=True, options=…)"
+        adopt = f"sink.adopt(JournalOffsets({{{self.journal!r}: 0}}), recreated=True, options=…)"
         if self.compared:
             begin, end = self.compared
             return (
                 f"{what}. Its bytes [{begin}, {end}) are not those that were read, so its offsets now refer "
                 "to other records. Give the new journal another table or app id; or continue this table "
-                f"with it by {adopt}, and start with a new checkpoint and DeltaSink.resume(reader)"
+                f"with it by {adopt}, and start with a new checkpoint and sink.resume(reader)"
             )
         return (
             f"{what}, and the bytes that were read up to offset {self.requested} cannot be compared: they "
             "are not recorded here, or the journal no longer has them. Start with a new checkpoint and "
-            "DeltaSink.resume(reader), which compares the bytes that the table has recorded. If that has "
+            "sink.resume(reader), which compares the bytes that the table has recorded. If that has "
             "nothing to compare either, give the new journal another table or app id, or continue this table "
             f"with it by {adopt}"
         )
@@ -718,8 +726,8 @@ class OtherJournalsError(GazetteError, ValueError):
             f"option {self.option!r}: it selects {selected}, but this source's position in the query "
             f"checkpoint is of {previous}. Spark matches sources and positions by their order in the query: "
             "keep that order, and add no source in front. To read other journals, start with a new "
-            "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals "
-            "of both"
+            "checkpoint and sink.resume(reader), which continues the table; or let the option select "
+            "journals of both"
         )
 
 
@@ -949,10 +957,13 @@ class BatchMismatchError(SinkError):
     def _text(self) -> str:
         advice = self.advice
         if self.batch_id == 0 and advice == BatchMismatchError.advice:
+            start = "sink.start(sink.resume(reader).load(), checkpoint=…)"
+            if _is_iceberg(self):
+                start = "ingest(sink.resume(reader), sink, checkpoint=…)"
             advice = (
                 "This is the first batch of a new query checkpoint, and it does not begin where the table "
-                "ends. Start the query with sink.start(sink.resume(reader).load(), checkpoint=…) and a new "
-                "checkpoint directory, which is right for every start"
+                f"ends. Start the query with {start} and a new checkpoint directory, which is right for "
+                "every start"
             )
         return f"{self.problem}: {_listed(self.mismatches, '; ')}. {advice}"
 
@@ -1057,19 +1068,26 @@ class FencedError(SinkError):
 
 
 class LedgerLostError(SinkError):
-    """Delta has a transaction of the app id, but the table's history no longer has its offsets."""
+    """Rows of the app id were written before, but the table's history no longer has their offsets."""
 
     table: str
     app_id: str
 
     def _text(self) -> str:
-        return (
-            "rows were written before, but the table's history has no entry with their offsets: "
+        reason = (
             "the history was cleaned up, the table is a copy, or something else writes with the transaction "
-            f"id 'gazette_spark/{self.app_id}'. Nothing was written. Find where the rows of each journal end "
+            f"id 'gazette_spark/{self.app_id}'"
+        )
+        retention = "delta.logRetentionDuration longer than the longest pause"
+        if _is_iceberg(self):
+            reason = "the table was rolled back, and the snapshots with the entries before that have expired"
+            retention = "history.expire.max-snapshot-age-ms longer than rollbacks reach back"
+        return (
+            f"rows were written before, but the table's history has no entry with their offsets: {reason}. "
+            "Nothing was written. Find where the rows of each journal end "
             "(gazette-spark offsets show TABLE --from-data) and start the ledger there: "
             "DeltaSink.adopt(JournalOffsets.from_json(…)). Then start with a new checkpoint and "
-            "DeltaSink.resume(reader), and keep delta.logRetentionDuration longer than the longest pause"
+            f"DeltaSink.resume(reader), and keep {retention}"
         )
 
 

@@ -76,6 +76,8 @@ class Rules:
     """The table has a change data feed, whose column names are reserved."""
     fills: bool = False
     """The table may compute columns that a batch lacks: generated ones, identities, defaults."""
+    type_change: str = "ALTER COLUMN … TYPE, with the table property delta.enableTypeWidening"
+    """How ALTER TABLE gives a column a wider type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +181,8 @@ def _type(comparison: _SchemaComparison, path: str, source: DataType, target: Da
     if not holds(target, source):
         old, new = target.simpleString(), source.simpleString()
         problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
-        advice = (
-            "cast it in the query, or change the table's type (ALTER TABLE … ALTER COLUMN … TYPE, with the "
-            "table property delta.enableTypeWidening)"
-        )
+        change = comparison.rules.type_change
+        advice = f"cast it in the query, or change the table's type (ALTER TABLE … {change})"
         comparison.problems.append(ColumnProblem(path, problem, advice, old, new))
     return bare(target)
 

@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 
-ANY_NAME = Rules(any_name=True, change_feed=False)
+ANY_NAME = Rules(any_name=True, change_feed=False, type_change="ALTER COLUMN … TYPE")
 """Iceberg finds columns by ids, so their names may have any character."""
 
 IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl", "s3.")

@@ -54,6 +54,7 @@ from gazette_spark._ledger.entry import (
     least_offsets,
     stored_on_parent,
 )
+from gazette_spark._ledger.iceberg_reader import SCHEME
 from gazette_spark.errors import (
     BatchMismatchError,
     FencedError,
@@ -440,11 +441,13 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
     recorded = entry.starts
     for journal, start in sorted(batch.starts.items()):
         if start > recorded.get(journal, start):
+            # Files of tasks cannot be trimmed.
+            trim = f", or at offset {recorded[journal]} with on_overlap='trim'"
             problem = (
                 f"the query of batch {batch.batch_id} began at offset {start} of journal {journal!r}, the "
                 f"table's rows begin at {recorded[journal]}: transactions that were open in between would be "
                 "there in part. Start the query by DeltaSink.resume(reader), with the stateLocation of the "
-                f"one before, or at offset {recorded[journal]} with on_overlap='trim'"
+                f"one before{'' if batch.table.startswith(SCHEME) else trim}"
             )
             return TableRefusedError(batch.table, problem)
     return None
@@ -567,12 +570,15 @@ def check_parent(state: LedgerState, batch: Batch) -> RestoredError | None:
 
 def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
     undone_at = state.jumps[0] if state.jumps else state.entry_version
+    what, restore = "RESTORE or the like", "RESTORE TABLE … TO VERSION AS OF"
+    if batch.table.startswith(SCHEME):
+        what, restore = "a rollback", "Rolling the table back to the snapshot with sequence number"
     return RestoredError(
         batch.table,
         batch.app_id,
-        f"table version {undone_at} undid rows (RESTORE or the like) after the batch that landed as version "
+        f"table version {undone_at} undid rows ({what}) after the batch that landed as version "
         f"{state.entry_version} was decided; what lies between is missing or doubled now",
-        f"RESTORE TABLE … TO VERSION AS OF {undone_at - 1} mends it, and the same query checkpoint goes on. "
+        f"{restore} {undone_at - 1} mends it, and the same query checkpoint goes on. "
         f"To keep what the table was restored to instead, restore version {state.entry_version - 1}, and "
         "start with a new checkpoint and startingOffsets from DeltaSink.resume_offsets()",
     )

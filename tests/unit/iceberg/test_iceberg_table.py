@@ -106,6 +106,27 @@ def test_what_does_not_continue_the_table_is_refused(
     assert entry.accepted_gaps == (SkippedGap("a", 10, 12),)
 
 
+def test_advice_names_the_sink_and_the_settings_of_iceberg(stream: IcebergStream) -> None:
+    """Errors that both formats share: a first batch, a later one, and a ledger whose snapshots expired."""
+
+    def refused(write: Callable[[], object]) -> str:
+        with pytest.raises(SinkError) as error:
+            write()
+        assert "DeltaSink" not in str(error.value)
+        assert "delta." not in str(error.value)
+        return str(error.value)
+
+    assert "checkpoint directory and IcebergSink.resume(reader)" in refused(lambda: stream.run(2, 12, 20))
+    new = stream.other(query="new", seen=None)
+    assert "ingest(sink.resume(reader), sink, checkpoint=…)" in refused(lambda: new.run(0, 12, 12))
+    stream.append_foreign(1)
+    stream.run(2, 10, 20)
+    stream.roll_back(1)
+    stream.expire()
+    late = stream.other(query="late", seen=None)
+    assert "keep history.expire.max-snapshot-age-ms longer" in refused(lambda: late.run(3, 20, 30))
+
+
 def test_of_two_writers_that_decided_on_one_entry_one_commits(stream: IcebergStream) -> None:
     """Another query writes the batch between decision and commit: the first one is fenced."""
     other = stream.other(query="other", seen=None)

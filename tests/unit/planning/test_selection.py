@@ -259,7 +259,7 @@ def test_a_position_of_another_source_names_both() -> None:
         "option 'selector': it selects 'other/c', 'other/d', but this source's position in the query "
         "checkpoint is of 'log/a', 'log/b'. Spark matches sources and positions by their order in the query: "
         "keep that order, and add no source in front. To read other journals, start with a new "
-        "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals of "
+        "checkpoint and sink.resume(reader), which continues the table; or let the option select journals of "
         "both"
     )
     with pytest.raises(OtherJournalsError):
