@@ -19,8 +19,9 @@ from __future__ import annotations
 import logging
 import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
@@ -93,40 +94,14 @@ def adopt_recreated(
     """Continue a ledger at ``offsets`` of journals that were deleted and created again; return the entry.
 
     Raises:
-        TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
-            table has rows of, or rows go to dead letters, too; or another writer was faster.
+        TableRefusedError: as of :func:`continued_entry`; or another writer was faster.
         OffsetBeyondHeadError: a journal ends before its offset.
     """
     state = target.ledger(spark, app_id)
-    entry = state.entry
-    if entry is None:
-        raise TableRefusedError(
-            target.name, f"app id {app_id!r} has no ledger in which a journal could continue"
-        )
-    new, ends = offsets.read_through, entry.read_through
-    # The call is repeated, as after a crash: everything is done already.
-    if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
-        return entry
-    if unknown := sorted(new.keys() - ends.keys()):
-        problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
-        raise TableRefusedError(target.name, problem)
-    # Letters are found by journal and offset, which say nothing of the creation.
-    if entry.dead_letters is not None:
-        problem = (
-            f"app id {app_id!r} also writes dead letters, and by their offsets those of a journal that was "
-            "created again would be mistaken for those of the old journal. Give the new journal a separate "
-            "query and app id"
-        )
-        raise TableRefusedError(target.name, problem)
-    recorded = _fingerprints_of(target.history(spark, None), app_id, target.name, new)
-    # The journals to compare are those of the offsets; where a query would start does not matter here.
-    access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
-    with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
-        prints = {
-            name: fingerprint_at(journals, name, at, recorded[name], end=ends[name], table=target.name)
-            for name, at in new.items()
-        }
-    made = recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
+    history = partial(target.history, spark, None)
+    made = continued_entry(state, history, app_id, offsets, options, table=target.name)
+    if made is state.entry:
+        return made
     target.append(target.rows(spark).limit(0), made, exists=True)
     after = target.ledger(spark, app_id)
     # Another writer took the number, and Delta has skipped this write.
@@ -136,6 +111,62 @@ def adopt_recreated(
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
+
+
+def continued_entry(
+    state: LedgerState,
+    history: Callable[[], Sequence[HistoryRow]],
+    app_id: str,
+    offsets: JournalOffsets,
+    options: Mapping[str, str],
+    *,
+    table: str,
+) -> LedgerEntry:
+    """Return the entry after which journals that were deleted and created again continue at ``offsets``.
+
+    Args:
+        state: State of the ledger.
+        history: Returns the table's history, newest first.
+        app_id: Whose ledger it is.
+        offsets: Where the rows of the new journals begin.
+        options: Options of the query's reader, with which the journals are read and compared.
+        table: Name of the table, for errors.
+
+    Returns:
+        An entry to commit, or the newest one if it is that entry.
+
+    Raises:
+        TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
+            table has rows of, or rows go to dead letters, too.
+        OffsetBeyondHeadError: a journal ends before its offset.
+    """
+    entry = state.entry
+    if entry is None:
+        raise TableRefusedError(table, f"app id {app_id!r} has no ledger in which a journal could continue")
+    new, ends = offsets.read_through, entry.read_through
+    # The call is repeated, as after a crash: everything is done already.
+    if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
+        return entry
+    if unknown := sorted(new.keys() - ends.keys()):
+        problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
+        raise TableRefusedError(table, problem)
+    # Letters are found by journal and offset, which say nothing of the creation.
+    if entry.dead_letters is not None:
+        problem = (
+            f"app id {app_id!r} also writes dead letters, and by their offsets those of a journal that was "
+            "created again would be mistaken for those of the old journal. Give the new journal a separate "
+            "query and app id"
+        )
+        raise TableRefusedError(table, problem)
+    recorded = _fingerprints_of(history(), app_id, table, new)
+    # The journals to compare are those of the offsets; where a query would start does not matter here.
+    access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
+    with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
+        prints = {
+            name: fingerprint_at(journals, name, at, recorded[name], end=ends[name], table=table)
+            for name, at in new.items()
+        }
+    return recreated_entry(state, replace(offsets, fingerprints=prints), uuid.uuid4().hex)
 
 
 def _fingerprints_of(

@@ -67,6 +67,7 @@ from gazette_spark._ledger.iceberg_reader import (
     SUMMARY_KEY,
     TableName,
     iceberg_errors,
+    last_rows,
     open_catalog,
     property_text,
     table_history,
@@ -251,15 +252,8 @@ class IcebergTable:
             journal: Column of the journals' names.
             offset: Column of the offsets.
         """
-        ends: dict[str | None, int | None] = {}
         with iceberg_errors(self.name):
-            for batch in self._opened().scan(selected_fields=(journal, offset)).to_arrow_batch_reader():
-                rows = pa.Table.from_batches([batch]).group_by(journal).aggregate([(offset, "max")])
-                for row in rows.to_pylist():
-                    last = row[f"{offset}_max"]
-                    if last is not None:
-                        ends[row[journal]] = max(last, ends.get(row[journal]) or 0)
-        return ends
+            return {name: last for name, _, last, _ in last_rows(self._opened(), journal, offset)}
 
     def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
         """Commit files with a ledger entry on the version whose ledger was read last.

@@ -17,7 +17,14 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from gazette_spark._data_files.target import FileTarget
-from gazette_spark._delta.adopt import check_begins, check_ends, first_entry, isolation_of, same_beginning
+from gazette_spark._delta.adopt import (
+    check_begins,
+    check_ends,
+    continued_entry,
+    first_entry,
+    isolation_of,
+    same_beginning,
+)
 from gazette_spark._delta.files import SparkFiles
 from gazette_spark._delta.java_errors import short_java_error
 from gazette_spark._delta.preflight import check_workers, gazette_options
@@ -251,27 +258,59 @@ class IcebergSink:
         offsets = self.resume_offsets()
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
 
-    def adopt(self, offsets: JournalOffsets) -> LedgerEntry:
+    def adopt(
+        self,
+        offsets: JournalOffsets,
+        *,
+        recreated: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> LedgerEntry:
         """Begin the ledger of a table at ``offsets``, because it was lost or there never was one.
 
         A commit without rows records it. Rows that contradict the offsets are found where the table says
         where rows come from; else the offsets are taken on trust.
 
         Args:
-            offsets: By journal, the next byte after the table's rows. Of a table of committed messages they
-                have ``starts``, too: where its query began.
+            offsets: By journal, the next byte after the table's rows, as ``gazette-spark offsets show TABLE
+                --from-data`` prints it. Of a table of committed messages they have ``starts``, too: where its
+                query began.
+            recreated: As for :meth:`gazette_spark.DeltaSink.adopt`: the table has a ledger, and the journals
+                in ``offsets`` were deleted and created again with other bytes.
+            options: With ``recreated``, options of the query's reader, with which the journals are compared
+                with the ledger.
 
         Returns:
             The entry. Calling again with the same offsets changes nothing.
 
         Raises:
-            TableRefusedError: there is no table, it has a ledger, or rows past the offsets.
+            OptionError: ``recreated`` comes without ``options``.
+            TableRefusedError: there is no table, it has a ledger, or rows past the offsets; or ``recreated``
+                names a journal that the ledger does not know, or that has the bytes of the table's rows
+                still.
+            OffsetBeyondHeadError: with ``recreated``, a journal ends before its offset.
         """
         table, name = self._table, self._table.name
+        if recreated and options is None:
+            expected = "the options of the query's reader: the journals are compared with the ledger"
+            raise OptionError("options", "none with recreated=True", expected)
         for _ in range(table.max_attempts):
             # This opens the version to commit on. Rows that are appended after it make the commit below a
             # conflict.
             state = table.read_ledger(self.app_id)
+            if recreated:
+                made = continued_entry(state, table.history, self.app_id, offsets, options or {}, table=name)
+                # A conflict may hide a commit that was made, or one of the running query: read and decide
+                # again.
+                if made is state.entry:
+                    return made
+                if table.commit_files((), made) is None:
+                    log.warning(
+                        "journals_recreated table=%s app_id=%s offsets=%s",
+                        name,
+                        self.app_id,
+                        offsets.to_json(),
+                    )
+                continue
             if state.entry is not None:
                 return same_beginning(state.entry, state, offsets, name)
             snapshot = table.load()

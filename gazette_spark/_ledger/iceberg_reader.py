@@ -42,6 +42,7 @@ from gazette_spark.errors import (
 from gazette_spark.strict_json import parse_json
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
@@ -164,6 +165,11 @@ def iceberg_errors(
     except catalog_errors() as error:
         text = f"{type(error).__name__}: {deltalake_text(error)}"
         raise error_type(name, f"pyiceberg cannot do it: {text}") from error
+
+
+def input_error(name: str, problem: str) -> InputError:
+    """Return the error of a command on a table, for :func:`iceberg_errors`."""
+    return InputError(f"table {name}: {problem}")
 
 
 def property_text(entry: LedgerEntry, snapshot_id: int, sequence_number: int) -> str:
@@ -429,6 +435,48 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
         stored = replace(state.entry, deltas=value.get("deltas", 0), full_ms=value.get("full_ms"))
         return replace(state, entry=stored)
     return state
+
+
+def last_rows(
+    table: Table, journal: str, offset: str, end: str | None = None
+) -> list[tuple[str | None, int, int | None, int | None]]:
+    """Return journal, rows, greatest offset and greatest end of a table's rows, by journal.
+
+    Reads these columns of all rows, a file at a time.
+
+    Args:
+        table: The table.
+        journal: Column of the journals' names.
+        offset: Column of the offsets.
+        end: Column of the ends of records; None if there is none, and their ends are null.
+    """
+    import pyarrow as pa
+
+    columns = [offset, *([end] if end else [])]
+    greatest = [(column, "max") for column in columns]
+    parts = [
+        pa.Table.from_batches([batch]).group_by(journal).aggregate([([], "count_all"), *greatest])
+        for batch in table.scan(selected_fields=(journal, *columns)).to_arrow_batch_reader()
+    ]
+    if not parts:
+        return []
+    merged = pa.concat_tables(parts).group_by(journal)
+    sums = merged.aggregate([("count_all", "sum"), *((f"{column}_max", "max") for column in columns)])
+    return [
+        (row[journal], row["count_all_sum"], row[f"{offset}_max_max"], row.get(f"{end}_max_max"))
+        for row in sums.to_pylist()
+    ]
+
+
+def rows_where(table: Table, values: Mapping[str, Any], column: str) -> pa.Table:
+    """Return one column of the rows that have these values in other columns."""
+    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
+    from pyiceberg.expressions.literals import literal
+
+    condition: BooleanExpression = AlwaysTrue()
+    for name, value in values.items():
+        condition = And(condition, EqualTo(term=Reference(name), value=literal(value)))
+    return table.scan(row_filter=condition, selected_fields=(column,)).to_arrow()
 
 
 class IcebergLog:

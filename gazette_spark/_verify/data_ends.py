@@ -18,6 +18,14 @@ from typing import Any
 from gazette_spark._formats.framing import RecordFraming
 from gazette_spark._formats.registry import framing_name, framing_named
 from gazette_spark._ledger.delta_reader import column_types, named_errors, open_table, run_sql
+from gazette_spark._ledger.iceberg_reader import (
+    IcebergLog,
+    TableName,
+    iceberg_errors,
+    input_error,
+    last_rows,
+    rows_where,
+)
 from gazette_spark._planning.boundary import next_record_end, window_reader
 from gazette_spark._planning.cutter import MAX_RECORD_BYTES
 from gazette_spark._planning.pieces import Piece
@@ -73,13 +81,7 @@ class DeltaRows:
         self._table = open_table(location)
         with named_errors(location):
             self._types = column_types(self._table)
-        columns = origin_columns(self._types)
-        if columns is None:
-            raise InputError(
-                f"{self!r}: its columns do not show the origin of rows; that requires _journal and _offset, "
-                "journal, offset and value of the format raw"
-            )
-        self._columns = columns
+        self._columns = _origin_of(self, self._types)
 
     def __repr__(self) -> str:
         return f"DeltaRows({self._location!r})"
@@ -113,6 +115,56 @@ class DeltaRows:
         with named_errors(self._location):
             columns = run_sql(self._table, query).read_all().columns
         return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+class IcebergRows:
+    """The rows of an Iceberg table's newest version through ``pyiceberg``.
+
+    Args:
+        name: The table.
+
+    Raises (all methods):
+        InputError: the table cannot be read, or rows have no origin.
+        MissingPackageError: ``pyiceberg`` is not installed.
+    """
+
+    def __init__(self, name: TableName) -> None:
+        self._name = str(name)
+        self._table = IcebergLog(name).table()
+        self._types = {column.name: str(column.field_type) for column in self._table.schema().fields}
+        self._columns = _origin_of(self, self._types)
+
+    def __repr__(self) -> str:
+        return f"IcebergRows({self._name!r})"
+
+    def last_rows(self) -> list[tuple[str | None, int, int | None, int | None]]:
+        """Return journal, rows, last offset and largest end, as of :class:`DeltaRows`."""
+        place = self._columns.place
+        has_ends = place is None and self._types.get("_end_offset") in INTEGERS
+        offset = place or self._columns.offset
+        with iceberg_errors(self._name, input_error):
+            return last_rows(self._table, self._columns.journal, offset, "_end_offset" if has_ends else None)
+
+    def value_at(self, journal: str, offset: int) -> bytes | None:
+        """Return the bytes of a record's row; None if the table lacks them."""
+        if self._columns.value is None or self._columns.place is not None:
+            return None  # An acknowledgement is not a row.
+        row = {self._columns.journal: journal, self._columns.offset: offset}
+        with iceberg_errors(self._name, input_error):
+            values = rows_where(self._table, row, self._columns.value)
+        value = values.column(0).cast("large_binary")[0].as_py()
+        return None if value is None else bytes(value)
+
+
+def _origin_of(rows: object, types: Mapping[str, str]) -> OriginColumns:
+    """Return the columns with the origin of rows; the error names ``rows``."""
+    columns = origin_columns(types)
+    if columns is None:
+        raise InputError(
+            f"{rows!r}: its columns do not show the origin of rows; that requires _journal and _offset, "
+            "journal, offset and value of the format raw"
+        )
+    return columns
 
 
 def sql_name(column: str) -> str:
@@ -149,7 +201,7 @@ class DataEnd:
 
 
 def data_ends(
-    table: DeltaRows, client: JournalSource | None, options: RecordOptions | None = None
+    table: DeltaRows | IcebergRows, client: JournalSource | None, options: RecordOptions | None = None
 ) -> list[DataEnd]:
     """Return the end of each journal's rows, by name.
 

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from secrets import token_bytes
@@ -31,7 +31,13 @@ from gazette_spark._ledger.delta_reader import (
     run_sql,
 )
 from gazette_spark._ledger.history import HistoryRow
-from gazette_spark._ledger.iceberg_reader import IcebergLog, TableName, iceberg_errors, table_history
+from gazette_spark._ledger.iceberg_reader import (
+    IcebergLog,
+    TableName,
+    iceberg_errors,
+    input_error,
+    table_history,
+)
 from gazette_spark._ledger.row_digest import row_text, tree_digest
 from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.access import security_for_tasks
@@ -199,7 +205,7 @@ class _IcebergRows:
     def __init__(self, name: TableName) -> None:
         self._name = str(name)
         self._table = IcebergLog(name).table()
-        with self._named_errors():
+        with iceberg_errors(self._name, input_error):
             self._history = table_history(self._table)
         self.version = self._history[0].version
         self.types = {column.name: str(column.field_type) for column in self._table.schema().fields}
@@ -211,7 +217,7 @@ class _IcebergRows:
     def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of some columns."""
         scan = self._table.scan(selected_fields=tuple(columns))
-        with self._named_errors():
+        with iceberg_errors(self._name, input_error):
             size = sum(task.file.file_size_in_bytes for task in scan.plan_files())
             if size > SMALL_BYTES:
                 raise NeedsSparkError(f"{self._name} has files of {size >> 20} MiB")
@@ -221,9 +227,6 @@ class _IcebergRows:
                 if size > MAX_MEMORY:
                     raise NeedsSparkError(f"{self._name} has more than {MAX_MEMORY >> 20} MiB of rows")
                 yield batch.select(columns)
-
-    def _named_errors(self) -> AbstractContextManager[None]:
-        return iceberg_errors(self._name, lambda name, problem: InputError(f"table {name}: {problem}"))
 
 
 @contextmanager

@@ -57,14 +57,12 @@ def show_offsets(
 
     With --from-data, it ignores the ledger and finds where the rows end, by the columns _journal, _offset and
     _end_offset. Without _end_offset, and for rows of the format raw, it reads the last record of each journal
-    from the broker. DeltaSink.adopt and the option startingOffsets take the JSON. Rows of several writers are
-    not distinguished. Journals without a row in the table are missing.
+    from the broker. The sink's method adopt and the option startingOffsets take the JSON. Rows of several
+    writers are not distinguished. Journals without a row in the table are missing.
 
     For a table of a catalog, use `DeltaSink(app_id, table=…).ledger()`.
     """
     location = checked_location(table)
-    if from_data and TableName.parse(location) is not None:
-        raise click.UsageError("--from-data reads Delta tables only; IcebergSink.adopt compares the rows")
     if from_data:
         show_data_ends(location, make_connect(endpoint, timeout), options, output_format)
     else:
@@ -88,9 +86,10 @@ def checked_location(table: str) -> str:
 
 def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
     """Show where a table's rows end; call the broker only if the rows do not have their end offset."""
-    from gazette_spark._verify.data_ends import DeltaRows, RecordOptions, data_ends
+    from gazette_spark._verify.data_ends import DeltaRows, IcebergRows, RecordOptions, data_ends
 
-    rows = DeltaRows(table)
+    iceberg = TableName.parse(table)
+    rows = DeltaRows(table) if iceberg is None else IcebergRows(iceberg)
     journal_ends = data_ends(rows, None)
     # Without _end_offset the end is behind a record whose length is not in the table.
     if any(end.read_through is None for end in journal_ends):

@@ -20,7 +20,7 @@ from gazette_spark._ledger.decision import Allowed
 from gazette_spark._ledger.entry import Batch, LedgerEntry
 from gazette_spark._ledger.file_batches import BatchFiles, FileBatches, no_files
 from gazette_spark._ledger.iceberg_reader import TableName, open_catalog, table_state
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import Fingerprint, JournalOffsets, Position
 
 NAME = TableName("prod", "shop.orders")
 
@@ -35,8 +35,15 @@ def catalog_properties(root: Path) -> dict[str, str]:
         "warehouse": f"file://{root}/warehouse",
     }
     root.mkdir(parents=True, exist_ok=True)
-    open_catalog(NAME.catalog, properties).create_namespace_if_not_exists("shop")
+    open_namespace(properties)
     return properties
+
+
+def open_namespace(properties: Mapping[str, str]) -> Catalog:
+    """Return a catalog that has the namespace ``shop``."""
+    catalog = open_catalog(NAME.catalog, properties)
+    catalog.create_namespace_if_not_exists("shop")
+    return catalog
 
 
 def rows(journal: str, begin: int, end: int) -> pa.RecordBatch:
@@ -79,10 +86,12 @@ class IcebergStream:
         *,
         journal: str = "a",
         write: Callable[[], BatchFiles] | None = None,
+        fingerprints: Mapping[str, Fingerprint] | None = None,
     ) -> str | None:
         """Bring the bytes of a batch into the table."""
         batches = FileBatches(self.table, self.app_id, self.allowed)
-        ends = JournalOffsets({journal: end}, "pinned" if batch_id == 0 else "")
+        position: Position = "pinned" if batch_id == 0 else ""
+        ends = JournalOffsets({journal: end}, position, fingerprints=fingerprints or {})
         starts = () if batch_id == 0 else (JournalOffsets({journal: begin}),)
         batch = Batch(
             self.table.name,

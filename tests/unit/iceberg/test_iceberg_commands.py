@@ -13,16 +13,18 @@ from pyiceberg import catalog as catalog_module
 from pyiceberg.utils.config import Config
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from gazette_spark import Client, EmbeddedBroker, IcebergSink, JournalOffsets
+from gazette_spark import Client, EmbeddedBroker, IcebergSink, JournalOffsets, LedgerEntry
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
-from gazette_spark.errors import TableRefusedError
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.lag.feeds import TableFeed
 from gazette_spark.lag.history import Evaluator, History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.offsets import Fingerprint
 from gazette_spark.spark_versions import arrow_schema
 from tests.rig.iceberg import NAME, IcebergStream, catalog_properties
+from tests.rig.upkeep import delete_journal
 
 RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
 
@@ -44,12 +46,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 
 @pytest.fixture
-def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergStream:
-    """A query that has written half of the journal, into a catalog of pyiceberg's configuration."""
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog of pyiceberg's configuration."""
     properties = catalog_properties(tmp_path)
     for key, value in properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{key.upper()}", value)
     monkeypatch.setattr(catalog_module, "_ENV_CONFIG", Config())
+
+
+@pytest.fixture
+def stream(catalog: None) -> IcebergStream:
+    """A query that has written half of the journal."""
     made = IcebergStream({}, schema=RAW)
     made.run(0, 0, 0, journal=JOURNAL)
     write(made, 1, 0, 160)
@@ -58,12 +65,17 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergStream:
 
 def write(stream: IcebergStream, batch_id: int, begin: int, end: int, *more: int) -> None:
     """Write the records of a range, and the records at further offsets."""
+    rows = records(JOURNAL, begin, end, *more)
+    stream.run(batch_id, begin, end, journal=JOURNAL, write=lambda: stream.files(rows))
+
+
+def records(journal: str, begin: int, end: int, *more: int) -> pa.RecordBatch:
+    """Return the rows of a range of a journal with the records, and of further offsets."""
     offsets = [*range(begin, end, RECORD_BYTES), *more]
     values = [TEXT[at : at + RECORD_BYTES - 1] for at in offsets]
-    rows = pa.RecordBatch.from_pydict(
-        {"journal": [JOURNAL] * len(offsets), "offset": offsets, "value": values}, schema=arrow_schema(RAW)
+    return pa.RecordBatch.from_pydict(
+        {"journal": [journal] * len(offsets), "offset": offsets, "value": values}, schema=arrow_schema(RAW)
     )
-    stream.run(batch_id, begin, end, journal=JOURNAL, write=lambda: stream.files(rows))
 
 
 def test_offsets_show_reads_the_ledger(stream: IcebergStream) -> None:
@@ -82,8 +94,74 @@ def test_offsets_show_reads_the_ledger(stream: IcebergStream) -> None:
     missing = CliRunner().invoke(main, ["offsets", "show", "iceberg:prod/shop.other"])
     assert missing.exit_code == 1
     assert "NoSuchTableError" in missing.output
-    refused = CliRunner().invoke(main, ["offsets", "show", str(NAME), "--from-data"])
-    assert "--from-data reads Delta tables only" in refused.output
+
+
+def rows_end(broker: str) -> JournalOffsets:
+    """Return where a table's rows end, as the command prints it."""
+    command = ["offsets", "show", str(NAME), "--from-data", "--broker", broker, "--format", "json"]
+    done = CliRunner(catch_exceptions=False).invoke(main, [*command, "--timeout", "1"])
+    return JournalOffsets.from_json(done.stdout)
+
+
+def test_offsets_show_reads_where_rows_end(stream: IcebergStream, broker: EmbeddedBroker) -> None:
+    """The broker has the end of the last record, whose bytes are those of the row."""
+    write(stream, 2, 160, 240)
+    assert rows_end(broker.endpoint) == JournalOffsets({JOURNAL: 240})
+    rows = pa.table({"journal": [JOURNAL], "offset": [240], "value": [b"other"]}, schema=arrow_schema(RAW))
+    stream.load().append(rows)
+    refused = CliRunner().invoke(
+        main, ["offsets", "show", str(NAME), "--from-data", "--broker", broker.endpoint]
+    )
+    assert refused.exit_code == 1
+    assert "has other bytes there" in refused.output
+
+
+@pytest.mark.usefixtures("catalog")
+def test_rows_of_an_iceberg_table_that_say_where_they_end_need_no_broker() -> None:
+    """The greatest end of each journal, over all files."""
+    schema = StructType().add("_journal", StringType()).add("_offset", LongType())
+    stream = IcebergStream({}, schema=schema.add("_end_offset", LongType()))
+    stream.table.prepare(stream.schema)
+    for names, offsets, ends in ((["a", "b"], [0, 5], [7, 9]), (["b"], [0], [5])):
+        stream.load().append(pa.table({"_journal": names, "_offset": offsets, "_end_offset": ends}))
+    assert rows_end("http://127.0.0.1:1") == JournalOffsets({"a": 7, "b": 9})
+
+
+def test_a_ledger_goes_on_in_a_journal_that_was_created_again(
+    stream: IcebergStream, broker: EmbeddedBroker
+) -> None:
+    """Bytes that the table has rows of are not written twice; rows of the old journal stay."""
+    again, options = "shop/again", {"brokerAddress": broker.endpoint}
+    sink = IcebergSink("again", table=NAME.identifier, catalog=NAME.catalog)
+    query = stream.other(app_id="again", query="again", seen=None)
+
+    def adopt(journal: str = again) -> LedgerEntry:
+        return sink.adopt(JournalOffsets({journal: 0}), recreated=True, options=options)
+
+    with Client(broker.endpoint) as client:
+        client.create_journals(journal_spec(again))
+        client.append(again, TEXT[:40])
+        prints = {again: Fingerprint.of(TEXT[:40], 40, client.get_journal(again).create_revision)}
+        query.run(0, 0, 0, journal=again)
+        query.run(
+            1, 0, 40, journal=again, write=lambda: query.files(records(again, 0, 40)), fingerprints=prints
+        )
+        with pytest.raises(TableRefusedError, match=r"bytes up to offset 40.*IcebergSink\.resume\(reader\)"):
+            adopt()
+        delete_journal(client, again)
+        client.create_journals(journal_spec(again))
+        client.append(again, TEXT[80:160])
+        entry = adopt()
+    assert (entry.recreated, entry.read_through) == ({again: 40}, {again: 0})
+    assert adopt().attempt == entry.attempt
+    with pytest.raises(TableRefusedError, match="does not name journal 'shop/new'"):
+        adopt("shop/new")
+    with pytest.raises(OptionError, match="options of the query's reader"):
+        sink.adopt(JournalOffsets({again: 0}), recreated=True)
+    query = stream.other(app_id="again", query="resumed", seen=None)
+    query.run(0, 0, 0, journal=again)
+    query.run(1, 0, 80, journal=again, write=lambda: query.files(records(again, 0, 80)))
+    assert query.load().scan().to_arrow().column("journal").to_pylist().count(again) == 15
 
 
 def test_the_lag_monitor_follows_the_ledger(stream: IcebergStream) -> None:
