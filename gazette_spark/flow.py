@@ -210,6 +210,8 @@ class _Schemas:
             raise self._error(f"a part of its schema is not an object: {str(schema)[:80]!r}")
         yield schema
         reference = schema.get("$ref")
+        if reference is not None and not isinstance(reference, str):
+            raise self._error("its schema has a $ref that is not text")
         if reference is not None and reference not in references:
             references.add(reference)
             yield from self._all_of(self._referred(reference), references)
@@ -217,9 +219,7 @@ class _Schemas:
         for part in parts if isinstance(parts, list) else [parts]:
             yield from self._all_of(part, references)
 
-    def _referred(self, reference: object) -> object:
-        if not isinstance(reference, str):
-            raise self._error("its schema has a $ref that is not text")
+    def _referred(self, reference: str) -> object:
         name = _unescaped(reference.removeprefix("#/$defs/").removeprefix("#/definitions/"))
         if isinstance(self._definitions, dict) and name in self._definitions:
             return self._definitions[name]
@@ -236,7 +236,7 @@ class _Schemas:
 def _text_type(parts: Sequence[Mapping[str, Any]]) -> DataType:
     if any(part.get("contentEncoding") == "base64" for part in parts):
         return BinaryType()
-    formats = [part.get("format") for part in parts]
+    formats = [str(part.get("format")) for part in parts]
     return next((TEXT_FORMATS[name] for name in formats if name in TEXT_FORMATS), StringType())
 
 
@@ -254,6 +254,6 @@ def _words(parts: Sequence[Mapping[str, Any]]) -> set[str]:
             kinds = "object"
         if kinds is None:
             continue
-        words = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
+        words = {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
         allowed = words if allowed is None else allowed & words
     return (allowed or set()) - {"null"}
