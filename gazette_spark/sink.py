@@ -56,7 +56,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from gazette_spark._data_files.target import FileTarget
-from gazette_spark._delta.adopt import adopt, adopt_recreated
+from gazette_spark._delta.adopt import adopt, adopt_recreated, reader_options
 from gazette_spark._delta.batch_digest import audit_rows
 from gazette_spark._delta.dead_letter_table import DeadLetterTable, SplitBatch, close_letters
 from gazette_spark._delta.delta_table import DeltaTable, TableDetail, TableSnapshot
@@ -469,10 +469,7 @@ class DeltaSink:
         session = session_or_active(spark)
         self._target.check(session, None)
         if recreated:
-            if options is None:
-                expected = "the options of the query's reader: the journals are compared with the ledger"
-                raise OptionError("options", "none with recreated=True", expected)
-            return adopt_recreated(self._target, session, self.app_id, offsets, options)
+            return adopt_recreated(self._target, session, self.app_id, offsets, reader_options(options))
         mode: Mode = "upsert" if self._upsert else "append"
         return adopt(self._target, session, self.app_id, offsets, mode=mode)
 

@@ -42,7 +42,7 @@ from gazette_spark._options.source import RANGE_OPTIONS, parse_options
 from gazette_spark._planning.access import open_journals
 from gazette_spark._planning.boundary import window_reader
 from gazette_spark._planning.reads import JournalSource
-from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
+from gazette_spark.errors import OffsetBeyondHeadError, OptionError, TableRefusedError
 from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,18 @@ def adopt_recreated(
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
+
+
+def reader_options(options: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the options with which journals that were created again are read.
+
+    Raises:
+        OptionError: there are none.
+    """
+    if options is None:
+        expected = "the options of the query's reader: the journals are compared with the ledger"
+        raise OptionError("options", "none with recreated=True", expected)
+    return options
 
 
 def continued_entry(

@@ -23,6 +23,7 @@ from gazette_spark._delta.adopt import (
     continued_entry,
     first_entry,
     isolation_of,
+    reader_options,
     same_beginning,
 )
 from gazette_spark._delta.files import SparkFiles
@@ -290,15 +291,13 @@ class IcebergSink:
             OffsetBeyondHeadError: with ``recreated``, a journal ends before its offset.
         """
         table, name = self._table, self._table.name
-        if recreated and options is None:
-            expected = "the options of the query's reader: the journals are compared with the ledger"
-            raise OptionError("options", "none with recreated=True", expected)
+        options = reader_options(options) if recreated else {}
         for _ in range(table.max_attempts):
             # This opens the version to commit on. Rows that are appended after it make the commit below a
             # conflict.
             state = table.read_ledger(self.app_id)
             if recreated:
-                made = continued_entry(state, table.history, self.app_id, offsets, options or {}, table=name)
+                made = continued_entry(state, table.history, self.app_id, offsets, options, table=name)
                 # A conflict may hide a commit that was made, or one of the running query: read and decide
                 # again.
                 if made is state.entry:
