@@ -27,7 +27,7 @@ SECURITY = {
     "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
     "BROKER_TRUSTED_CA_FILE": "tls.caFile",
 }
-"""By environment variable, the option of the source that it sets; `gazette-spark` reads them, too."""
+"""By environment variable, the option of the source that it sets; `gazette-spark` also reads them."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
