@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from pyarrow import fs
 
 from tests.rig.brokers import free_ports
 from tests.rig.gazctl import find_binary
-from tests.waiting import accepts_connections, wait_until
+from tests.rig.versitygw import running_server
 
 BUCKET = "lake"
 
@@ -36,7 +34,7 @@ def running_azurite(directory: Path) -> Iterator[fs.AzureFileSystem]:
     (port,) = free_ports(1)
     command = [str(find_binary("azurite-blob")), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     command += ["--location", str(directory / "azurite"), "--skipApiVersionCheck", "--disableTelemetry"]
-    with _running(command, port, directory / "azurite.log"):
+    with running_server(command, port, directory / "azurite.log"):
         address = f"127.0.0.1:{port}"
         system = fs.AzureFileSystem(
             AZURITE_ACCOUNT,
@@ -60,22 +58,10 @@ def running_fake_gcs(directory: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     command = [str(find_binary("fake-gcs-server")), "-scheme", "http", "-host", "127.0.0.1"]
     command += ["-port", str(port), "-filesystem-root", str(directory / "gcs")]
-    with _running(command, port, directory / "gcs.log"):
+    with running_server(command, port, directory / "gcs.log"):
         connection = HTTPConnection("127.0.0.1", port, timeout=10)
         bucket, headers = json.dumps({"name": BUCKET}), {"Content-Type": "application/json"}
         connection.request("POST", "/storage/v1/b?project=tests", bucket, headers)
         assert connection.getresponse().status == 200
         connection.close()
         yield f"endpoint_override=127.0.0.1:{port}&scheme=http&retry_limit_seconds=5"
-
-
-@contextmanager
-def _running(command: list[str], port: int, log: Path) -> Iterator[None]:
-    with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file)
-    try:
-        wait_until("the store to take connections", partial(accepts_connections, port))
-        yield
-    finally:
-        server.kill()
-        server.wait()

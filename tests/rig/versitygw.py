@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -90,11 +90,20 @@ def running_versitygw(directory: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     command = [str(find_binary("versitygw")), "--port", f"127.0.0.1:{port}", "posix", str(directory)]
     environment = os.environ | {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": SECRET}
-    with (directory.parent / "versitygw.log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        wait_until("the S3 server to take connections", partial(accepts_connections, port))
+    with running_server(command, port, directory.parent / "versitygw.log", environment):
         yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running_server(
+    command: list[str], port: int, log: Path, environ: Mapping[str, str] = os.environ
+) -> Iterator[None]:
+    """Run a server until the block ends; it takes connections on the port."""
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, env=environ, stdout=file, stderr=file)
+    try:
+        wait_until("the server to take connections", partial(accepts_connections, port))
+        yield
     finally:
         server.kill()
         server.wait()
