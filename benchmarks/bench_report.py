@@ -19,6 +19,9 @@ from harness import MEGABYTE, write_section
 PEERS = ("Kafka", "spark.read")
 """Who reads without Python workers."""
 
+WITHOUT_LIBRARY = ", without the library"
+"""Ends the names of readers whose workers parse in Python."""
+
 TITLES = {
     "stream-2": "Beside Spark's Kafka source: two journals",
     "stream-1": "Beside Spark's Kafka source: one journal",
@@ -167,7 +170,7 @@ def missed(kept: Kept) -> str:
 def goal_of(work: str, who: str) -> tuple[str, float]:
     """Return the peer of a job, and the goal's ratio, 0 without one."""
     peer, goal = GOALS.get(work, ("spark.read" if work.startswith("backfill") else "Kafka", 0.0))
-    if who.endswith("through the broker"):
+    if who.endswith(("through the broker", WITHOUT_LIBRARY)):
         return peer, 0.0
     return peer, LANE_GOALS.get(work, goal) if who.endswith("direct lane") else goal
 

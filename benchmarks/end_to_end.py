@@ -15,6 +15,9 @@ side:
 - ``latency``: from an append to the row, at a trickle;
 - ``limits``: what one core does with the records, step by step.
 
+With ``GAZETTE_SPARK_NATIVE=0`` in the environment, rows are added that show the parsers in Python, beside
+those of the native library.
+
 The time is that of the whole query: planning, starting tasks and, for Delta, all commits. Each job is first
 run on a small data set, then ``--repeat`` times: the median counts, and the page shows the spread. A part
 begins when the machine is idle. Rows and sums are checked always: a number for a wrong answer is worth
@@ -44,6 +47,7 @@ import pyspark
 from bench_data import SHAPES, DataSet
 from bench_jobs import BACKFILLS, WORKS, DirectLane, Files, Gazette, KafkaPeer, Peer, Result, Work, run
 from bench_kafka import Kafka, running_kafka
+from bench_report import WITHOUT_LIBRARY
 from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, wait_until_idle
 from kafka_jars import kafka_jars
 
@@ -104,6 +108,8 @@ class Bench:
                 if each.codec == pb.NONE and not each.distinct:
                     self.kafka.fill(each, folder)
             self.peers.append(KafkaPeer(self.kafka))
+        # Workers inherit the environment, so these names say which parsers they use.
+        parsers = WITHOUT_LIBRARY if os.environ.get("GAZETTE_SPARK_NATIVE") == "0" else ""
         for kind in brokers:
             root = self.scratch / kind / "fragments"
             root.mkdir(parents=True)
@@ -111,9 +117,11 @@ class Bench:
             endpoint, _ = self._stack.enter_context(running_broker(kind, self.scratch / kind, root))
             self.endpoints[kind] = endpoint
             announce(endpoint, sets)
-            self.peers.append(Gazette(self.spark, f"{kind}, direct", endpoint, root))
-            self.peers.append(Gazette(self.spark, f"{kind}, through the broker", endpoint, None))
-            self.peers.append(DirectLane(self.spark, f"{kind}, direct lane", endpoint, root))
+            self.peers.append(Gazette(self.spark, f"{kind}, direct{parsers}", endpoint, root))
+            self.peers.append(Gazette(self.spark, f"{kind}, through the broker{parsers}", endpoint, None))
+            self.peers.append(DirectLane(self.spark, f"{kind}, direct lane{parsers}", endpoint, root))
+            lane = f"{kind}, direct lane through the broker{parsers}"
+            self.peers.append(DirectLane(self.spark, lane, endpoint, None))
         self.peers.append(Files(self.spark))
 
     def measure(
