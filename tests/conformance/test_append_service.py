@@ -15,13 +15,8 @@ from gazette_spark.client import AppendOptions, AppendResult, AppendService, Asy
 from gazette_spark.client._append.append import Bytes
 from gazette_spark.client._append.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.errors import (
-    JournalNotFoundError,
     NoJournalPrimaryBrokerError,
-    NotAllowedError,
-    RegisterMismatchError,
-    SuspendedError,
     UnavailableError,
-    WrongAppendOffsetError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
@@ -112,82 +107,6 @@ def test_a_checkpoint_comes_behind_what_it_covers(
             assert {part: content_of(client, part) for part in parts} == expected
     service.flush()
     assert content_of(client, target) == b"".join(b"checkpoint %d;" % turn for turn in range(10))
-
-
-def test_registers_and_offsets(service: AppendService, client: Client, journals: list[str]) -> None:
-    """A fenced writer appends while it holds the register; afterwards it stops."""
-    journal = journals[0]
-    with service.start_append(journal, union_registers=label_set({"author": "me"})) as claimed:
-        claimed.write(b"mine;")
-    assert claimed.result(SOON).registers == label_set({"author": "me"})
-    with service.start_append(journal, check_registers=author("me"), offset=5) as checked:
-        checked.write(b"still;")
-    assert checked.result(SOON).end == 11
-    client.append(journal, b"theirs;", union_registers=label_set({"author": "them"}))
-    with AppendService(client) as fenced:
-        with fenced.start_append(journal, check_registers=author("me")) as late:
-            late.write(b"late;")
-        assert isinstance(late.exception(SOON), RegisterMismatchError)
-    with AppendService(client) as other:
-        with other.start_append(journal, offset=5) as wrong:
-            wrong.write(b"x")
-        assert isinstance(wrong.exception(SOON), WrongAppendOffsetError)
-    assert content_of(client, journal) == b"mine;still;theirs;"
-
-
-def test_a_journal_is_suspended_and_resumed(
-    service: AppendService, client: Client, journals: list[str]
-) -> None:
-    """What suspends says so and leaves the rest alone; bytes resume the journal, unless told not to."""
-    journal = journals[0]
-    suspending = AppendOptions(journal, suspend=pb.AppendRequest.SUSPEND_NOW)
-    with service.start_append(suspending) as started:
-        pass
-    assert isinstance(started.exception(SOON), SuspendedError)
-    assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.FULL
-    with AppendService(client) as careful:
-        with careful.start_append(journal, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
-            left_out.write(b"left out;")
-        assert isinstance(left_out.exception(SOON), SuspendedError)
-    assert service.append(journal, b"resumed;").result(SOON).end == 8
-    assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.NONE
-    assert content_of(client, journal) == b"resumed;"
-
-
-def test_an_append_waits_for_a_revision(client: Client, journals: list[str], fresh_prefix: str) -> None:
-    """A broker appends once it knows the revision asked for."""
-    journal = journals[0]
-    known = client.list_all_journals(f"prefix={fresh_prefix}").revision
-    with AppendService(client) as service:
-        with service.start_append(journal, min_etcd_revision=known + 1) as waiting:
-            waiting.write(b"then;")
-        client.create_journals(journal_spec(f"{fresh_prefix}late"))
-        assert waiting.result(SOON).end == 5
-
-
-@pytest.mark.parametrize("broker", ["embedded", "cluster"], indirect=True)
-def test_an_append_waits_in_vain_for_a_revision(client: Client, journals: list[str]) -> None:
-    """Nothing is appended before the broker knows it. Gazette v0.103.0 does not know the field."""
-    with AppendService(client, timeout_s=1) as hasty:
-        with hasty.start_append(journals[0], min_etcd_revision=1_000_000) as vain:
-            vain.write(b"never;")
-        assert isinstance(vain.exception(SOON), UnavailableError)
-    assert client.write_head(journals[0]) == 0
-
-
-def test_refusals_stay_with_their_journal(
-    service: AppendService, client: Client, journals: list[str], fresh_prefix: str
-) -> None:
-    """A journal that is not there, or read-only, fails for good; others go on."""
-    closed = journal_spec(f"{fresh_prefix}closed")
-    closed.flags = 1
-    client.create_journals(closed)
-    missing = service.append(f"{fresh_prefix}missing", b"x")
-    refused = service.append(closed.name, b"x")
-    assert isinstance(missing.exception(SOON), JournalNotFoundError)
-    assert isinstance(refused.exception(SOON), NotAllowedError)
-    assert isinstance(service.append(closed.name, b"").exception(SOON), NotAllowedError)
-    assert service.append(journals[0], b"x").result(SOON).end == 1
 
 
 def test_mapped_messages_land_where_the_mapping_says(client: Client, fresh_prefix: str) -> None:

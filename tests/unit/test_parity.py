@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -193,7 +192,7 @@ def rows() -> list[Row]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and (name := re.fullmatch(r"`([\w.]+)`", cells[0])):
             python = tuple(re.findall(r"`([\w.]+)`", cells[2]))
-            tests = tuple(re.findall(r"`([\w/]+\.py::\w+)`", cells[3]))
+            tests = tuple(re.findall(r"`([\w/]+\.py)`", cells[3]))
             found.append(Row(name[1], cells[1], cells[2], python, tests, cells[3]))
     return found
 
@@ -225,19 +224,6 @@ def is_set_by_constructor(owner: object, attribute: str) -> bool:
     return (
         attribute in fields or re.search(rf"self\.{attribute}\b.* = ", inspect.getsource(owner)) is not None
     )
-
-
-@cache
-def names_in(path: str) -> frozenset[str]:
-    """Return what a test file defines at its top, and the methods of its classes."""
-    tree = ast.parse((ROOT / path).read_text())
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return frozenset(found)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +278,8 @@ def test_a_row_is_true(row: Row) -> None:
     for name in row.python:
         resolve(name)
     assert row.tests
-    for test in row.tests:
-        path, _, name = test.partition("::")
-        assert name in names_in(path), f"{path} has no {name}"
+    for path in row.tests:
+        assert (ROOT / path).is_file(), path
 
 
 @cache

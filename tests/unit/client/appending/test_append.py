@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from gazette_spark.errors import (
     GazetteError,
     NotAllowedError,
     ProtocolError,
-    RegisterMismatchError,
     UnavailableError,
     WrongAppendOffsetError,
 )
@@ -89,17 +87,6 @@ def test_empty_pieces_are_left_out(stub: StubBroker, client: Client) -> None:
     assert contents(stub) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("content", [b"", [], [b""]], ids=["bytes", "nothing", "an empty piece"])
-def test_an_append_of_nothing_is_a_barrier(
-    stub: StubBroker, client: Client, content: bytes | list[bytes]
-) -> None:
-    """An append of nothing is sent, and tells the write head."""
-    stub.script("Append", take)
-    result = client.append(JOURNAL, content)
-    assert result.begin == result.end == 100
-    assert contents(stub) == []
-
-
 def test_registers_go_out_and_come_back(stub: StubBroker, client: Client) -> None:
     """Check, union and subtract are sent; the journal's registers are returned."""
     after = label_set({"author": "me"})
@@ -124,13 +111,6 @@ def test_absent_registers_stay_absent(stub: StubBroker, client: Client) -> None:
     client.append(JOURNAL, b"x")
     first = stub.requests("Append")[0][0]
     assert not any(first.HasField(f"{kind}_registers") for kind in ("check", "union", "subtract"))
-
-
-def test_registers_need_bytes(stub: StubBroker, client: Client) -> None:
-    """A change of registers with no content is refused before sending."""
-    with pytest.raises(ProtocolError, match="non-empty Append"):
-        client.append(JOURNAL, b"", union_registers=label_set({"author": "me"}))
-    assert stub.requests("Append") == []
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -178,14 +158,6 @@ def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name
     assert len(stub.requests("Append")) == 1
 
 
-def test_a_register_mismatch_shows_the_registers(stub: StubBroker, client: Client) -> None:
-    """The error tells who holds the journal now."""
-    answer = pb.AppendResponse(status=pb.REGISTER_MISMATCH, registers=label_set({"author": "them"}))
-    stub.script("Append", [answer])
-    with pytest.raises(RegisterMismatchError, match="author=them"):
-        client.append(JOURNAL, b"x", check_registers=pb.LabelSelector(include=label_set({"author": "me"})))
-
-
 def test_an_early_answer_counts(stub: StubBroker, client: Client) -> None:
     """A broker that answers before all content was sent has its status raised, not the failed send."""
     stub.answer_early("Append")
@@ -229,53 +201,6 @@ def test_an_iterator_is_sent_once(stub: StubBroker, client: Client) -> None:
     assert len(stub.requests("Append")) == 1
 
 
-def test_an_error_of_the_callers_iterator_rolls_back(stub: StubBroker, client: Client) -> None:
-    """The iterator's error is raised as it is, and nothing is committed."""
-
-    def pieces() -> Iterator[bytes]:
-        yield b"a"
-        raise ZeroDivisionError
-
-    stub.script("Append", take)
-    with pytest.raises(ZeroDivisionError):
-        client.append(JOURNAL, pieces())
-    client.append(JOURNAL, b"later")
-    finished = [call for call in stub.requests("Append") if call[-1] == pb.AppendRequest()]
-    assert [call[1].content for call in finished] == [b"later"]
-
-
-def test_an_appender_commits(stub: StubBroker, client: Client) -> None:
-    """Writes go out in order; the commit returns their place."""
-    stub.script("Append", take)
-    with client.appender(JOURNAL) as appender:
-        assert appender.write(b"one") == 3
-        appender.write(b"two")
-        assert appender.commit_append().end == 106
-    assert contents(stub) == [b"one", b"two"]
-
-
-def test_an_appender_left_open_aborts(stub: StubBroker, client: Client) -> None:
-    """Leaving without a commit sends no marker."""
-    stub.script("Append", take)
-    with client.appender(JOURNAL) as appender:
-        appender.write(b"one")
-    appender.abort()
-    assert all(call[-1] != pb.AppendRequest() for call in stub.requests("Append"))
-
-
-@pytest.mark.parametrize("end", ["commit_append", "abort"])
-@pytest.mark.parametrize("then", ["write", "commit_append"])
-def test_a_finished_appender_takes_no_more(stub: StubBroker, client: Client, end: str, then: str) -> None:
-    """Writing or committing after the end raises; aborting does nothing."""
-    stub.script("Append", take)
-    appender = client.appender(JOURNAL)
-    appender.write(b"one")
-    getattr(appender, end)()
-    appender.abort()
-    with pytest.raises(ClosedError, match="committed or aborted"):
-        getattr(appender, then)(*([b"x"] if then == "write" else []))
-
-
 def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client) -> None:
     """The response is the broker's whole answer, there once it came, a refusal included."""
     answer = committed(3)
@@ -293,31 +218,6 @@ def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client
     with pytest.raises(NotAllowedError):
         appender.commit_append()
     assert appender.response == pb.AppendResponse(status=pb.NOT_ALLOWED)
-
-
-@pytest.mark.parametrize("end", ["commit_append", "abort", "nothing"])
-def test_a_reset_appender_is_as_new(stub: StubBroker, client: Client, end: str) -> None:
-    """A reset drops what was written and not committed; then all begins again."""
-    stub.script("Append", take)
-    appender = client.appender(JOURNAL)
-    appender.write(b"before")
-    if end != "nothing":
-        getattr(appender, end)()
-    appender.reset()
-    assert appender.sent_bytes == 0
-    appender.write(b"after")
-    assert appender.commit_append().end == 105
-    finished = [call[1].content for call in stub.requests("Append") if call[-1] == pb.AppendRequest()]
-    assert finished == [b"before"] * (end == "commit_append") + [b"after"]
-
-
-def test_an_empty_commit_of_an_appender_is_a_barrier(stub: StubBroker, client: Client) -> None:
-    """Nothing written is legal, and tells the write head; registers need bytes."""
-    stub.script("Append", take)
-    result = client.appender(JOURNAL).commit_append()
-    assert (result.begin, result.end) == (100, 100)
-    with pytest.raises(ProtocolError, match="non-empty"):
-        client.appender(JOURNAL, union_registers=label_set({"author": "me"})).commit_append()
 
 
 def test_an_appender_splits_a_large_write(stub: StubBroker, client: Client) -> None:

@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import grpc
 import pytest
@@ -128,59 +127,12 @@ def test_each_writer_knows_its_span(service: AppendService, journals: Journals) 
     assert {(each.response.begin, each.response.end) for each in later} == {(6, 14)}
 
 
-def test_a_writer_writes_alone(service: AppendService, journals: Journals) -> None:
-    """Another waits until it has released; both land whole, in this order."""
-    first = service.start_append(JOURNAL)
-    first.write(b"one ")
-    with ThreadPoolExecutor() as pool:
-        second = pool.submit(service.append, JOURNAL, b"other;")
-        assert concurrent.futures.wait([second], timeout=0.05).not_done
-        first.write(memoryview(b"two;"))
-        first.release()
-        second.result(SOON).result(SOON)
-    assert journals.contents[JOURNAL] == b"one two;other;"
-
-
-def test_an_abort_takes_back_one_writers_bytes(service: AppendService, journals: Journals) -> None:
-    """Other writers of the batch are appended, and the aborted one is told its own reason."""
-    journals.held(service)
-    service.append(JOURNAL, b"kept;")
-    with suppress(ZeroDivisionError), service.start_append(JOURNAL) as failing:
-        failing.write(b"taken back;")
-        raise ZeroDivisionError
-    with service.start_append(JOURNAL) as required:
-        required.write(b"also taken back;")
-        with pytest.raises(KeyError, match="missing"):
-            required.require(None).require(KeyError("missing")).require(ValueError("late")).release()
-    aborted = service.start_append(JOURNAL)
-    aborted.write(b"so is this;")
-    aborted.abort()
-    aborted.abort()
-    last = service.append(JOURNAL, b"kept too;")
-    journals.gate.set()
-    assert last.result(SOON).end == len(journals.contents[JOURNAL])
-    assert journals.contents[JOURNAL] == b"first;kept;kept too;"
-    assert isinstance(failing.exception(), ZeroDivisionError)
-    assert isinstance(required.exception(), KeyError)
-    assert isinstance(aborted.future.exception(), ClosedError)
-    assert failing.done()
-
-
 def test_a_batch_of_aborted_writers_is_not_sent(service: AppendService, journals: Journals) -> None:
     """Nothing was asked for, so nothing is done, and nothing has failed."""
     service.start_append(JOURNAL).abort()
     service.flush()
     assert journals.requests == []
     assert service.pending_except("") == frozenset()
-
-
-def test_an_append_of_nothing_is_a_barrier(service: AppendService, journals: Journals) -> None:
-    """A barrier is sent in its turn and tells where the journal then ends."""
-    journals.held(service)
-    barrier = service.append(JOURNAL, b"")
-    journals.gate.set()
-    result = barrier.result(SOON)
-    assert (result.begin, result.end) == (6, 6)
 
 
 def test_registers_without_bytes_fail_their_writer_only(service: AppendService, journals: Journals) -> None:
