@@ -34,15 +34,25 @@ TITLES = {
     "limits": "The limit",
 }
 
-GOALS: Mapping[str, tuple[str, float]] = {
-    "raw → noop": ("Kafka", 1.3),
-    "JSON → noop": ("Kafka", 4.0),
-    "raw → Delta": ("Kafka", 1.1),
-    "JSON → Delta": ("Kafka", 1.4),
-    "backfill JSON → noop": ("spark.read", 2.0),
-    "backfill JSON → Delta": ("spark.read", 1.2),
+GOALS = {
+    "raw → noop": 1.3,
+    "JSON → noop": 4.0,
+    "raw → Delta": 1.1,
+    "JSON → Delta": 1.4,
+    "backfill JSON → noop": 2.0,
+    "backfill JSON → Delta": 1.2,
 }
-"""By work, the rival and the target ratio of speeds, for tasks that read fragments themselves."""
+"""Target ratio of our speed to the peer's by work, where tasks read fragments themselves and Spark writes."""
+
+LANE_GOALS = {"raw → Delta": 2.0, "JSON → Delta": 4.5, "backfill JSON → Delta": 3.0}
+"""Target ratios of the direct lane."""
+
+BROKER_LANE_GOALS = {"JSON → Delta": 2.5}
+"""Target ratios of the direct lane if all bytes come through the broker."""
+
+FLAT_GOALS = {"JSON → Delta": 1.8}
+FLAT_LANE_GOALS = {"raw → Delta": 2.2, "JSON → Delta": 5.0}
+"""Target ratios that flat lines have instead, of Spark's writer and of the direct lane."""
 
 LIMITS_ABOUT = (
     "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
@@ -56,9 +66,6 @@ PROFILE_ABOUT = (
     "and passing rows on. If a job takes less than the goal allows, a core is idle while the query starts, "
     "plans and commits."
 )
-
-LANE_GOALS = {"raw → Delta": 2.0, "JSON → Delta": 4.5, "backfill JSON → Delta": 3.0}
-"""Target ratios of the direct lane."""
 
 
 OURS = {"stream-2": "flat", "stream-2-events": "events", "backfill": "flat", "backfill-events": "events"}
@@ -119,7 +126,8 @@ def write_page(kept: Kept, page: Path) -> None:
                 plot = page.with_name(f"{page.stem}-{section}.svg")
                 bench_plots.draw(by_speed(results), plot)
                 shown = f"![MB/s, and CPU seconds a GB by process]({plot.name})"
-                tables = [shown, speeds(results), costs(results)]
+                shape = "events" if section.endswith("events") else "flat"
+                tables = [shown, speeds(results, shape), costs(results)]
             text = "\n\n".join([f"{heading}\n\n{runs}", *tables])
         write_section(page, title, text)
 
@@ -147,14 +155,14 @@ def missed(kept: Kept) -> str:
         rates = kept.sections["limits"]["found"].get(shape, {})
         steps = {name: 1e9 / MEGABYTE / rate for name, rate in rates.items()}
         for (work, who), each in found.items():
-            peer, goal = goal_of(work, who)
+            peer, goal = goal_of(work, who, shape)
             against = found.get((work, peer))
             if against is None or who == peer or against.seconds / each.seconds >= goal:
                 continue
             size_gb = each.size_bytes / 1e9
             allowed = bench_limits.CORES * against.seconds / goal / size_gb
             # Spark writes the Parquet files of all jobs but the direct lane's.
-            writes = ("write raw", "write") if who.endswith("direct lane") else ()
+            writes = ("write raw", "write") if "direct lane" in who else ()
             by_step = [
                 sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
                 for names in (("gunzip",), ("raw", "parse"), writes)
@@ -167,12 +175,18 @@ def missed(kept: Kept) -> str:
     return "\n".join(rows)
 
 
-def goal_of(work: str, who: str) -> tuple[str, float]:
+def goal_of(work: str, who: str, shape: str) -> tuple[str, float]:
     """Return the peer of a job, and the goal's ratio, 0 without one."""
-    peer, goal = GOALS.get(work, ("spark.read" if work.startswith("backfill") else "Kafka", 0.0))
-    if who.endswith(("through the broker", WITHOUT_LIBRARY)):
-        return peer, 0.0
-    return peer, LANE_GOALS.get(work, goal) if who.endswith("direct lane") else goal
+    peer = "spark.read" if work.startswith("backfill") else "Kafka"
+    if who.endswith("direct lane"):
+        goals = GOALS | LANE_GOALS | (FLAT_LANE_GOALS if shape == "flat" else {})
+    elif who.endswith("direct lane through the broker"):
+        goals = BROKER_LANE_GOALS
+    elif who.endswith(("through the broker", WITHOUT_LIBRARY)):
+        goals = {}
+    else:
+        goals = GOALS | (FLAT_GOALS if shape == "flat" else {})
+    return peer, goals.get(work, 0.0)
 
 
 def ours(kept: Kept) -> dict[tuple[str, str], float]:
@@ -194,13 +208,13 @@ def results_of(content: Mapping[str, Any]) -> list[Result]:
     ]
 
 
-def speeds(results: Iterable[Result]) -> str:
+def speeds(results: Iterable[Result], shape: str) -> str:
     """Return the table of MB/s by the run of median time, with the spread of all runs, ratios and goals."""
     runs = by_speed(results)
     rows = ["| job | who | MB/s | seconds | runs, seconds | ratio | goal |", "|---|---|---|---|---|---|---|"]
     for (work, who), found in runs.items():
         each = found[len(found) // 2]
-        peer, wanted = goal_of(work, who)
+        peer, wanted = goal_of(work, who, shape)
         against = runs.get((work, peer))
         ratio, verdict = "", ""
         if against is not None and who != peer:
