@@ -10,6 +10,8 @@ from typing import Any
 
 import bench_limits
 import bench_plots
+from bench_first_row import FirstRow
+from bench_first_row import table as first_row_table
 from bench_jobs import BACKFILLS, WORKS, Result
 from bench_latency import TRICKLE_EVERY_S, Latency
 from bench_latency import table as latencies
@@ -31,6 +33,7 @@ TITLES = {
     "backfill-events": "Backfill of events beside Spark's file readers",
     "memory": "Memory of a Python worker",
     "latency": "Latency at a trickle",
+    "first-row": "The first row of a query",
     "limits": "The limit",
 }
 
@@ -58,6 +61,11 @@ LIMITS_ABOUT = (
     "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
     "else. In addition, each run takes some seconds to start a query, for its empty first batch, and for its "
     "commits."
+)
+
+FIRST_ROW_ABOUT = (
+    "Typed events, 40 MB in two journals, in a session that runs already. A batch query is timed up to the "
+    "row of `limit(1)`, a stream from `start()` with an empty checkpoint to its first batch. Eight of each."
 )
 
 PROFILE_ABOUT = (
@@ -113,6 +121,9 @@ def write_page(kept: Kept, page: Path) -> None:
             found = [Latency(**each) for each in content["found"]]
             heading = f"{found[0].records} records, one each {TRICKLE_EVERY_S} s. {content['about']}."
             text = f"{heading}\n\n{latencies(found)}"
+        elif section == "first-row":
+            first_rows = [FirstRow(**each) for each in content["measured"]]
+            text = f"{FIRST_ROW_ABOUT} {content['about']}.\n\n{first_row_table(first_rows)}"
         elif section == "limits":
             tables = [bench_limits.tables(content["found"], ours(kept)), PROFILE_ABOUT, missed(kept)]
             text = "\n\n".join([f"{LIMITS_ABOUT} {content['about']}.", *tables])

@@ -13,6 +13,7 @@ side:
 - ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
 - ``latency``: from an append to the row, at a trickle;
+- ``first-row``: from the start of a query to its first row, in a session that runs already;
 - ``limits``: what one core does with the records, step by step.
 
 With ``GAZETTE_SPARK_NATIVE=0`` in the environment, rows are added that show the parsers in Python, beside
@@ -40,6 +41,7 @@ from time import monotonic, sleep
 from typing import Self
 
 import bench_data
+import bench_first_row
 import bench_latency
 import bench_limits
 import bench_report
@@ -58,7 +60,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 
-PARTS = ("stream", "backfill", "memory", "latency", "limits")
+PARTS = ("stream", "backfill", "memory", "latency", "first-row", "limits")
 
 WARM_UP_BYTES = 40_000_000
 """Bytes each job reads before it is measured, so that the JVM has compiled and workers run."""
@@ -313,6 +315,19 @@ def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
     kept.keep("latency", {"about": about, "found": [asdict(each) for each in found]})
 
 
+def run_first_row(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure how soon a query has its first row."""
+    data = bench_data.make(given.data, WARM_UP_BYTES, 2, shape="events")
+    if given.fill:
+        return
+    about = where()
+    with Bench(given, ["deployed"], kafka=True, sets=[data]) as bench:
+        peers = [peer for peer in bench.peers if peer.name in ("Kafka", "deployed, direct")]
+        measured = bench_first_row.measure(peers, data, bench.scratch / "checkpoints")
+    print(bench_first_row.table(measured))
+    kept.keep("first-row", {"about": about, "measured": [asdict(peer) for peer in measured]})
+
+
 def run_limits(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
     """Measure the steps of a job on one core."""
     if not given.fill:
@@ -325,6 +340,7 @@ PART_RUNNERS = {
     "backfill": run_backfill,
     "memory": run_memory,
     "latency": run_latency,
+    "first-row": run_first_row,
     "limits": run_limits,
 }
 

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,6 +146,9 @@ class Sampler:
             add(name, "MB", sum(figure[0] for figure in figures))
             add(name, "descriptors", sum(figure[1] for figure in figures))
             add(name, "threads", sum(figure[2] for figure in figures))
+        # Libraries in Rust and C++ start threads when many files are read at once, and end them when idle.
+        # Threads that Python knows are ours, PySpark's or gRPC's, and have to stay.
+        add("driver's Python", "threads of Python", threading.active_count())
         for lane, query in self._queries.items():
             checkpoint, log = self._folder / f"{lane}-checkpoint", self._folder / lane / "_delta_log"
             for name, directory in (
