@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ from gazette_spark.client._append.append import AppendKeywords
 from gazette_spark.errors import (
     ClosedError,
     JournalNotFoundError,
+    NoJournalPrimaryBrokerError,
     NotAllowedError,
     ProtocolError,
     RegisterMismatchError,
@@ -55,10 +57,20 @@ def by_appender(
     client: Client, journal: str, *pieces: bytes, **options: Unpack[AppendKeywords]
 ) -> AppendResult:
     """Append by writing one piece after the other, and committing."""
+    deadline = time.monotonic() + SOON_S
     with client.appender(journal, **options) as appender:
-        for piece in pieces:
-            appender.write(piece)
-        return appender.commit_append()
+        while True:
+            for piece in pieces:
+                appender.write(piece)
+            try:
+                return appender.commit_append()
+            except NoJournalPrimaryBrokerError:
+                # An appender is one call, which nobody repeats for it: a journal that is just being resumed
+                # has no primary for a moment.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+                appender.reset()
 
 
 def by_service(
@@ -178,7 +190,7 @@ def test_an_append_waits_for_a_revision(
     append: Append, client: Client, journal: str, fresh_prefix: str
 ) -> None:
     """A broker appends once it knows the revision of Etcd that was asked for."""
-    revision = client.list_all_journals(f"prefix={journal}").revision
+    revision = client.list_all_journals(f"prefix={fresh_prefix}").revision
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(append, journal, b"then;", min_etcd_revision=revision + 1)
         client.create_journals(journal_spec(f"{fresh_prefix}late"))
