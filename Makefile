@@ -124,9 +124,9 @@ api-check: install ## Compare the public interface with that of the newest relea
 
 # Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
-check: style ## Lint, types, unit and property tests; no JVM, under two minutes
+check: style ## Lint, types, unit and property tests but the slow ones; no JVM, a minute and a half
 	@types=$$(mktemp); $(BIN)/mypy >"$$types" 2>&1 & checker=$$!; \
-	$(PYTEST) -n 4 tests/unit tests/property; tested=$$?; \
+	$(PYTEST) -n 4 -m checked tests/unit tests/property; tested=$$?; \
 	wait $$checker; checked=$$?; \
 	cat "$$types"; rm -f "$$types"; \
 	[ $$tested -eq 0 ] && [ $$checked -eq 0 ]
@@ -136,7 +136,7 @@ TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-rest
 test-rest: install jvm browser broker-binaries s3-server wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
-	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks tests/docs
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) -m "not checked" tests
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
 .PHONY: test

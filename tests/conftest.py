@@ -31,6 +31,9 @@ pytest_plugins = ["gazette_spark.testing.pytest_plugin"]
 
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
+CHECKED = [Path(__file__).parent / "unit", Path(__file__).parent / "property"]
+"""Where the tests of ``make check`` are; those that are marked as slow wait for ``make test``."""
+
 SMALL_TABLES = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -173,7 +176,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 # First: xdist reads the groups in a hook of its own.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for ``make soak``; mark what needs a JVM, and what runs in one worker.
+    """Leave out what is for ``make soak``; mark tests of ``make check``, of a JVM, and of one worker.
 
     tests/spark, tests/notebooks and every user of ``spark`` need a JVM. Those that do not use ``spark`` start
     JVMs of their own.
@@ -183,6 +186,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
     for item in items:
+        if any(map(item.path.is_relative_to, CHECKED)) and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.checked)
         shared = not {"spark", "delta_spark"}.isdisjoint(getattr(item, "fixturenames", ()))
         if shared or item.path.parent.name in ("spark", "notebooks"):
             item.add_marker(pytest.mark.spark)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.consumer._cluster.allocator import solve
 from tests.rig.allocation import Cluster, Code, member_of
 from tests.rig.examples import examples
+
+pytestmark = pytest.mark.slow
 
 NAMES = [f"{zone}/{number}" for zone in "abc" for number in range(3)]
 SHARDS = [f"shard-{number}" for number in range(8)]

@@ -46,6 +46,8 @@ from tests.rig.micro_batches import (
     counted,
 )
 
+pytestmark = pytest.mark.slow
+
 FAILPOINTS = (
     "micro_batch.opened",
     "micro_batch.planned",

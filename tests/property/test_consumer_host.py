@@ -33,6 +33,8 @@ from tests.rig.consumers import Database, Totals, create_journals, number, publi
 from tests.rig.examples import examples
 from tests.rig.messages import Document
 
+pytestmark = pytest.mark.slow
+
 POINTS = [
     "app.consumed",
     "consumer.finalized",

@@ -8,6 +8,8 @@ import pytest
 
 from tests.rig.iceberg_crashes import IcebergCrashes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from tests.property import test_ledger
 from tests.property.test_ledger import MUTANT_SETTINGS, Batched, LedgerMachine, short_entries
 from tests.rig.ledger_model import Expected, Record, Row, SinkTable, Writer
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["short_entries"]
 
 Moves = Mapping[tuple[int, str], int]

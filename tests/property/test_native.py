@@ -18,6 +18,8 @@ from tests.rig.examples import examples
 from tests.rig.native import require_library
 from tests.rig.poison import DECODINGS, Case, Child
 
+pytestmark = pytest.mark.slow
+
 CORPUS = Path(__file__).parents[1] / "golden" / "native" / "records.jsonl"
 """Records at the edges of what the decoder accepts, as JSON strings of Latin-1."""
 RECORDS = [json.loads(line).encode("latin-1") for line in CORPUS.read_text().splitlines()]

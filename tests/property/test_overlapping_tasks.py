@@ -44,6 +44,8 @@ from gazette_spark.spark_versions import QUERY_ID
 from tests.oracles.committed import Sent, committed
 from tests.rig.examples import examples
 
+pytestmark = pytest.mark.slow
+
 LABELS = {"content-type": "application/x-ndjson"}
 ROWS = StructType().add("journal", StringType()).add("value", BinaryType())
 READ = StructType().add("journal", StringType()).add("offset", LongType()).add("_ack_offset", LongType())

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.rig.examples import examples
 from tests.rig.poison import FORMS, PROTOBUF, SCALARS, TYPES, Case, Child
 
+pytestmark = pytest.mark.slow
+
 CORPUS = Path(__file__).parents[1] / "golden" / "poison" / "records.jsonl"
 """Records that once stopped a reader, or killed it."""
 CASES = 100

@@ -19,6 +19,8 @@ from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import MicroBatches, TaskFaults
 from tests.property.test_source_machine import SCHEMA
 
+pytestmark = pytest.mark.slow
+
 BATCHES = 100
 WARM = 10
 NAME = "leaks/journal"

@@ -21,6 +21,8 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.micro_batch import BatchDiffersError
 from tests.property.test_source_machine import SourceMachine
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 FOUND = (AssertionError, BatchDiffersError, OffsetError, RecordError, pytest.fail.Exception)

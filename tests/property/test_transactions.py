@@ -22,6 +22,8 @@ from tests.oracles import transactions as oracle
 from tests.oracles.transactions import JOURNALS, TASKS, Checkpoint, Driver, Step, World, batch_write, stream
 from tests.rig.examples import examples
 
+pytestmark = pytest.mark.slow
+
 Orders: TypeAlias = list[tuple[int, int, int]]
 
 BATCHES = 4

@@ -36,6 +36,8 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.seal import seal, unseal
 from tests.rig.recovery_log import closed_databases
 
+pytestmark = pytest.mark.slow
+
 DAMAGED = object()
 """A reader's answer that says: as if there were no file."""
 

@@ -19,6 +19,8 @@ from tests.rig.native import cargo_runs
 from tests.rig.wheel import ROOT, build_wheel
 from tests.unit.test_imports import PACKAGE, imported_modules, sources
 
+pytestmark = pytest.mark.slow
+
 JSON_TASK = ROOT / "tests" / "rig" / "json_task.py"
 LIBRARY = "gazette_spark/_formats/libgazette_json.so"
 JAR = "gazette_spark/_delta/s3-log-store.jar"
