@@ -128,17 +128,19 @@ def write_page(kept: Kept, page: Path) -> None:
             tables = [bench_limits.tables(content["found"], ours(kept)), PROFILE_ABOUT, missed(kept)]
             text = "\n\n".join([f"{LIMITS_ABOUT} {content['about']}.", *tables])
         else:
-            results = results_of(content)
             runs = "\n".join(sorted({f"- {each['about']}" for each in content["results"]}))
             heading = f"{content['label']}. Runs:" if content["label"] else "Runs:"
             if section == "memory":
-                tables = [memory(results)]
+                tables = [memory(results_of(content))]
             else:
                 plot = page.with_name(f"{page.stem}-{section}.svg")
-                bench_plots.draw(by_speed(results), plot)
-                shown = f"![MB/s, and CPU seconds a GB by process]({plot.name})"
+                days = results_by_day(content)
+                bench_plots.draw(by_speed(next(iter(days.values()))), plot)
+                tables = [f"![MB/s, and CPU seconds a GB by process]({plot.name})"]
                 shape = "events" if section.endswith("events") else "flat"
-                tables = [shown, speeds(results, shape), costs(results)]
+                for day, results in days.items():
+                    tables += [f"Measured on {day}:"] if len(days) > 1 else []
+                    tables += [speeds(results, shape), costs(results)]
             text = "\n\n".join([f"{heading}\n\n{runs}", *tables])
         write_section(page, title, text)
 
@@ -162,15 +164,16 @@ def missed(kept: Kept) -> str:
     heads = ("goal allows", "takes", "gzip", "columns", "Parquet", "rest of Python", "JVM", "broker")
     rows = [f"| job | records | who | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
     for section, shape in OURS.items():
-        found = median(results_of(kept.sections.get(section, {})))
         rates = kept.sections["limits"]["found"].get(shape, {})
         steps = {name: 1e9 / MEGABYTE / rate for name, rate in rates.items()}
-        for (work, who), each in found.items():
+        newest = next(iter(results_by_day(kept.sections.get(section, {})).values()), [])
+        medians = median(newest)
+        for (work, who), result in medians.items():
             peer, goal = goal_of(work, who, shape)
-            against = found.get((work, peer))
-            if against is None or who == peer or against.seconds / each.seconds >= goal:
+            against = medians.get((work, peer))
+            if against is None or who == peer or against.seconds / result.seconds >= goal:
                 continue
-            size_gb = each.size_bytes / 1e9
+            size_gb = result.size_bytes / 1e9
             allowed = bench_limits.CORES * against.seconds / goal / size_gb
             # Spark writes the Parquet files of all jobs but the direct lane's.
             writes = ("write raw", "write") if "direct lane" in who else ()
@@ -178,7 +181,7 @@ def missed(kept: Kept) -> str:
                 sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
                 for names in (("gunzip",), ("raw", "parse"), writes)
             ]
-            cpu = {role: cpu_s / size_gb for role, cpu_s in each.cpu_s.items()}
+            cpu = {role: cpu_s / size_gb for role, cpu_s in result.cpu_s.items()}
             rest = cpu["Python"] - sum(by_step)
             cells = [allowed, sum(cpu.values()), *by_step, rest, cpu["JVM"], cpu["broker"]]
             shown = " | ".join(f"{cell:.1f}" for cell in cells)
@@ -217,6 +220,17 @@ def results_of(content: Mapping[str, Any]) -> list[Result]:
         Result(**{key: value for key, value in each.items() if key != "about"})
         for each in content.get("results", [])
     ]
+
+
+def results_by_day(content: Mapping[str, Any]) -> dict[str, list[Result]]:
+    """Return a section's results by the day of their run, the newest first.
+
+    Days differ by a factor of two, so a ratio is one of two results of the same day.
+    """
+    days: dict[str, list[Result]] = {}
+    for result in sorted(content.get("results", []), key=lambda result: result["about"][:10], reverse=True):
+        days.setdefault(result["about"][:10], []).extend(results_of({"results": [result]}))
+    return days
 
 
 def speeds(results: Iterable[Result], shape: str) -> str:
