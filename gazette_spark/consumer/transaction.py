@@ -83,8 +83,10 @@ logger = logging.getLogger(__name__)
 DRAIN_S = 5.0
 """Seconds that a shard which is told to stop waits for a commit and acknowledgements under way."""
 
-CONSUMING, PREPARING, COMMITTING, ACKNOWLEDGING = PHASES = (
+NOT_RUNNING, CONSUMING, STALLED, PREPARING, COMMITTING, ACKNOWLEDGING = PHASES = (
+    "10-not-running",
     "20-consuming",
+    "30-stalled",
     "40-preparing",
     "50-committing",
     "60-acknowledging",
@@ -175,6 +177,8 @@ class Transactions:
         """Whether the present transaction takes messages."""
         self.consumed_messages = 0
         """Messages in the present transaction."""
+        self.stalled_since_s: float | None = None
+        """When the present transaction became full before the prior one was done; None: it did not."""
         self._closed = False
         # Taken from the spec when a transaction begins. A spec that is applied meanwhile counts from the next
         # transaction on, so the deadlines of an open one do not jump.
@@ -228,6 +232,7 @@ class Transactions:
         """Begin the present transaction, whose first message is about to be consumed."""
         self._check(self.present is Present.IDLE and self.reads, "begin")
         self.present, self._began_s, self._limits = Present.YOUNG, now_s, limits
+        self.stalled_since_s = None
 
     def consumed(self) -> None:
         """Count a message that the application has consumed."""
@@ -252,6 +257,8 @@ class Transactions:
         if self.present is Present.OPEN and now_s >= self._began_s + self._limits.max_s:
             self.present = Present.FULL
             self.reads = False
+            if self.prior is not Prior.DONE:
+                self.stalled_since_s = now_s
 
     def sources_closed(self) -> None:
         """No more messages will come: commit what is there, and end."""
@@ -451,6 +458,8 @@ class TransactionLoop:
         self._delivered: Envelope | None = None
         """The committed message that the application consumes next."""
         self._prior: _PriorTransaction | None = None
+        self._prepared_s = time.monotonic()
+        """When the prior transaction began to commit."""
         self._began_s = 0.0
         self._read_bytes = 0
         """Bytes that the present transaction has consumed."""
@@ -629,11 +638,18 @@ class TransactionLoop:
 
         # 4. The acknowledgements are appended, each only if the commit succeeds. A crash between two of them
         # leaves the rest to the next assignment.
-        phase_s = {CONSUMING: began_s - self._began_s}
+        stalled_since_s = self._machine.stalled_since_s
+        consumed_s = began_s if stalled_since_s is None else stalled_since_s
+        phase_s = {
+            NOT_RUNNING: self._began_s - self._prepared_s,
+            CONSUMING: consumed_s - self._began_s,
+            STALLED: began_s - consumed_s,
+        }
         self._prior = _PriorTransaction(
             commit, {}, progress, messages, self._read_bytes, phase_s, since_s=began_s
         )
         self._prior.end_phase(PREPARING)
+        self._prepared_s = self._prior.since_s
         for intent in intents:
             # The dependency is the fence of the acknowledgements: a store that was fenced off fails its
             # commit, and a failed dependency fails this append and all later ones to the journal.

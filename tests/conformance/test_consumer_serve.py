@@ -160,9 +160,11 @@ def test_an_application_is_served(consumer: Process) -> None:
     assert f'gazette_shard_read_messages_total{{shard="{shard}"}} 1' in metrics
     assert f'gazette_shard_read_bytes_total{{shard="{shard}"}} {end}' in metrics
     assert f'gazette_shard_read_head{{shard="{shard}",journal="{consumer.journal}"}} {end}' in metrics
-    phases = re.findall(r'gazette_shard_phase_seconds_total.*phase="(.*?)",type="(a?sync)"} 0\.\d+', metrics)
+    phases = re.findall(r'gazette_shard_phase.*phase="(.*?)",type="(a?sync)"} \d+\.\d+', metrics)
     assert phases == [
+        ("10-not-running", "sync"),
         ("20-consuming", "sync"),
+        ("30-stalled", "sync"),
         ("40-preparing", "sync"),
         ("50-committing", "async"),
         ("60-acknowledging", "async"),

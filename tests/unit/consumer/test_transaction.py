@@ -123,6 +123,25 @@ def test_a_transaction_waits_for_its_predecessor() -> None:
     assert decide(machine, delivered=True) is Next.COMMIT
 
 
+def test_a_full_transaction_is_stalled_by_its_predecessor() -> None:
+    """From the end of its maximum on; one that finds its predecessor done is not."""
+    machine = committing()
+    stalled_since_s = []
+    for now_s in (15, 21, 22):
+        machine.tick(now_s)
+        stalled_since_s.append(machine.stalled_since_s)
+    machine.committed()
+    machine.acknowledged()
+    machine.start_commit()
+    machine.begin(30, LIMITS)
+    machine.committed()
+    machine.acknowledged()
+    for now_s in (31, 41):
+        machine.tick(now_s)
+        stalled_since_s.append(machine.stalled_since_s)
+    assert stalled_since_s == [None, 21, 21, None, None]
+
+
 def test_a_transaction_reads_while_its_predecessor_commits() -> None:
     """Messages are consumed side by side with the commit."""
     assert decide(committing(), delivered=True) is Next.CONSUME
