@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -302,6 +304,74 @@ def test_changes_that_etcd_has_forgotten(rig: Rig) -> None:
         httpx.post(f"{rig.broker.etcd_url}/v3/kv/compaction", json=compacted).raise_for_status()
         proxy.up()
         wait_until("it sees the others", lambda: sorted(mirror.state.items) == ["shard-1", "shard-2"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("restored", [False, True], ids=["its data is lost", "restored from a backup"])
+def test_etcd_comes_back_with_other_data(rig: Rig, tmp_path: Path, restored: bool) -> None:
+    """All members notice, end their shards and join again; no shard is run by two of them."""
+    data, backup = tmp_path / "own", tmp_path / "backup"
+    etcd = EtcdProcess(tmp_path)
+    try:
+        first, second = rig.add(etcd.url, lease_s=4), rig.add(etcd.url, lease_s=4)
+        first.host.create_missing(rig.specs(3))
+        wait_until("all run", lambda: len(first.primaries() + second.primaries()) == 3)
+        etcd.kill()
+        shutil.copytree(data, backup)
+        etcd.start()
+        # It takes a shard over that the backup has at another member.
+        third = rig.add(etcd.url, lease_s=4)
+        wait_until("each runs one", lambda: all(len(peer.primaries()) == 1 for peer in rig.peers))
+
+        def publish() -> None:
+            end = rig.publish("a")
+            for shard in range(3):
+                assert third.shards.stat(f"shard-{shard}", {rig.journal: end}).read_through == {
+                    rig.journal: end
+                }
+
+        publish()
+        leases = leases_of(rig.peers)
+        with counting_primaries(rig.peers) as counted:
+            etcd.kill()
+            shutil.rmtree(data)
+            if restored:
+                backup.rename(data)
+            etcd.start()
+            wait_until("all have joined again", lambda: not leases & leases_of(rig.peers))
+            wait_until("each runs one", lambda: all(len(peer.primaries()) == 1 for peer in rig.peers))
+        assert max(counted.values()) == 1, counted
+        publish()
+        assert rig.database.state() == {f"shard-{shard}": {"a": 2} for shard in range(3)}
+        for peer in rig.peers:
+            peer.close()
+        rig.peers = []
+    finally:
+        etcd.kill()
+
+
+def leases_of(peers: Sequence[Peer]) -> set[int]:
+    """Return the leases of members, by what each of them knows of itself."""
+    return {peer.host._membership.lease for peer in peers if peer.host._membership is not None}
+
+
+@contextmanager
+def counting_primaries(peers: Sequence[Peer]) -> Iterator[Counter[str]]:
+    """Yield how many members took themselves for the primary of each shard at a time, at most."""
+    counted, ended = Counter[str](), threading.Event()
+
+    def count() -> None:
+        while not ended.wait(0.01):
+            for shard, primaries in Counter(shard for peer in peers for shard in peer.primaries()).items():
+                counted[shard] = max(counted[shard], primaries)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_etcd_is_killed_and_started_again(rig: Rig, tmp_path: Path) -> None:

@@ -42,13 +42,6 @@ _STALE_TOKEN = "invalid auth token"  # noqa: S105 - Etcd's text
 T = TypeVar("T")
 
 
-class CompactedError(GazetteError):
-    """The revision that a watch was to continue from is compacted: read the keys again."""
-
-    def _text(self) -> str:
-        return "the events since the last one read are compacted. The keys have to be read again"
-
-
 class Lease(NamedTuple):
     """A lease as Etcd granted it."""
 
@@ -208,8 +201,8 @@ class EtcdClient(Closing):
         Answers without events say how far the watch is.
 
         Raises:
-            CompactedError: the revision is compacted.
-            UnavailableError: Etcd does not serve the watch any more. Watch again, after the last revision.
+            UnavailableError: Etcd does not serve the watch any more, or has forgotten changes since the
+                revision. Read the keys again, and watch from there.
         """
         # For the whole watch. A watch cannot move to another endpoint; the caller begins another one there,
         # after the last revision.
@@ -242,12 +235,8 @@ class EtcdClient(Closing):
                 threading.Thread(target=ping, name="etcd watch", daemon=True).start()
                 for response in call:
                     heard_s[0] = time.monotonic()
-                    # Etcd deletes old revisions from time to time. A watch that was away for too long would
-                    # miss events, so it is refused.
-                    if response.compact_revision:
-                        raise CompactedError
-                    # Etcd cancels a watch when its token has become invalid. The next one authenticates
-                    # again.
+                    # Etcd cancels a watch when its token has become invalid, and the next one authenticates
+                    # again. It also does when the revision is compacted: the watch would miss changes.
                     if response.canceled:
                         self._forget_token(response.cancel_reason)
                         raise UnavailableError(connection.endpoint.text, response.cancel_reason)

@@ -155,6 +155,8 @@ class ClusterHost(Closing):
         # Not always the mirror's newest state, which may name a shard whose start is still to come.
         self._assigned: dict[str, ShardAssignment] = {}
         """Assignments that the running shards follow, by shard."""
+        self._specs: list[pc.ShardSpec] = []
+        """Shards that this process created if they were missing."""
         self._spec_revisions: dict[str, int] = {}
         """Revision of the spec that each assigned shard follows, by shard."""
         self._membership: Membership | None = None
@@ -183,7 +185,8 @@ class ClusterHost(Closing):
 
     def create_missing(self, specs: Iterable[pc.ShardSpec]) -> None:
         """Create the shards that are not there, and leave those alone that are."""
-        for spec in specs:
+        self._specs = list(specs)
+        for spec in self._specs:
             validate_shard_spec(spec)
             key = self._mirror.item_key(spec.id)
             # Under the condition that the key is not there, so processes that start at the same time with the
@@ -227,7 +230,8 @@ class ClusterHost(Closing):
     def _run(self) -> None:
         while not self._leaving.is_set():
             try:
-                self._be_member()
+                if (state := self._read_keys()) is not None:
+                    self._be_member(state)
             except GazetteError as error:
                 log.warning("cluster.membership_failed member=%s cause=%s", self._id, error)
             except Exception:
@@ -236,7 +240,25 @@ class ClusterHost(Closing):
             # The flag ends the pause at once, and then the loop.
             self._leaving.wait(REJOIN_S)
 
-    def _be_member(self) -> None:  # noqa: C901, PLR0912 - told in order
+    def _read_keys(self) -> ClusterState | None:
+        """Return the keys to join by; None: the process is to leave."""
+        # A lease may be gone because Etcd lost its data, or was restored from a backup. Other members may
+        # then still run what they ran before, until they notice, or until their own lease is over. So each
+        # waits for the time of a lease, and no shard is run by two.
+        number = self._mirror.read_again()
+        while not self._mirror.wait_read(number, REJOIN_S):
+            if self._leaving.is_set():
+                return None
+        state = self._mirror.state
+        if state.replaced_s is not None:
+            if self._leaving.wait(max(0.0, state.replaced_s + self._lease_s - time.monotonic())):
+                return None
+            # Without any shard, all data is gone. Otherwise the shards are those of the backup.
+            if not self._mirror.state.items:
+                self.create_missing(self._specs)
+        return state
+
+    def _be_member(self, joined_by: ClusterState) -> None:  # noqa: C901, PLR0912 - told in order
         """Join, do what the keys say, and return when the process is not a member any more."""
         process = pb.ProcessSpec(id=self._member.process_id, endpoint=self._member.endpoint)
         spec = pc.ConsumerSpec(process_spec=process, shard_limit=self._limit)
@@ -258,8 +280,13 @@ class ClusterHost(Closing):
             try:
                 while not (membership.lost.is_set() or self._closing.is_set()):
                     # Wait for a change of the keys, or of a shard.
-                    state = self._mirror.wait_for_change(state.revision, pause_s)
+                    state = self._mirror.wait_for_change(state, pause_s)
                     pause_s = IDLE_S
+
+                    # The keys are not those that this member joined by. Its shards end here, and then its
+                    # lease, which a backup may have brought back.
+                    if state.replaced_s != joined_by.replaced_s:
+                        break
 
                     # Etcd may know of this member before its own mirror does. If the key is gone after that,
                     # somebody deleted it: join again.

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
 from gazette_spark.closing import Closing
 from gazette_spark.consumer._cluster.allocator import ClusterMember, MemberId, ShardAssignment, ShardItem
-from gazette_spark.consumer._cluster.etcd import CompactedError, EtcdClient
+from gazette_spark.consumer._cluster.etcd import EtcdClient
 from gazette_spark.consumer.specs import desired_replicas, validate_shard_spec
 from gazette_spark.errors import ClosedError, GazetteError
 from gazette_spark.protocol import consumer_pb2 as pc
@@ -51,6 +52,9 @@ class ClusterState:
     assignments: list[ShardAssignment] = field(default_factory=list)
     """Assignments, ascending by shard, zone and suffix."""
     by_shard: dict[str, list[ShardAssignment]] = field(default_factory=dict)
+    replaced_s: float | None = None
+    """When the keys were last found not to follow from those before, by this machine's monotonic clock; None:
+    they always did. Etcd has lost its data then, or was restored from a backup."""
 
     def of_member(self, member: MemberId) -> dict[str, ShardAssignment]:
         """Return the assignments of a member to shards that there are, by shard."""
@@ -73,8 +77,10 @@ class ClusterMirror(Closing):
         # that one is decoded again. With 30,000 keys that is 0.02 s instead of 0.29 (decision 0043).
         self._decoded: dict[bytes, tuple[int, object]] = {}
         self._state = ClusterState()
-        self._resume = 0
-        """Revision from which changes are watched; 0: read all keys first."""
+        self._reads_begun = self._reads_done = 0
+        """Number of times that all keys were read."""
+        self._round = threading.Event()
+        """Ends the watch that is under way."""
         self._is_woken = False
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -91,6 +97,7 @@ class ClusterMirror(Closing):
         """Stop."""
         self._closed.set()
         with self._changed:
+            self._round.set()
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
@@ -106,18 +113,31 @@ class ClusterMirror(Closing):
             self._is_woken = True
             self._changed.notify_all()
 
-    def wait_for_change(self, revision: int, timeout_s: float) -> ClusterState:
-        """Return the state once it is newer than a revision, after :meth:`wake`, or when the time is over.
+    def wait_for_change(self, seen: ClusterState, timeout_s: float) -> ClusterState:
+        """Return the state once it is another one, after :meth:`wake`, or when the time is over.
 
         For one thread.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._state.revision > revision or self._is_woken or self._closed.is_set(), timeout_s
+                # Not by the revision: an Etcd that lost its data begins again at 1.
+                lambda: self._state is not seen or self._is_woken or self._closed.is_set(),
+                timeout_s,
             )
             # Cleared by the waiter and not by time: a wake-up that comes between two waits is not lost.
             self._is_woken = False
             return self._state
+
+    def read_again(self) -> int:
+        """Have all keys read once more; return the number of that read, for :meth:`wait_read`."""
+        with self._changed:
+            self._round.set()
+            return self._reads_begun + 1
+
+    def wait_read(self, number: int, timeout_s: float) -> bool:
+        """Wait until a read of all keys, or a later one, is done; False: it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._reads_done >= number, timeout_s)
 
     def wait_for(self, revision: int, timeout_s: float) -> ClusterState:
         """Return a state that has all changes up to a revision at which one of the keys was changed.
@@ -155,14 +175,30 @@ class ClusterMirror(Closing):
 
     def _run(self) -> None:
         while not self._closed.is_set():
+            with self._changed:
+                self._round = threading.Event()
+                self._reads_begun += 1
+                number = self._reads_begun
             try:
-                if self._resume == 0:
-                    # All keys at one revision, and then the changes from the next one on: no change is
-                    # missed, and none is applied twice.
-                    header, kvs = self._etcd.range(f"{self.prefix}/")
-                    self._kvs = {kv.key: kv for kv in kvs}
-                    self._apply(header, header.revision)
-                for response in self._etcd.watch(f"{self.prefix}/", self._resume, self._closed):
+                # All keys at one revision, and then the changes from the next one on: no change is missed,
+                # and none is applied twice. Whenever a watch has ended the keys are read again, although Etcd
+                # could go on where it ended: if Etcd has lost its data meanwhile, a watch from a revision far
+                # ahead hears nothing until that one is reached.
+                header, kvs = self._etcd.range(f"{self.prefix}/")
+                keys, replaced_s = {kv.key: kv for kv in kvs}, self._state.replaced_s
+                if not follows(self._kvs, self._state.revision, keys, header.revision):
+                    log.error(
+                        "cluster.etcd_replaced prefix=%s revision=%d before=%d: Etcd has lost its data, or "
+                        "was restored from a backup. Members end their shards, and join after a lease again",
+                        *(self.prefix, header.revision, self._state.revision),
+                    )
+                    replaced_s = time.monotonic()
+                self._kvs = keys
+                self._apply(header, header.revision, replaced_s)
+                with self._changed:
+                    self._reads_done = number
+                    self._changed.notify_all()
+                for response in self._etcd.watch(f"{self.prefix}/", header.revision + 1, self._round):
                     # Events of one response are whole transactions. A state is made only after all of them,
                     # so nobody sees half of one.
                     for event in response.events:
@@ -173,16 +209,14 @@ class ClusterMirror(Closing):
                     if response.events:
                         # The last event's revision and not the header's: that one is the store's, and may be
                         # ahead of this watch.
-                        self._apply(response.header, response.events[-1].kv.mod_revision)
-            except CompactedError:
-                log.warning("cluster.keys_compacted prefix=%s revision=%d", self.prefix, self._resume)
-                self._resume = 0
+                        revision = response.events[-1].kv.mod_revision
+                        self._apply(response.header, revision, self._state.replaced_s)
             except GazetteError as error:
                 log.warning("cluster.watch_ended prefix=%s cause=%s", self.prefix, error)
                 # The state stays as it is, and old. What depends on its age has the lease to go by.
                 self._closed.wait(RETRY_S)
 
-    def _apply(self, header: pe.ResponseHeader, revision: int) -> None:
+    def _apply(self, header: pe.ResponseHeader, revision: int, replaced_s: float | None) -> None:
         """Make a state of the keys, and show it."""
         items: dict[str, ShardItem] = {}
         members: dict[MemberId, ClusterMember] = {}
@@ -190,7 +224,7 @@ class ClusterMirror(Closing):
         decoded: dict[bytes, tuple[int, object]] = {}
         for key, kv in sorted(self._kvs.items()):
             entry = self._decoded.get(key)
-            if entry is None or entry[0] != kv.mod_revision:
+            if entry is None or entry[0] != kv.mod_revision or replaced_s != self._state.replaced_s:
                 entry = kv.mod_revision, self._decode(kv)
             decoded[key] = entry
             match entry[1]:
@@ -207,9 +241,7 @@ class ClusterMirror(Closing):
         etcd = pe.ResponseHeader()
         etcd.CopyFrom(header)
         with self._changed:
-            # Under the lock with the state: both change together.
-            self._resume = revision + 1
-            self._state = ClusterState(revision, etcd, items, members, assignments, by_shard)
+            self._state = ClusterState(revision, etcd, items, members, assignments, by_shard, replaced_s)
             self._changed.notify_all()
 
     def _decode(self, kv: pe.KeyValue) -> object:
@@ -223,6 +255,24 @@ class ClusterMirror(Closing):
         except (GazetteError, DecodeError, KeyError, ValueError, TypeError) as error:
             log.warning("cluster.key_not_understood key=%s cause=%s", name, error)
             return None
+
+
+def follows(
+    before: Mapping[bytes, pe.KeyValue], revision: int, keys: Mapping[bytes, pe.KeyValue], new_revision: int
+) -> bool:
+    """Return whether keys can have come from earlier ones by changes that were made since.
+
+    Args:
+        before: The earlier keys.
+        revision: Their revision.
+        keys: The keys.
+        new_revision: Their revision.
+    """
+    # A cluster of Etcd that is made again with the same addresses has the same id, so only revisions and keys
+    # tell. What is not newer than the earlier revision was there before, and is unchanged.
+    return new_revision >= revision and all(
+        kv.mod_revision > revision or before.get(key) == kv for key, kv in keys.items()
+    )
 
 
 def _decode_item(parts: list[str], kv: pe.KeyValue) -> ShardItem:
