@@ -42,6 +42,19 @@ APPENDS_PER_SECOND = 4
 
 MONTH_HOURS = 720
 
+WHAT_RISES = (
+    "- Threads of the driver's Python that are none of Python's belong to deltalake. Its runtime "
+    "starts one for each file of the log that it reads at the same time, at most 512, and ends it "
+    "after ten idle seconds.\n"
+    "- The JVM's size is bounded by its heap, `spark.driver.memory`, and by what it needs beside it. "
+    "What is left of the heap after each collection shows whether something leaks.\n"
+    "- A query checkpoint keeps `spark.sql.streaming.minBatchesToRetain` batches, 100 by default. A "
+    "Delta log grows until its files are older than the table's `delta.logRetentionDuration`, 30 "
+    "days by default. Fewer batches an hour, or a shorter time that is still longer than the query's "
+    "longest pause, keep it smaller."
+)
+"""Stands below the table: why some curves rise, and where they end."""
+
 LEVEL_SHARE = 0.02
 """A curve whose line rises by less than this share of its mean in half a run is level: the rest is noise."""
 
@@ -245,6 +258,7 @@ def main() -> None:
         f"`compact_every=50`; {datetime.now(UTC):%Y-%m-%d}. {about}. Growth is the slope of the second "
         "half.\n\n"
         f"| figure | after a quarter | at the end | growth | after 30 days |\n|---|---|---|---|---|\n{rows}"
+        f"\n\n{WHAT_RISES}"
     )
     write_section(REPORT, "An hour at constant load", text)
     print(text)
