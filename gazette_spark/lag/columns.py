@@ -157,9 +157,17 @@ def evaluate_columns(
 def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judged:
     counts = windows.counts
     first = np.cumsum(counts) - counts
-    offsets, lags, valid = _matrices(windows, first)
     used = counts > 0
-    # Rows are aligned at the right, so the newest commit of every partition is in the last column.
+    # Offsets and lags as matrices, shape (n, slots), and which of their cells are valid. Rings have different
+    # lengths. Rows are aligned at the right, so the newest commit of every partition is in the last column.
+    shape = (len(windows), windows.slots)
+    offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)
+    begins = windows.slots - counts
+    valid = np.arange(windows.slots) >= begins[:, None]
+    rows = np.repeat(np.arange(len(windows)), counts)
+    places = np.arange(len(windows.cells)) - np.repeat(first - begins, counts)
+    offsets[rows, places] = windows.cells[:, 1]
+    lags[rows, places] = windows.cells[:, 4]
     last = np.where(used, offsets[:, -1], 0)
     current_lag = np.where(used & (windows.newest_head >= 0), np.maximum(windows.newest_head - last, 0), 0)
     # A ring without any commit counts as one slot of its length, as in Burrow.
@@ -172,11 +180,16 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
     stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
     # Never below the highest so far. Unknown lags are -1, so they neither raise that highest one nor count.
     never_fell = np.all((lags == NO_LAG) | (lags >= np.maximum.accumulate(lags, axis=1)), axis=1)
+    # Silent: the newest commit is older than the time that all commits of the ring span.
+    silent = np.zeros(len(windows), np.bool_)
+    times = windows.cells[:, 2]
+    oldest, newest = times[first[used]], times[(first + counts - 1)[used]]
+    silent[used] = now_ms - newest > newest - oldest
     # The first condition that holds decides, in the order of rules.judge.
     status = np.select(
         [
             ~judged_at_all | (current_lag <= thresholds.allowed_lag),
-            _silent(windows, first, used, now_ms) & ~level_before,
+            silent & ~level_before,
             _rewound(offsets, valid),
             np.any((lags != NO_LAG) & (lags <= thresholds.allowed_lag), axis=1),
             stalled,
@@ -186,28 +199,6 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
         Status.OK,
     )
     return _Judged(status.astype(np.int8), complete, current_lag, first)
-
-
-def _matrices(windows: WindowColumns, first: Integers) -> tuple[Integers, Integers, Bools]:
-    """Return offsets, lags and a mask of valid cells, shape ``(n, slots)``, the newest at the right."""
-    counts, slots = windows.counts, windows.slots
-    shape = (len(windows), slots)
-    offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)
-    valid = np.arange(slots) >= slots - counts[:, None]
-    # Rings have different lengths. Each commit goes to its row, and as far to the right as its ring is full.
-    rows = np.repeat(np.arange(len(windows)), counts)
-    places = np.arange(len(windows.cells)) - np.repeat(first - (slots - counts), counts)
-    offsets[rows, places] = windows.cells[:, 1]
-    lags[rows, places] = windows.cells[:, 4]
-    return offsets, lags, valid
-
-
-def _silent(windows: WindowColumns, first: Integers, used: Bools, now_ms: int) -> Bools:
-    silent = np.zeros(len(windows), np.bool_)
-    begin, end = first[used], (first + windows.counts - 1)[used]
-    times = windows.cells[:, 2]
-    silent[used] = now_ms - times[end] > times[end] - times[begin]
-    return silent
 
 
 def _rewound(offsets: Integers, valid: Bools) -> Bools:

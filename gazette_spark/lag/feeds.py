@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -108,7 +109,17 @@ class HeadFeed:
         # back.
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
             behind = sorted({unread.journal for unread in monitor.unread(now_ms)} & listed.keys())
-            monitor.observe_stores({name: self._store(listed[name]) for name in behind})
+            stores = {}
+            for name in behind:
+                # Without a time of storing, a fragment is a broker's own, and retention does not count yet.
+                fragments = [
+                    TimedFragment(stored.fragment.begin, stored.fragment.end, stored.fragment.mod_time * 1000)
+                    for stored in self._client.list_fragments(name)
+                    if stored.fragment.mod_time
+                ]
+                retention_ms = listed[name].spec.fragment.retention.ToMilliseconds()
+                stores[name] = JournalStore(fragments, retention_ms or None)
+            monitor.observe_stores(stores)
             self._stores_at_ms = now_ms
         # A selector by labels may match nothing yet. A name that matches nothing is most likely a typing
         # error.
@@ -116,17 +127,6 @@ class HeadFeed:
             from gazette_spark.client._list.listing import journal_not_found
 
             raise journal_not_found(self._client, self._selector)
-
-    def _store(self, listed: pb.ListResponse.Journal) -> JournalStore:
-        retention = listed.spec.fragment.retention.ToMilliseconds()
-        fragments = (stored.fragment for stored in self._client.list_fragments(listed.spec.name))
-        stored = [
-            TimedFragment(stored.begin, stored.end, stored.mod_time * 1000)
-            for stored in fragments
-            # Without a time of storing, a fragment is a broker's own, and retention does not count yet.
-            if stored.mod_time
-        ]
-        return JournalStore(stored, retention or None)
 
 
 class TableFeed:
@@ -237,19 +237,21 @@ class CheckpointFeed:
             # may still fail.
             finished = list(finished_batches(self._names("offsets"), self._names("commits")))
             new = [batch_id for batch_id in finished[: self._batches] if batch_id > newest_batch_id]
-            return [step for batch_id in reversed(new) if (step := self._step(batch_id))]
+            steps = []
+            for batch_id in reversed(new):
+                ends = self._directory / "offsets" / str(batch_id)
+                # Spark writes no time into the file.
+                committed = (self._directory / "commits" / str(batch_id)).stat()
+                position = parse_offsets(ends.read_text(), str(ends))
+                if step := checkpoint_commit(batch_id, position, committed.st_mtime_ns // 1_000_000):
+                    steps.append(step)
+            return steps
         except OSError as error:
             problem = f"query checkpoint {self._directory} cannot be read: {error.strerror}"
             raise InputError(problem) from error
 
     def _names(self, log: str) -> list[str]:
         return [path.name for path in (self._directory / log).iterdir()]
-
-    def _step(self, batch_id: int) -> GroupCommit | None:
-        ends = self._directory / "offsets" / str(batch_id)
-        # Spark writes no time into the file.
-        committed_ms = (self._directory / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
-        return checkpoint_commit(batch_id, parse_offsets(ends.read_text(), str(ends)), committed_ms)
 
 
 class RecordFeed:
@@ -278,27 +280,21 @@ class RecordFeed:
         counted: dict[Unread, int] = {}
         # The shortest first: most ranges get a number, and one long backlog cannot use up the whole limit.
         for unread in sorted(monitor.unread(now_ms), key=lambda unread: unread.end - unread.begin):
-            size = unread.end - unread.begin
             # The bytes of a range never change, so its number stays.
             if unread in self._counted:
                 counted[unread] = self._counted[unread]
-            elif size <= remaining_bytes:
-                remaining_bytes -= size
-                if (count := self._count(unread)) is not None:
-                    counted[unread] = count
+                continue
+            size = unread.end - unread.begin
+            if size > remaining_bytes:
+                continue
+            remaining_bytes -= size
+            # If the range cannot be read, its number is unknown. The feed of the write heads reports why.
+            with suppress(GazetteError):
+                if has_lines(self._client.get_journal(unread.journal).spec):
+                    reader = self._client.read(unread.journal, offset=unread.begin, end_offset=unread.end)
+                    counted[unread] = sum(chunk.content.count(b"\n") for chunk in reader)
         self._counted = counted
         monitor.observe_records(counted)
-
-    def _count(self, unread: Unread) -> int | None:
-        """Return the number of lines of a range; None if its records are not lines, or it cannot be read."""
-        try:
-            if not has_lines(self._client.get_journal(unread.journal).spec):
-                return None
-            reader = self._client.read(unread.journal, offset=unread.begin, end_offset=unread.end)
-            return sum(chunk.content.count(b"\n") for chunk in reader)
-        except GazetteError:
-            # The feed of the write heads reports the reason. Here the number is only unknown.
-            return None
 
 
 def has_lines(spec: pb.JournalSpec) -> bool:

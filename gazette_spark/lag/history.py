@@ -367,10 +367,32 @@ class History:
     def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
         """Return a group's partitions as columns; see :meth:`fetch_consumer`."""
         group_state = self._unexpired(cluster, group, now_ms)
-        return (
-            None
-            if group_state is None
-            else _columns(self._clusters[cluster], group_state, self.options.intervals)
+        if group_state is None:
+            return None
+        cluster_heads = self._clusters[cluster].heads
+        topics: list[str] = []
+        indices: list[int] = []
+        partitions: list[_Partition] = []
+        heads: list[BrokerRing | None] = []
+        for topic, states in group_state.topics.items():
+            topics += [topic] * len(states)
+            indices += range(len(states))
+            partitions += states
+            heads += cluster_heads[topic][: len(states)] if topic in cluster_heads else [None] * len(states)
+        rings = [partition.commits for partition in partitions]
+        newest = [-1 if ring is None or ring.newest is None else ring.newest for ring in heads]
+        least = [-1 if ring is None or ring.least is None else ring.least for ring in heads]
+        return WindowColumns(
+            topics,
+            np.array(indices, np.int64),
+            [partition.owner for partition in partitions],
+            [partition.client_id for partition in partitions],
+            self.options.intervals,
+            np.array([ring is not None for ring in rings], np.bool_),
+            np.array([0 if ring is None else len(ring) for ring in rings], np.int64),
+            joined_cells([ring.cells() for ring in rings if ring is not None]),
+            np.array(newest, np.int64),
+            np.array(least, np.int64),
         )
 
     def _unexpired(self, cluster: str, group: str, now_ms: int) -> _Group | None:
@@ -436,22 +458,20 @@ class Evaluator:
         # Also "not found" is cached, as in Burrow: a group appears up to ten seconds late.
         if cached and 0 <= now_ms - cached[0] < self._expire_ms:
             return cached[1]
-        verdict = self._judge(cluster, group, now_ms)
+        columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
+        # The columns are fast, and the rules for single partitions are the definition. Times that would
+        # overflow go by the definition.
+        if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
+            verdict = evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
+        else:
+            windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
+            verdict = evaluate_group(cluster, group, windows, now_ms, self._thresholds)
         if len(self._cached) >= MAX_CACHED:
             # All at once, which costs one evaluation each. An order of use would cost something with each
             # request.
             self._cached.clear()
         self._cached[cluster, group] = (now_ms, verdict)
         return verdict
-
-    def _judge(self, cluster: str, group: str, now_ms: int) -> GroupStatus:
-        columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
-        # The columns are fast, and the rules for single partitions are the definition. Times that would
-        # overflow go by the definition.
-        if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
-            return evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
-        windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
-        return evaluate_group(cluster, group, windows, now_ms, self._thresholds)
 
 
 def windows_of(topics: dict[str, list[PartitionWindow]] | None) -> list[PartitionWindow] | None:
@@ -475,33 +495,6 @@ def _window(cluster: _Cluster, topic: str, index: int, partition: _Partition) ->
         ring.slots() if ring is not None else (),
         partition.owner,
         partition.client_id,
-    )
-
-
-def _columns(cluster: _Cluster, group: _Group, intervals: int) -> WindowColumns:
-    topics: list[str] = []
-    indices: list[int] = []
-    partitions: list[_Partition] = []
-    heads: list[BrokerRing | None] = []
-    for topic, states in group.topics.items():
-        topics += [topic] * len(states)
-        indices += range(len(states))
-        partitions += states
-        heads += cluster.heads[topic][: len(states)] if topic in cluster.heads else [None] * len(states)
-    rings = [partition.commits for partition in partitions]
-    newest = [-1 if ring is None or ring.newest is None else ring.newest for ring in heads]
-    least = [-1 if ring is None or ring.least is None else ring.least for ring in heads]
-    return WindowColumns(
-        topics,
-        np.array(indices, np.int64),
-        [partition.owner for partition in partitions],
-        [partition.client_id for partition in partitions],
-        intervals,
-        np.array([ring is not None for ring in rings], np.bool_),
-        np.array([0 if ring is None else len(ring) for ring in rings], np.int64),
-        joined_cells([ring.cells() for ring in rings if ring is not None]),
-        np.array(newest, np.int64),
-        np.array(least, np.int64),
     )
 
 

@@ -110,7 +110,7 @@ class LagService:
         self._ended = threading.Event()
         self._failures: tuple[str, ...] = ()
         self._threads = (
-            threading.Thread(target=self._serve, name="lag-http", daemon=True),
+            threading.Thread(target=self._server.run, args=([self._socket],), name="lag-http", daemon=True),
             threading.Thread(target=self._poll, name="lag-poll", daemon=True),
         )
 
@@ -145,9 +145,6 @@ class LagService:
             for group in monitor.groups():
                 lag = monitor.lag(group, now_ms)
                 self._notifier.observe(lag.verdict, now_ms, monitor.alarms.raised(lag))
-
-    def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
 
     def _poll(self) -> None:
         while not self._ended.is_set():
@@ -238,7 +235,8 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        method, headers = scope["method"], _headers(scope)
+        method = scope["method"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if only_local and not is_own_host(headers.get("host"), ()):
             await _send(send, HttpAnswer(421, PLAIN, b"this server answers to localhost only\n"))
             return
@@ -279,11 +277,6 @@ async def _send(send: Send, answer: HttpAnswer) -> None:
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by lower-case name."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _bound(listen: str) -> socket.socket:
