@@ -47,29 +47,25 @@ def arguments(env: Mapping[str, str], prefix: str = BROKER) -> dict[str, Any]:
     """
     values = {option: env.get(_variable(option, prefix)) or None for option in (*_VARIABLES, "zone")}
     files = (values["tls.caFile"], values["tls.certFile"], values["tls.keyFile"])
+    cache_size = values["route_cache_size"] or "0"
+    if not cache_size.isdecimal():
+        expected = "a number of routes, such as 1000, or 0 for none"
+        raise OptionError("route_cache_size", repr(cache_size), expected)
+    cache_ttl = values["route_cache_ttl_s"] or DEFAULT_CACHE_TTL
+    try:
+        cache_ttl_s = parse_duration(cache_ttl).ToNanoseconds() / 1e9
+    except ProtocolError:
+        raise OptionError("route_cache_ttl_s", repr(cache_ttl), "a time such as 1m or 90s") from None
     return {
         "endpoint": values["brokerAddress"] or DEFAULT_ADDRESS,
         "token": values["token"],
         "token_file": values["auth.tokenFile"],
         "auth_keys": values["auth_keys"],
         "tls": TlsOptions(*files) if any(files) else None,
-        "route_cache_size": _count(values["route_cache_size"] or "0"),
-        "route_cache_ttl_s": _seconds(values["route_cache_ttl_s"] or DEFAULT_CACHE_TTL),
+        "route_cache_size": int(cache_size),
+        "route_cache_ttl_s": cache_ttl_s,
         "zone": values["zone"] or DEFAULT_ZONE,
     }
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise OptionError("route_cache_size", repr(text), "a number of routes, such as 1000, or 0 for none")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_duration(text).ToNanoseconds() / 1e9
-    except ProtocolError:
-        raise OptionError("route_cache_ttl_s", repr(text), "a time such as 1m or 90s") from None
 
 
 @contextmanager

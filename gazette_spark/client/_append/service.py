@@ -510,32 +510,29 @@ class AppendService:
         finally:
             # In any case, or the threads would go on appending after the caller was told that the flush has
             # failed.
-            self._stop()
+            with self._lock:
+                closed = ClosedError("append service", "it was closed before the append was done")
+                # Every pending append ends here, so nobody waits for one that no thread will send.
+                outcome = self._queue.fail_all(closed)
+                self._stopped = True
+                self._work.notify_all()
+                self._calm.notify_all()
+                sending = list(self._sending.values())
+                threads = list(self._threads)
+            # Without the lock, because an abort ends the call, whose thread then needs the lock.
+            for appender in sending:
+                appender.abort()
+            self._carry_out(outcome)
+            for thread in threads:
+                # A callback may close the service, and callbacks run on its threads.
+                if thread is not threading.current_thread():
+                    # A cancelled call ends at once, as a rule. The threads are daemons, so one that hangs
+                    # does not keep the process alive.
+                    thread.join(JOIN_TIMEOUT_S)
         if not abort:
             self._raise_first(
                 journal_queue for journal_queue in self._queue.failures() if not journal_queue.reported
             )
-
-    def _stop(self) -> None:
-        with self._lock:
-            closed = ClosedError("append service", "it was closed before the append was done")
-            # Every pending append ends here, so nobody waits for one that no thread will send.
-            outcome = self._queue.fail_all(closed)
-            self._stopped = True
-            self._work.notify_all()
-            self._calm.notify_all()
-            sending = list(self._sending.values())
-            threads = list(self._threads)
-        # Without the lock, because an abort ends the call, whose thread then needs the lock.
-        for appender in sending:
-            appender.abort()
-        self._carry_out(outcome)
-        for thread in threads:
-            # A callback may close the service, and callbacks run on its threads.
-            if thread is not threading.current_thread():
-                # A cancelled call ends at once, as a rule. The threads are daemons, so one that hangs does
-                # not keep the process alive.
-                thread.join(JOIN_TIMEOUT_S)
 
     def _await_all(self, timeout_s: float | EllipsisType | None) -> None:
         limit_s = self._wait_s if timeout_s is ... else timeout_s

@@ -134,7 +134,19 @@ class SnapshotJoiner:
         """
         check_status(message.status, "")
         if self._header is None:
-            self._begin(message)
+            revision = message.header.etcd.revision
+            # A watch resumes after the revision, so it must have one. Plain listings of old brokers may lack
+            # it.
+            if self._watch and revision <= 0:
+                raise ProtocolError(_WHERE, "a listing begins without a header and its revision")
+            # A broker that is behind Etcd would otherwise take back journals that an earlier listing had.
+            if revision < self._least_revision:
+                problem = f"revision {revision} is not new; expected {self._least_revision} or more"
+                raise ProtocolError(f"{_WHERE}.Header.Etcd", problem)
+            # A copy, because a part of a message keeps all of the message, with its journals, in memory.
+            self._header = pb.Header()
+            self._header.CopyFrom(message.header)
+            self._add(message.journals)
             return None
         # Only the first message of a listing has a header with a revision.
         if message.header.etcd.revision:
@@ -160,20 +172,6 @@ class SnapshotJoiner:
         if self._watch or self._header is None:
             raise ProtocolError(_WHERE, "the stream ended before a listing was complete")
         return self._complete()
-
-    def _begin(self, message: pb.ListResponse) -> None:
-        revision = message.header.etcd.revision
-        # A watch resumes after the revision, so it must have one. Plain listings of old brokers may lack it.
-        if self._watch and revision <= 0:
-            raise ProtocolError(_WHERE, "a listing begins without a header and its revision")
-        # A broker that is behind Etcd would otherwise take back journals that an earlier listing had.
-        if revision < self._least_revision:
-            problem = f"revision {revision} is not new; expected {self._least_revision} or more"
-            raise ProtocolError(f"{_WHERE}.Header.Etcd", problem)
-        # A copy, because a part of a message keeps all of the message, with its journals, in memory.
-        self._header = pb.Header()
-        self._header.CopyFrom(message.header)
-        self._add(message.journals)
 
     def _add(self, journals: Iterable[pb.ListResponse.Journal]) -> None:
         for journal in journals:
@@ -404,17 +402,15 @@ def list_fragments(
             )
         connection.observe(options.journal, page.header)
         check_status(page.status, options.journal)
-        listed.extend(_listed(message, options.journal) for message in page.fragments)
+        for message in page.fragments:
+            fragment = Fragment.from_pb(message.spec)
+            if fragment.journal.partition(";")[0] != options.journal.partition(";")[0]:
+                problem = f"a fragment of {fragment.journal!r}, not of {options.journal!r}"
+                raise ProtocolError("FragmentsResponse", problem)
+            listed.append(ListedFragment(fragment, message.signed_url))
         if page.next_page_token == 0 or (limit and len(listed) >= limit):
             return listed
         # A broker that repeated a token would be asked forever.
         if page.next_page_token <= request.next_page_token:
             raise ProtocolError("FragmentsResponse.NextPageToken", "it does not grow from page to page")
         request.next_page_token = page.next_page_token
-
-
-def _listed(message: pb.FragmentsResponse._Fragment, journal: str) -> ListedFragment:
-    fragment = Fragment.from_pb(message.spec)
-    if fragment.journal.partition(";")[0] != journal.partition(";")[0]:
-        raise ProtocolError("FragmentsResponse", f"a fragment of {fragment.journal!r}, not of {journal!r}")
-    return ListedFragment(fragment, message.signed_url)

@@ -134,25 +134,22 @@ class LiveList(Closing, ABC):
                 self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
         if begins and self._thread is not None:
             self._thread.start()
+        connection = self._client.default_connection
+        started = time.monotonic()
         try:
-            return self._first()
+            while not self._closed.is_set():
+                # Computed again in each round, because the patience grows when the broker has answered for
+                # the first time.
+                left_s = connection.patience_s(self._client.timeout_s) - (time.monotonic() - started)
+                if left_s + START_MARGIN_S <= 0:
+                    break
+                if (first := self.wait_for_update(timeout_s=left_s + START_MARGIN_S)) is not None:
+                    return first
+            raise self._without_listing()
         except GazetteError:
             # The thread must not go on in the background after its caller was told that there is no list.
             self.close()
             raise
-
-    def _first(self) -> Listing:
-        connection = self._client.default_connection
-        started = time.monotonic()
-        while not self._closed.is_set():
-            # Computed again in each round, because the patience grows when the broker has answered for the
-            # first time.
-            left_s = connection.patience_s(self._client.timeout_s) - (time.monotonic() - started)
-            if left_s + START_MARGIN_S <= 0:
-                break
-            if (first := self.wait_for_update(timeout_s=left_s + START_MARGIN_S)) is not None:
-                return first
-        raise self._without_listing()
 
     def list(self) -> Listing:
         """Return the latest listing without a request.
@@ -179,7 +176,10 @@ class LiveList(Closing, ABC):
         """
         with self._changed:
             self._check_usable()
-            self._changed.wait_for(lambda: self._is_over() or self._latest is not after, timeout_s)
+            self._changed.wait_for(
+                lambda: self._closed.is_set() or self._failure is not None or self._latest is not after,
+                timeout_s,
+            )
             if self._latest is not after and self._latest is not None and not self._closed.is_set():
                 return self._latest
             if self._failure is not None:
@@ -244,9 +244,6 @@ class LiveList(Closing, ABC):
     def _without_listing(self) -> GazetteError:
         problem = f"no complete listing within {self._client.timeout_s:g} s"
         return UnavailableError(self._client.endpoint, problem)
-
-    def _is_over(self) -> bool:
-        return self._closed.is_set() or self._failure is not None
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -348,7 +345,10 @@ class Follower:
             for listing in self._listings(whole=whole):
                 progressed = True
                 self._asks_whole = False
-                self._take(listing)
+                # A repeated listing of the same revision has no news, not even of routes.
+                if self._latest is None or listing.revision != self._latest.revision:
+                    self._latest = listing
+                    self._publish(listing)
         except GazetteError as error:
             self.cause = error
         if is_no_answer(self.cause) and (progressed or not whole):
@@ -391,12 +391,6 @@ class Follower:
                 joiner.finish()
             except ProtocolError as error:
                 raise WatchUnsupportedError(error.where, error.problem) from None
-
-    def _take(self, listing: Listing) -> None:
-        # A repeated listing of the same revision has no news, not even of routes.
-        if self._latest is None or listing.revision != self._latest.revision:
-            self._latest = listing
-            self._publish(listing)
 
 
 def after_watch(cause: GazetteError | None, attempt: int) -> float | None:

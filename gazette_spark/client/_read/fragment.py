@@ -206,25 +206,23 @@ class FragmentReader(ChunkReader):
         try:
             # After a seek, chunks before the new offset are passed over. They are decoded nevertheless: a
             # compressed stream cannot be entered in the middle, and the sum is one of all bytes.
-            for chunk in self._chunks:
-                if chunk.end > self._at:
-                    chunk = _clip(chunk, self._at, self._stop)  # noqa: PLW2901
-                    self._at = chunk.end
-                    self._count(chunk)
-                    return chunk
+            for decoded in self._chunks:
+                if decoded.end <= self._at:
+                    continue
+                chunk = _clip(decoded, self._at, self._stop)
+                self._at = chunk.end
+                journal, codec = self.fragment.journal, self.fragment.codec
+                self._metrics.add(READ_FRAGMENT_BYTES, len(chunk.content), journal, codec)
+                # As in Gazette's client: bytes that were fetched only to reach the offset count as discarded.
+                if skipped := chunk.offset - self._counted:
+                    self._metrics.add(DISCARD_FRAGMENT_BYTES, skipped, journal, codec)
+                self._counted = chunk.end
+                return chunk
         except GazetteError as error:
             # A generator that has raised looks like one at its end, so the error is kept and raised again.
             self._failure = error
             raise
         return None
-
-    def _count(self, chunk: Chunk) -> None:
-        journal, codec = self.fragment.journal, self.fragment.codec
-        self._metrics.add(READ_FRAGMENT_BYTES, len(chunk.content), journal, codec)
-        # As in Gazette's client: bytes that were fetched only to reach the offset count as discarded.
-        if skipped := chunk.offset - self._counted:
-            self._metrics.add(DISCARD_FRAGMENT_BYTES, skipped, journal, codec)
-        self._counted = chunk.end
 
     def _move(self, offset: int) -> None:
         if not self._at <= offset < self._stop:
@@ -295,8 +293,10 @@ def _verified(
                     # It shows, too, whether there is more than the name says.
                     if next(pieces, b""):
                         raise _corrupt(fragment, source, "it continues past its end", FragmentTooLongError)
-                    if whole:
-                        _check_sum(digest.digest(), fragment, source)
+                    actual = digest.digest() if whole else fragment.sum
+                    if actual != fragment.sum:
+                        problem = f"its SHA-1 is {actual.hex()}, not {fragment.sum.hex()}"
+                        raise _corrupt(fragment, source, problem)
                 # Pieces before the offset were needed for the sum and to reach the offset. The caller did not
                 # ask for them.
                 if behind > offset:
@@ -373,11 +373,6 @@ def _summing(*, aside: bool) -> Iterator[_Digest]:
     finally:
         # Also if the reader is closed in the middle of a fragment, or every such reader would leave a thread.
         digest.end()
-
-
-def _check_sum(digest: bytes, fragment: Fragment, source: str) -> None:
-    if digest != fragment.sum:
-        raise _corrupt(fragment, source, f"its SHA-1 is {digest.hex()}, not {fragment.sum.hex()}")
 
 
 def _corrupt(

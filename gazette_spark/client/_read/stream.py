@@ -145,8 +145,12 @@ class Cursor:
             self._digest.update(content)
             # The sum is known at the fragment's last byte, when earlier chunks have been returned already.
             # The last one is not, so a reader does not get past the fragment.
-            if end == self._limit:
-                self._check_sum(self._digest.digest())
+            if end == self._limit and self.fragment is not None:
+                fragment, digest = self.fragment, self._digest.digest()
+                if digest != fragment.sum:
+                    problem = f"its SHA-1 is {digest.hex()}, not {fragment.sum.hex()}"
+                    span, url = (fragment.begin, fragment.end), without_query(self.url)
+                    raise CorruptFragmentError(self.journal, *span, problem, url)
         self.offset = end
         return Chunk(offset, content, self.fragment.mod_time if self.fragment is not None else 0)
 
@@ -207,14 +211,6 @@ class Cursor:
             self.jumps.append((self.offset, message.offset))
         self.offset = message.offset
         self.response = message
-
-    def _check_sum(self, digest: bytes) -> None:
-        fragment = self.fragment
-        if fragment is not None and digest != fragment.sum:
-            problem = f"its SHA-1 is {digest.hex()}, not {fragment.sum.hex()}"
-            raise CorruptFragmentError(
-                self.journal, fragment.begin, fragment.end, problem, without_query(self.url)
-            )
 
     def _lie(self, problem: str) -> ProtocolError:
         return ProtocolError(f"ReadResponse of journal {self.journal!r}", problem)

@@ -63,15 +63,11 @@ def check_pair(option: str, shown: str, cert: bytes, key: bytes) -> None:
         raise OptionError(option, problem, "the PEM private key of the certificate") from None
 
 
-def _no_password() -> str:
-    return ""  # Otherwise OpenSSL would ask on the terminal.
-
-
 def load_pair(
     context: ssl.SSLContext,
     cert: bytes,
     key: bytes,
-    password: Callable[[], str] = _no_password,
+    password: Callable[[], str] = lambda: "",  # Otherwise OpenSSL would ask on the terminal.
 ) -> None:
     """Make a context present a certificate."""
     with ExitStack() as stack:

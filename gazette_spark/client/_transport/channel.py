@@ -255,21 +255,19 @@ class Connection:
         # retried.
         if isinstance(translated, UnavailableError) and not self.contacted:
             self.problem = translated.problem
-            problem = handshake_problem(translated.problem) or self._probe(translated.problem)
+            problem = handshake_problem(translated.problem)
+            # A broker that closes connections refuses certificates, or requires TLS. The probe finds out
+            # which. It makes a connection of its own and may take seconds, so its answer counts for later
+            # calls, too, until one of them succeeds.
+            is_unix = self.endpoint.target.startswith("unix:")
+            if not problem and is_closed_early(translated.problem) and not is_unix:
+                if self._refusal is None:
+                    context = unverified_context(self._tls.pair if self._tls else None)
+                    self._refusal = refusal(self.endpoint.target, context, secure=self.endpoint.secure)
+                problem = self._refusal
             translated = TlsError(self.endpoint.text, problem) if problem else translated
         translated.service = self._service
         return translated
-
-    def _probe(self, problem: str) -> str:
-        """Find out, once, why the broker closes connections: it refuses certificates, or requires TLS."""
-        if not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
-            return ""
-        # Once, because the probe makes a connection of its own and may take seconds. Its answer counts for
-        # later calls, too, until one of them succeeds.
-        if self._refusal is None:
-            context = unverified_context(self._tls.pair if self._tls else None)
-            self._refusal = refusal(self.endpoint.target, context, secure=self.endpoint.secure)
-        return self._refusal
 
     def patience_s(self, timeout_s: float) -> float:
         """Return the seconds for which to retry within ``timeout_s``."""

@@ -258,9 +258,21 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_stamps", self._stamps_now())
-        object.__setattr__(
-            self, "_read", {part: content for part in PARTS if (content := self._content(part))}
-        )
+        object.__setattr__(self, "_read", {})
+        for part in PARTS:
+            path, content = getattr(self, f"{part}_file"), getattr(self, part)
+            if path and content:
+                both = f"{_OPTION_OF_FILE[part]} and {_OPTION_OF_CONTENT[part]}"
+                raise OptionError(both, "both", "one of them: a file or its content")
+            if path:
+                try:
+                    content = Path(path).read_bytes()
+                except OSError as error:
+                    got = f"{path!r}: {error.strerror}"
+                    raise OptionError(_OPTION_OF_FILE[part], got, "a PEM file that can be read") from None
+            if content:
+                certificates.check_pem(*self._named(part), content)
+                self._read[part] = content
         for one, other in (("cert", "key"), ("key", "cert")):
             if one in self._read and other not in self._read:
                 files = self.cert_file or self.key_file
@@ -304,22 +316,6 @@ class TlsOptions:
 
     def _stamps_now(self) -> tuple[Stamp, ...]:
         return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
-
-    def _content(self, part: str) -> bytes | None:
-        path, content = getattr(self, f"{part}_file"), getattr(self, part)
-        if path and content:
-            both = f"{_OPTION_OF_FILE[part]} and {_OPTION_OF_CONTENT[part]}"
-            raise OptionError(both, "both", "one of them: a file or its content")
-        if path:
-            option = _OPTION_OF_FILE[part]
-            try:
-                content = Path(path).read_bytes()
-            except OSError as error:
-                got = f"{path!r}: {error.strerror}"
-                raise OptionError(option, got, "a PEM file that can be read") from None
-        if content:
-            certificates.check_pem(*self._named(part), content)
-        return content or None
 
     def _named(self, part: str) -> tuple[str, str]:
         """Return the option of a part, and its name in errors."""
