@@ -155,27 +155,16 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     address, token = answer.get("brokerAddress"), answer.get("brokerToken")
     if not (isinstance(address, str) and isinstance(token, str) and token):
         raise _refused(access, "its answer has no brokerAddress or no brokerToken")
-    now, expires_at = time.time(), _expiry(token)
-    if expires_at is None or expires_at <= now:
-        raise _refused(access, "its brokerToken is no JWT that is valid now; check this machine's clock")
-    return Authorization(_with_port(access, address), token, expires_at, now + (expires_at - now) / 2)
-
-
-def _expiry(token: str) -> float | None:
-    """Return the claim ``exp`` of a JWT, in Unix seconds. Only brokers can verify the rest."""
+    # Of the token's claims, only the end is needed here. Only brokers can verify the rest.
     try:
-        claims = token.split(".")[1]
-        payload = parse_json(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        encoded = token.split(".")[1]
+        claims = parse_json(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     except (IndexError, binascii.Error, JsonError, ValueError):
-        return None
-    match payload:
-        case {"exp": int(expires_at) | float(expires_at)} if not isinstance(expires_at, bool):
-            return float(expires_at)
-    return None
-
-
-def _with_port(access: CollectionAccess, address: str) -> str:
-    """Return a broker's URL with its port, which the client asks for."""
+        claims = None
+    now, expires_at = time.time(), claims.get("exp") if isinstance(claims, dict) else None
+    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at <= now:
+        raise _refused(access, "its brokerToken is no JWT that is valid now; check this machine's clock")
+    # The client asks for a URL with a port, and the address may have none.
     try:
         parts = urlsplit(address)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -184,7 +173,8 @@ def _with_port(access: CollectionAccess, address: str) -> str:
     if port is None or not parts.hostname:
         raise _refused(access, f"its brokerAddress {address[:100]!r} is no URL of a broker")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port}"
+    renew_at = now + (expires_at - now) / 2
+    return Authorization(f"{parts.scheme}://{host}:{port}", token, float(expires_at), renew_at)
 
 
 def _refused(access: CollectionAccess, problem: str) -> CollectionAccessError:

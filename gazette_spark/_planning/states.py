@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,6 @@ from gazette_spark.message.bulk_sequencer import ProducerStates
 from gazette_spark.message.uuids import Clock, producer_of
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.seal import seal, unseal
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from pyarrow.fs import FileSystem
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +75,26 @@ class StateFiles:
         Raises:
             OptionError: neither of them opens the location.
         """
-        self._system, self._base = _file_system(location)
+        # Imported here because most queries do not need it.
+        from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
+
+        if location.startswith("/"):
+            self._system, path = LocalFileSystem(), location
+        else:
+            try:
+                self._system, path = FileSystem.from_uri(location)
+            except (OSError, ValueError) as error:
+                try:
+                    import fsspec  # An optional package, which is not a dependency of ours.
+
+                    # Listings are not cached because other tasks change the directories.
+                    other_system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
+                except (OSError, ValueError, ImportError):
+                    shown = re.sub("//[^/]*@", "//", location.partition("?")[0])
+                    expected = f"a path, or a URL that pyarrow or fsspec opens ({type(error).__name__})"
+                    raise OptionError("stateLocation", repr(shown), expected) from None
+                self._system = PyFileSystem(FSSpecHandler(other_system))
+        self._base = path.rstrip("/")
 
     def load(self, journal: str, offset: int, start: int | None) -> tuple[ProducerStates, int] | None:
         """Return the states at an offset and the start of their query; None without a readable file.
@@ -306,7 +321,15 @@ def _states(table: pa.Table, newest: int) -> ProducerStates:
     octets[:, 2:] = np.frombuffer(texts, np.uint8).reshape(-1, 6)
     # Arrow's own conversions would import pandas if it is installed.
     last_acks, last_clocks, begins, last_offsets = (
-        np.concatenate([np.zeros(0, kind), *(_numbers(chunk, kind) for chunk in table.column(name).chunks)])
+        np.concatenate(
+            [
+                np.zeros(0, kind),
+                *(
+                    np.frombuffer(chunk.buffers()[1], kind)[chunk.offset : chunk.offset + len(chunk)]
+                    for chunk in table.column(name).chunks
+                ),
+            ]
+        )
         for name, kind in (
             ("last_ack", np.uint64),
             ("last_clock", np.uint64),
@@ -316,32 +339,6 @@ def _states(table: pa.Table, newest: int) -> ProducerStates:
     )
     producers = octets.view(">u8").ravel().astype(np.int64)
     return ProducerStates(producers, last_acks, last_clocks, begins, last_offsets, newest)
-
-
-def _numbers(chunk: pa.Array, kind: type[np.number[Any]]) -> npt.NDArray[np.number[Any]]:
-    return np.frombuffer(chunk.buffers()[1], kind)[chunk.offset : chunk.offset + len(chunk)]
-
-
-def _file_system(location: str) -> tuple[FileSystem, str]:
-    # Imported here because most queries do not need it.
-    from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
-
-    if location.startswith("/"):
-        return LocalFileSystem(), location.rstrip("/")
-    try:
-        system, path = FileSystem.from_uri(location)
-    except (OSError, ValueError) as error:
-        try:
-            import fsspec  # An optional package, which is not a dependency of ours.
-
-            # Listings are not cached because other tasks change the directories.
-            other_system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
-        except (OSError, ValueError, ImportError):
-            shown = re.sub("//[^/]*@", "//", location.partition("?")[0])
-            expected = f"a path, or a URL that pyarrow or fsspec opens ({type(error).__name__})"
-            raise OptionError("stateLocation", repr(shown), expected) from None
-        system = PyFileSystem(FSSpecHandler(other_system))
-    return system, path.rstrip("/")
 
 
 class OpenTransactions:

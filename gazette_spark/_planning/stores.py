@@ -106,7 +106,9 @@ def open_store(url: str) -> StoreFiles:
     try:
         system, path = FileSystem.from_uri(url)
     except (OSError, ValueError) as error:
-        raise FragmentStoreError(shown, f"it cannot be opened: {_text(error, url)}") from None
+        query = urlsplit(url).query
+        problem = str(error).replace(query, "***") if query else str(error)
+        raise FragmentStoreError(shown, f"it cannot be opened: {problem}") from None
     return Bucket(system, path, shown)
 
 
@@ -308,13 +310,6 @@ class _Stream:
 
 def _unreadable(source: str, error: Exception) -> DirectReadError:
     return DirectReadError(source, str(error), missing=isinstance(error, FileNotFoundError))
-
-
-def _text(error: Exception, url: str) -> str:
-    """Return an error's text without the parts of the URL after its path."""
-    query = urlsplit(url).query
-    text = str(error)
-    return text.replace(query, "***") if query else text
 
 
 class StoreReader(Closing):
