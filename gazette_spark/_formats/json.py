@@ -269,9 +269,18 @@ class JsonBlockParser:
         if suspects:
             return BlockRefusal(suspects)
         try:
-            # A second pass over the block, only for decimals: see the module's docstring.
-            if not self._has_fitting_magnitudes(block):
-                return BlockRefusal()
+            # A second pass over the block, only for decimals: read as doubles, they must not be too large for
+            # their columns. See the module's docstring.
+            if self._magnitudes:
+                # Imported only for decimals, because it takes a worker longer than this package.
+                import pyarrow.compute as pc
+
+                doubles = _read(block, pa.schema([(name, pa.float64()) for name in self._magnitudes]))
+                if not all(
+                    pc.all(pc.less(pc.abs(doubles.column(name)), limit)).as_py() is not False
+                    for name, limit in self._magnitudes.items()
+                ):
+                    return BlockRefusal()
             table = _read(block, self._storage, extra_fields=self._extra_fields)
             # The proof that each row comes from its own record: every record has given at least one value.
             if table.num_rows != len(block):
@@ -296,19 +305,6 @@ class JsonBlockParser:
         if problems and not self._extra_fields:
             return BlockRefusal(sorted(problems))
         return Columns(values, problems)
-
-    def _has_fitting_magnitudes(self, block: Block) -> bool:
-        """Return whether the decimals, read as doubles, are not too large for their columns."""
-        if not self._magnitudes:
-            return True
-        # Imported only for decimals, because it takes a worker longer than this package.
-        import pyarrow.compute as pc
-
-        table = _read(block, pa.schema([(name, pa.float64()) for name in self._magnitudes]))
-        return all(
-            pc.all(pc.less(pc.abs(table.column(name)), limit)).as_py() is not False
-            for name, limit in self._magnitudes.items()
-        )
 
 
 def _storage_type(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:

@@ -182,7 +182,10 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
         repeated = _is_repeated(field)
         convert = _converter(field, column.type, repeated=repeated)
         if convert is None:
-            got = f"column {column.name} {column.type} for a {_type_name(field)} of message {where}"
+            types = descriptor_pb2.FieldDescriptorProto.Type
+            name = types.Name(types.ValueType(field.type)).removeprefix("TYPE_").lower()
+            kind = f"repeated {name}" if repeated else name
+            got = f"column {column.name} {column.type} for a {kind} of message {where}"
             raise OptionError("schema", got, "the type that from_protobuf gives it")
         members.converts[field.number] = (column.name, convert)
         # As in from_protobuf, a field that is not set is null unless its declaration has a default.
@@ -197,13 +200,6 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     if repeated is None:
         return bool(getattr(field, "label") == FieldDescriptor.LABEL_REPEATED)  # noqa: B009 - not in the stubs.
     return bool(repeated)
-
-
-def _type_name(field: FieldDescriptor) -> str:
-    for name in dir(FieldDescriptor):
-        if name.startswith("TYPE_") and getattr(FieldDescriptor, name) == field.type:
-            return ("repeated " if _is_repeated(field) else "") + name.removeprefix("TYPE_").lower()
-    return str(field.type)
 
 
 def _converter(  # noqa: PLR0911 - one kind of field after the other

@@ -210,7 +210,13 @@ class RowParser(ABC):
             # Under the other modes the column stays, and is null in every row.
             values[corrupt] = _texts_of(block, sorted(problems) if row_format.mode == "PERMISSIVE" else [])
         if row_format.rescues:
-            rescued = [_rescued(block, index, texts) for index, texts in columns.rescued.items()]
+            rescued = []
+            for index, texts in columns.rescued.items():
+                # The record's origin comes first, and a field of the same name does not replace it.
+                origin = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
+                fields = origin | dict(texts) | origin
+                members = [f"{json.dumps(name)}:{text}" for name, text in fields.items()]
+                rescued.append("{" + ",".join(members) + "}")
             at = np.fromiter(columns.rescued, np.int64)
             values[row_format.rescued_column or ""] = spread(
                 len(block), pa.string(), [(at, pa.array(rescued, pa.string()))]
@@ -296,11 +302,3 @@ def _texts_of(block: Block, chosen: Sequence[int]) -> pa.StringArray:
     except pa.ArrowInvalid:
         texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())
     return spread(len(block), pa.string(), [(np.flatnonzero(keep), texts)])
-
-
-def _rescued(block: Block, index: int, texts: Mapping[str, str]) -> str:
-    """Return the fields that did not fit, and the record's origin, as one JSON object."""
-    origin = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
-    # The origin comes first, and a field of the same name does not replace it.
-    members = [f"{json.dumps(name)}:{text}" for name, text in (origin | dict(texts) | origin).items()]
-    return "{" + ",".join(members) + "}"

@@ -208,19 +208,11 @@ def _named(name: str) -> zoneinfo.ZoneInfo:
     except Exception:  # noqa: BLE001  # A directory's name, or that of another file, may raise anything.
         # A machine without the database would make every record with a zone malformed. That is the machine's
         # fault, and an error.
-        if not _has_zones():
+        try:
+            zoneinfo.ZoneInfo("Europe/Paris")
+        except zoneinfo.ZoneInfoNotFoundError:
             raise MissingZonesError(name) from None
         raise ValueError("has an unknown time zone") from None
-
-
-def _has_zones() -> bool:
-    import zoneinfo
-
-    try:
-        zoneinfo.ZoneInfo("Europe/Paris")
-    except zoneinfo.ZoneInfoNotFoundError:
-        return False
-    return True
 
 
 _MONTHS = [
