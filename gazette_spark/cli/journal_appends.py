@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
@@ -26,7 +26,6 @@ from gazette_spark.cli.output import format_option, say_reading, size_text
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
 from gazette_spark.progress import CountedFile, progress
-from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -211,10 +210,6 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
             return ModuloMapping(bytes, journals)
         case "rendezvous":
             return RendezvousMapping(bytes, journals)
-    return _direct(journals)
-
-
-def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
     names = {journal.spec.name for journal in journals}
 
     def find(key: bytes) -> tuple[str, str]:

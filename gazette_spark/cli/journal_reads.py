@@ -365,18 +365,15 @@ class Pumps:
         """Read these journals and no others."""
         # First those that have gone, whose readers would fail.
         for name in self._running.keys() - names:
-            self._end(name)
+            source, thread = self._running.pop(name)
+            # Ends the reader under the thread, which then returns.
+            source.close()
+            thread.join(CLOSE_TIMEOUT_S)
         for name in sorted(names - self._running.keys()):
             source = self._open_source(name)
             thread = threading.Thread(target=self._pump, args=(source,), name=f"read {name}", daemon=True)
             self._running[name] = source, thread
             thread.start()
-
-    def _end(self, name: str) -> None:
-        source, thread = self._running.pop(name)
-        # Ends the reader under the thread, which then returns.
-        source.close()
-        thread.join(CLOSE_TIMEOUT_S)
 
     def _pump(self, source: JournalContent) -> None:
         try:

@@ -375,8 +375,17 @@ def _notifier(options: dict[str, Any]) -> Notifier | None:
     )
 
     senders: list[Sender] = []
-    if options["notify_command"]:
-        senders.append(CommandSender(_words(options["notify_command"])))
+    if command := options["notify_command"]:
+        try:
+            words = tuple(shlex.split(command))
+        except ValueError as error:
+            problem = f"{str(error).lower()} in {command!r}"
+            raise click.UsageError(
+                f"--notify-command: {problem}; quote its words as a shell wants them"
+            ) from None
+        if not words:
+            raise click.UsageError("--notify-command: expected a program, and maybe its arguments")
+        senders.append(CommandSender(words))
     template = None
     if options["notify_template"]:
         if not options["notify_webhook"]:
@@ -435,19 +444,6 @@ def _other_clusters(texts: Sequence[str]) -> dict[str, str]:
             )
         addresses[name] = address.rstrip("/")
     return addresses
-
-
-def _words(command: str) -> tuple[str, ...]:
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        problem = f"{str(error).lower()} in {command!r}"
-        raise click.UsageError(
-            f"--notify-command: {problem}; quote its words as a shell wants them"
-        ) from None
-    if not words:
-        raise click.UsageError("--notify-command: expected a program, and maybe its arguments")
-    return words
 
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:

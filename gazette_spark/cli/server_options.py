@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -80,7 +79,7 @@ class EndSignals:
         for signum in ENDING:
             # A handler of our own, because the default action would end the process, and Python writes to the
             # pipe only for signals that it handles.
-            signal.signal(signum, _do_nothing)
+            signal.signal(signum, lambda *_: None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until a signal has arrived, now or earlier. Return False at the timeout."""
@@ -92,7 +91,3 @@ class EndSignals:
             # Each byte is the number of a signal that Python handles, not only of these two.
             self._has_come = not ENDING.isdisjoint(os.read(self._reader, 64))
         return True
-
-
-def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    pass

@@ -233,8 +233,14 @@ def stat(connect: ShardConnect, shard: str, read_through: Sequence[str], printer
     Each line has a journal, the offset up to which the shard's committed state has read it, and the end of
     the last acknowledgement that the shard wrote there. To wait for an append, give its end as OFFSET.
     """
+    offsets = {}
+    for text in read_through:
+        journal, _, offset = text.rpartition("=")
+        if not journal or not offset.isdecimal():
+            raise click.UsageError(f"--read-through {text!r}: expected JOURNAL=OFFSET, as shop/orders=4096")
+        offsets[journal] = int(offset)
     with connect() as shard_client:
-        progress = shard_client.stat(shard, dict(_offset(text) for text in read_through))
+        progress = shard_client.stat(shard, offsets)
     if printer.format == "json":
         click.echo(json.dumps({"shard": shard, **progress._asdict()}, indent=2, sort_keys=True))
         return
@@ -249,13 +255,6 @@ def stat(connect: ShardConnect, shard: str, read_through: Sequence[str], printer
         ],
         ["journal", "read_through", "publish_at"],
     )
-
-
-def _offset(text: str) -> tuple[str, int]:
-    journal, _, offset = text.rpartition("=")
-    if not journal or not offset.isdecimal():
-        raise click.UsageError(f"--read-through {text!r}: expected JOURNAL=OFFSET, as shop/orders=4096")
-    return journal, int(offset)
 
 
 @click.command()
