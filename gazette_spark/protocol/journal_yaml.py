@@ -141,20 +141,14 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
             f"journal {sv.shown(node.name)} lacks {', '.join('.'.join(path) for path in missing)}, for which "
             f"brokers have no default. Add to it, or to a directory above it: {'; '.join(advice)}",
         )
-    spec = _spec(node)
-    validate_journal_spec(spec, where)
-    return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
-
-
-def _spec(node: _Above) -> pb.JournalSpec:
-    """Return the spec of a journal, with all that brokers always send present."""
     spec = pb.JournalSpec(name=node.name)
     # Go writes these messages always, also empty ones. Without them, a spec that is read back and applied
     # again would differ from the broker's by presence alone.
     for duration in (spec.fragment.refresh_interval, spec.fragment.retention, spec.fragment.flush_interval):
         duration.SetInParent()
     _FORM.put(spec, node.values)
-    return spec
+    validate_journal_spec(spec, where)
+    return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
 
 
 def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:

@@ -130,7 +130,12 @@ def validate_apply_request(request: pb.ApplyRequest) -> None:
 def validate_changes(changes: Iterable[pb.ApplyRequest.Change]) -> None:
     """Raise ProtocolError unless each change upserts a valid spec or deletes a journal, not both."""
     for at, change in enumerate(changes):
-        _check_change(change, f"ApplyRequest.Changes[{at}]")
+        where = f"ApplyRequest.Changes[{at}]"
+        check_upsert_or_delete(change, where)
+        if change.delete:
+            validate_journal_name(change.delete, where=f"{where}.Delete")
+        else:
+            validate_journal_spec(change.upsert, f"{where}.upsert")
 
 
 def check_upsert_or_delete(
@@ -144,14 +149,6 @@ def check_upsert_or_delete(
     if change.expect_mod_revision < least and change.expect_mod_revision != -1:
         problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
         raise ProtocolError(f"{where}.ExpectModRevision", problem)
-
-
-def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
-    check_upsert_or_delete(change, where)
-    if change.delete:
-        validate_journal_name(change.delete, where=f"{where}.Delete")
-    else:
-        validate_journal_spec(change.upsert, f"{where}.upsert")
 
 
 def validate_fragments_request(request: pb.FragmentsRequest) -> None:

@@ -26,16 +26,11 @@ class _AnyKeyLength(HMACAlgorithm):
         """Accept a key of any length."""
 
 
-def _make_jws() -> jwt.PyJWS:
-    """Return an object that only signs and verifies: claims are checked against our own clock."""
-    # None of the library's own algorithms, "none" least of all: a token without a signature would verify.
-    jws = jwt.PyJWS(algorithms=[])
-    for name, hash_algorithm in _ALGORITHMS.items():
-        jws.register_algorithm(name, _AnyKeyLength(hash_algorithm))
-    return jws
-
-
-_JWS = _make_jws()
+# It only signs and verifies: claims are checked against our own clock. It has none of the library's own
+# algorithms, "none" least of all: a token without a signature would verify.
+_JWS = jwt.PyJWS(algorithms=[])
+for _name, _hash_algorithm in _ALGORITHMS.items():
+    _JWS.register_algorithm(_name, _AnyKeyLength(_hash_algorithm))
 
 
 def signed(payload: bytes, key: bytes) -> str:

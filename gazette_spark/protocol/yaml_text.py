@@ -62,19 +62,16 @@ class _TextLoader(yaml.SafeLoader):
         # An alias costs nothing to parse, and its node is counted each time it is used: nine lines that each
         # name the one above nine times stand for 387 million values.
         if not isinstance(event, yaml.AliasEvent):
-            self._sizes[id(node)] = size = self._size(node)
+            inner: Iterable[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else ()
+            if isinstance(node, yaml.MappingNode):
+                inner = chain.from_iterable(node.value)
+            self._sizes[id(node)] = size = 1 + sum(self._sizes[id(child)] for child in inner)
             if size > _MAX_NODES:
                 raise _error(f"its aliases stand for more than {_MAX_NODES} values", event)
         # A node that is not complete yet: the structure contains itself, and would be walked for ever.
         elif id(node) not in self._sizes:
             raise _error(f"*{event.anchor} is an alias of a node above", event)
         return node
-
-    def _size(self, node: yaml.Node) -> int:
-        inner: Iterable[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else ()
-        if isinstance(node, yaml.MappingNode):
-            inner = chain.from_iterable(node.value)
-        return 1 + sum(self._sizes[id(child)] for child in inner)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - overrides
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
