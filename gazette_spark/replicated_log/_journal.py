@@ -29,7 +29,13 @@ def ensure_journal(client: Client, journal: str, spec: pb.JournalSpec | None, re
     try:
         current_spec = client.get_journal(journal).spec
     except JournalNotFoundError:
-        new_spec = _spec(journal, spec)
+        new_spec = pb.JournalSpec()
+        new_spec.CopyFrom(spec if spec is not None else journal_spec(journal))
+        if new_spec.name != journal:
+            problem = f"{new_spec.name!r} is not the log's journal {journal!r}"
+            raise ProtocolError("JournalSpec.Name", problem) from None
+        content_type = label_set({CONTENT_TYPE: CONTENT_TYPE_PROTO_FIXED})
+        new_spec.labels.CopyFrom(union(content_type, new_spec.labels))
         try:
             # Several nodes start at the same time, and each finds no journal. Etcd lets one of them create
             # it.
@@ -59,16 +65,6 @@ def _get_soon(client: Client, journal: str) -> pb.JournalSpec:
         except JournalNotFoundError:
             time.sleep(retry.backoff_s(attempt))
     return client.get_journal(journal).spec
-
-
-def _spec(journal: str, spec: pb.JournalSpec | None) -> pb.JournalSpec:
-    made = pb.JournalSpec()
-    made.CopyFrom(spec if spec is not None else journal_spec(journal))
-    if made.name != journal:
-        raise ProtocolError("JournalSpec.Name", f"{made.name!r} is not the log's journal {journal!r}")
-    content_type = label_set({CONTENT_TYPE: CONTENT_TYPE_PROTO_FIXED})
-    made.labels.CopyFrom(union(content_type, made.labels))
-    return made
 
 
 def read_records(client: Client, journal: str, begin: int, end: int) -> Iterator[Record]:

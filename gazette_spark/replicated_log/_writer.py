@@ -282,9 +282,13 @@ class Writer:
                 span = self._claim_with(data, deadline)
                 if span is not None:
                     return span.begin
+            with self._service.start_append(self._options) as appending:
+                # A stamp that was taken before the turn could be appended after a later one. Readers would
+                # drop its record as a repetition, because its clock is not above the one before it.
+                appending.write(entry_frame(self._stamp(), self._acknowledged, data))
             # From here on the entry leaves the gate by its callback, when the broker has answered, even if
             # this caller stops waiting before that.
-            started = self._start(data)
+            started = appending
         finally:
             if started is None:
                 self._gate.leave()
@@ -299,7 +303,12 @@ class Writer:
         # The broker refused the entry because the register names another author. An earlier attempt of the
         # same entry may have been accepted before the take-over.
         if isinstance(error, RegisterMismatchError):
-            raise self._fence(deadline) from error
+            author = "unknown"
+            # The name helps whoever reads the error. That this writer is fenced is certain without it.
+            with suppress(GazetteError):
+                author = reg.LogRegisters.of(self._barrier(deadline).registers).author
+            self._fenced = self._fenced or LogFencedError(self.journal, author)
+            raise self._fenced from error
         if error is not None:
             raise error
         # Accepted, but by a broker with the registers? If all replicas were lost with them, it accepts any
@@ -424,14 +433,6 @@ class Writer:
             self._check_author(self._barrier(deadline).registers)
             return None
         return self._change(build, deadline, restored=restored)
-
-    def _start(self, data: Bytes) -> AsyncAppend:
-        """Pass an entry to the service. It is stamped when no other thread can write before it."""
-        with self._service.start_append(self._options) as started:
-            # A stamp that was taken before the turn could be appended after a later one. Readers would drop
-            # its record as a repetition, because its clock is not above the one before it.
-            started.write(entry_frame(self._stamp(), self._acknowledged, data))
-        return started
 
     def _done(self, started: AsyncAppend) -> None:
         if started.exception() is None:
@@ -570,15 +571,6 @@ class Writer:
         except LogFencedError as error:
             self._fenced = error
             raise
-
-    def _fence(self, deadline: float) -> LogFencedError:
-        """Return the error of a writer that was fenced, with the name of the other author."""
-        author = "unknown"
-        # The name helps whoever reads the error. That the writer is fenced is certain without it.
-        with suppress(GazetteError):
-            author = reg.LogRegisters.of(self._barrier(deadline).registers).author
-        self._fenced = self._fenced or LogFencedError(self.journal, author)
-        return self._fenced
 
     def _check_usable(self) -> None:
         if self._closed:
