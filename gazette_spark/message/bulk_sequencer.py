@@ -94,7 +94,15 @@ class ProducerStates:
         # An open transaction keeps its producer, however old it is: an acknowledgement may still come, and
         # would otherwise commit nothing. Gazette may forget such a producer.
         open_ = self.begins != NO_TRANSACTION
-        return self._take(open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest))
+        keep = open_ | wrote_last | ~_far_behind(self.last_clocks, self.newest)
+        return ProducerStates(
+            self.producers[keep],
+            self.last_acks[keep],
+            self.last_clocks[keep],
+            self.begins[keep],
+            self.last_offsets[keep],
+            self.newest,
+        )
 
     def open_before(self, offset: int) -> npt.NDArray[np.bool_]:
         """Return a mask of producers whose open transaction begins before an offset."""
@@ -113,16 +121,6 @@ class ProducerStates:
         """Return the states if bytes before an offset are gone: transactions that began there are lost."""
         # Marked and not removed: the messages that still come belong to the transaction until it ends.
         return replace(self, begins=np.where(self.open_before(available), LOST, self.begins))
-
-    def _take(self, keep: npt.NDArray[np.bool_]) -> ProducerStates:
-        return ProducerStates(
-            self.producers[keep],
-            self.last_acks[keep],
-            self.last_clocks[keep],
-            self.begins[keep],
-            self.last_offsets[keep],
-            self.newest,
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

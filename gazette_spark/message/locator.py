@@ -115,18 +115,17 @@ def locator_for(content_type: str, path: str = "", *, option: str = "uuidPath") 
         MessageError: the content type has no framing of messages.
     """
     if content_type == CONTENT_TYPE_NDJSON:
-        return JsonPointer(_tokens(path or DEFAULT_POINTER, option))
+        pointer = path or DEFAULT_POINTER
+        if not re.fullmatch(r"(?:/(?:[^/~]|~[01])+)+", pointer):
+            expected = f"a JSON pointer to a member, such as {DEFAULT_POINTER}"
+            raise OptionError(option, repr(pointer), expected)
+        tokens = pointer.split("/")[1:]
+        return JsonPointer(tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens))
     if content_type == CONTENT_TYPE_CSV:
         return CsvColumn(_number(path or "0", 0, 1 << 16, option, "the index of a CSV column, from 0"))
     if content_type == CONTENT_TYPE_PROTO_FIXED:
         return ProtobufField(_number(path or "1", 1, (1 << 29) - 1, option, "the number of a protobuf field"))
     raise MessageError(f"messages of content type {content_type!r} have no place for a UUID")
-
-
-def _tokens(path: str, option: str) -> tuple[str, ...]:
-    if not re.fullmatch(r"(?:/(?:[^/~]|~[01])+)+", path):
-        raise OptionError(option, repr(path), f"a JSON pointer to a member, such as {DEFAULT_POINTER}")
-    return tuple(token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:])
 
 
 def _number(path: str, least: int, most: int, option: str, expected: str) -> int:

@@ -162,15 +162,14 @@ class _ProtobufReader:
         return _completed(split_octets(octets, at_place), block, self._one_by_one)
 
     def _one_by_one(self, block: Block) -> UuidColumns:
-        stamps = [self._one(block.record(index)) for index in range(len(block))]
+        stamps: list[bytes | None] = []
+        for index in range(len(block)):
+            try:
+                stamp = self._locator.get(block.record(index))
+            except MessageError:
+                stamp = None
+            stamps.append(None if stamp is None else stamp.bytes)
         return split_uuids(pa.array(stamps, pa.binary()))
-
-    def _one(self, record: bytes) -> bytes | None:
-        try:
-            stamp = self._locator.get(record)
-        except MessageError:
-            return None
-        return None if stamp is None else stamp.bytes
 
 
 def _none(count: int) -> UuidColumns:
