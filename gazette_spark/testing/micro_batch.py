@@ -175,9 +175,14 @@ class Run:
         if start is None and query.admission_control:
             start = self._reader.initialOffset()
         if batch_id not in query.offset_log:
-            end = self._latest(start)
+            # Through text, as Spark keeps positions: what JSON cannot hold must not pass a test.
+            if query.admission_control:
+                assert start is not None
+                end = json.dumps(self._reader.latestOffset(start, self._reader.getDefaultReadLimit()))
+            else:
+                end = json.dumps(self._reader.latestOffset())  # type: ignore[call-arg]
             at("latest_offset")
-            if end is None:
+            if end == json.dumps(start):
                 return False
             # The end is durable before anything is read. From here on, no crash changes the range of this
             # batch.
@@ -205,16 +210,6 @@ class Run:
     def stop(self) -> None:
         """End the run; a crashed one too, as a process's end closes its resources."""
         self._reader.stop()
-
-    def _latest(self, start: dict[str, Any] | None) -> str | None:
-        """Return the end of the next batch, None if there is nothing new."""
-        if self._query.admission_control:
-            assert start is not None
-            # Through text, as Spark keeps positions: what JSON cannot hold must not pass a test.
-            end = json.dumps(self._reader.latestOffset(start, self._reader.getDefaultReadLimit()))
-        else:
-            end = json.dumps(self._reader.latestOffset())  # type: ignore[call-arg]
-        return None if end == json.dumps(start) else end
 
     def _read(
         self, partitions: Sequence[bytes], faults: TaskFaults, halfway: Callable[[], None]

@@ -76,16 +76,13 @@ class TableFiles:
 
     def rows(self, files: frozenset[str]) -> list[Row]:
         """Return the rows of some files, in order."""
-        return sorted(row for name in files for row in self._file(name))
-
-    def _file(self, name: str) -> list[Row]:
         # A file is part of many versions, and never changes.
-        if name not in self._rows:
+        for name in files - self._rows.keys():
             # Paths in Delta's log are percent-encoded.
             table = pq.ParquetFile(self._directory / unquote(name)).read(["journal", "offset", "value"])
             columns = (column.to_pylist() for column in table.columns)
             self._rows[name] = list(zip(*columns, strict=True))
-        return self._rows[name]
+        return sorted(row for name in files for row in self._rows[name])
 
 
 def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
@@ -99,7 +96,8 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
         if int(path.stem) != number:
             raise ValueError(f"{path} is not version {number}: the log has a hole")
         actions = [json.loads(line) for line in path.read_text().splitlines()]
-        files = _apply(files, actions)
+        removed = {action["remove"]["path"] for action in actions if "remove" in action}
+        files = (files - removed) | {action["add"]["path"] for action in actions if "add" in action}
         info: dict[str, Any] = next(
             (action["commitInfo"] for action in actions if "commitInfo" in action), {}
         )
@@ -117,12 +115,6 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
             whole[entry.attempt] = entry
         by_number[number] = Version(number, operation, files, entry)
         yield by_number[number]
-
-
-def _apply(files: frozenset[str], actions: list[dict[str, Any]]) -> frozenset[str]:
-    removed = {action["remove"]["path"] for action in actions if "remove" in action}
-    added = {action["add"]["path"] for action in actions if "add" in action}
-    return (files - removed) | added
 
 
 def check_table(
@@ -219,22 +211,18 @@ def _agrees(version: Version, before: Version | None, checkpoints: Sequence[Path
     if entry is None or version.operation == "RESTORE" or (before is not None and entry == before.entry):
         return
     recorded = before.recorded() if before else {}
-    planned = [ends for root in checkpoints if (ends := _planned(root, entry)) is not None]
+    planned = []
+    for checkpoint in checkpoints:
+        about, offsets = checkpoint / "metadata", checkpoint / "offsets" / str(entry.batch_id)
+        is_planned = about.exists() and offsets.exists()
+        # A query checkpoint of another query says nothing about this entry.
+        if is_planned and parse_query_id(about.read_text(), str(about)) == entry.query_id:
+            planned.append(_offsets(parse_offsets(offsets.read_text(), str(offsets))))
     # Of a batch that was trimmed the table may have more of some journals than was planned.
     reached = [{name: max(end, recorded.get(name, end)) for name, end in ends.items()} for ends in planned]
     if planned and all(entry.read_through | ends != entry.read_through for ends in reached):
         says = f"was planned up to {planned}, its entry says {entry.read_through}"
         yield f"I6 version {version.number}: batch {entry.batch_id} {says}"
-
-
-def _planned(checkpoint: Path, entry: LedgerEntry) -> dict[str, int] | None:
-    """Return where a query checkpoint says that an entry's batch ends, None if it is of another query."""
-    about, offsets = checkpoint / "metadata", checkpoint / "offsets" / str(entry.batch_id)
-    if not (about.exists() and offsets.exists()):
-        return None
-    if parse_query_id(about.read_text(), str(about)) != entry.query_id:
-        return None
-    return _offsets(parse_offsets(offsets.read_text(), str(offsets)))
 
 
 def _offsets(positions: Positions) -> dict[str, int]:
