@@ -173,14 +173,26 @@ class _Schemas:
         if references & within:
             return StringType()
         inner = within | references
-        words = _words(parts)
+        # The types that all of them allow, without null; none if no schema names a type.
+        allowed: set[str] | None = None
+        for part in parts:
+            kinds = part.get("type")
+            if kinds is None and "properties" in part:
+                kinds = "object"
+            if kinds is not None:
+                types = {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
+                allowed = types if allowed is None else allowed & types
+        words = (allowed or set()) - {"null"}
         if words == {"object"}:
             return self._object(parts, inner)
         if words == {"array"}:
             items = [part["items"] for part in parts if isinstance(part.get("items"), dict)]
             return ArrayType(self.type_of(items, inner) if items else StringType())
         if words == {"string"}:
-            return _text_type(parts)
+            formats = [str(part.get("format")) for part in parts]
+            text_type = next((TEXT_FORMATS[name] for name in formats if name in TEXT_FORMATS), StringType())
+            is_base64 = any(part.get("contentEncoding") == "base64" for part in parts)
+            return BinaryType() if is_base64 else text_type
         if words == {"integer", "number"}:
             return DoubleType()
         return WORDS[words.pop()] if len(words) == 1 and words <= WORDS.keys() else StringType()
@@ -233,27 +245,6 @@ class _Schemas:
         return InputError(f"collection {self._name!r}: {problem}")
 
 
-def _text_type(parts: Sequence[Mapping[str, Any]]) -> DataType:
-    if any(part.get("contentEncoding") == "base64" for part in parts):
-        return BinaryType()
-    formats = [str(part.get("format")) for part in parts]
-    return next((TEXT_FORMATS[name] for name in formats if name in TEXT_FORMATS), StringType())
-
-
 def _unescaped(part: str) -> str:
     """Return a part of a JSON pointer as the name that it stands for."""
     return part.replace("~1", "/").replace("~0", "~")
-
-
-def _words(parts: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the types that all of some schemas allow, without null; none if they do not say."""
-    allowed: set[str] | None = None
-    for part in parts:
-        kinds = part.get("type")
-        if kinds is None and "properties" in part:
-            kinds = "object"
-        if kinds is None:
-            continue
-        words = {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
-        allowed = words if allowed is None else allowed & words
-    return (allowed or set()) - {"null"}

@@ -136,7 +136,14 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         InputError: the document is not a progress of Spark.
         OffsetError: a Gazette position in it was written by a later release.
     """
-    value = _parsed(progress)
+    value: object = progress
+    if not isinstance(progress, Mapping):
+        try:
+            value = parse_json(progress)
+        except JsonError as error:
+            raise InputError(f"a progress is a JSON object, and this is {error}") from None
+    if not isinstance(value, Mapping):
+        raise InputError("a progress is a JSON object")
     sources = value.get("sources")
     if (
         # Only what is used is checked: later releases of Spark may add fields.
@@ -244,15 +251,3 @@ def _json_object(value: object) -> Mapping[str, Any]:
         except JsonError:
             return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _parsed(progress: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(progress, Mapping):
-        return progress
-    try:
-        value = parse_json(progress)
-    except JsonError as error:
-        raise InputError(f"a progress is a JSON object, and this is {error}") from None
-    if not isinstance(value, Mapping):
-        raise InputError("a progress is a JSON object")
-    return value

@@ -51,7 +51,17 @@ def parse_json(text: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa
             parse_constant=_no_constant,
         )
         if decoded.count("[") + decoded.count("{") > MAX_DEPTH:
-            _check_depth(value)
+            # Only a reason to look, because brackets inside strings count as well.
+            level = [value]
+            for _ in range(MAX_DEPTH):
+                level = [
+                    member
+                    for container in level
+                    for member in (container.values() if isinstance(container, dict) else container)
+                    if isinstance(member, dict | list)
+                ]
+            if level:
+                raise JsonError(f"nested more than {MAX_DEPTH} deep")
         if _SURROGATE.search(decoded):
             # Whole pairs were joined by the parser.
             json.dumps(value, ensure_ascii=False).encode()
@@ -72,20 +82,6 @@ def shown(text: str | bytes) -> str:
     # Half of a surrogate pair could not be written to stderr.
     begin = decoded[:SHOWN].encode("utf-8", "backslashreplace").decode()
     return begin if len(decoded) <= SHOWN else f"{begin}…"
-
-
-def _check_depth(value: Any) -> None:  # noqa: ANN401 - parsed JSON
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        if not level:
-            return
-        level = [
-            member
-            for container in level
-            for member in (container.values() if isinstance(container, dict) else container)
-            if isinstance(member, dict | list)
-        ]
-    raise JsonError(f"nested more than {MAX_DEPTH} deep")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
