@@ -1,1 +1,1 @@
-"""A table's committed offsets, and the decision about a batch: values in, decisions out."""
+"""The ledger of a table's committed offsets, and the decision about a batch as a pure function of values."""

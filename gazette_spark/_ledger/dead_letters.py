@@ -1,32 +1,38 @@
-"""Two tables for one stream: rows that do not fit go to a second one, and no row is lost or doubled.
+"""Two tables for one stream: rows that do not fit the main table go to a table of dead letters.
 
-Each table has its own ledger. A batch is written to the two in this order:
+No row is lost or written twice, whenever a writer crashes. Each table has its own ledger. A batch is written
+to the two tables in this order:
 
-1. read the dead letters' ledger, then the main table's, and decide on the main table
-   (:mod:`~gazette_spark._ledger.decision`);
-2. merge the rows that do not fit into the dead letters: by journal and offset, only those that are not there;
-3. append to the main table the rows that are not among the dead letters *after* 2.
+1. Read the ledger of the dead letters, then the ledger of the main table, and decide on the main table
+   (:mod:`~gazette_spark._ledger.decision`).
+2. Merge the rows that do not fit into the dead letters. Rows are matched by journal and offset, and only
+   those that are not there yet are inserted.
+3. Append to the main table the rows that are not among the dead letters *after* step 2.
 
-Both commits are compare-and-sets on the entries read in 1. **The main table is the authority**: its entries
-alone decide the range of a batch, and whether it is done. **What 2 committed is the authority for a row**: a
-record that is a dead letter stays one, whatever the rules or a second evaluation say. A row of 3 that does
-not fit was fit in 2, so its expression is not deterministic: it ends the query, and 3 commits nothing.
+Both commits are compare-and-sets on the entries that step 1 read. **The main table is the authority on
+batches**: its entries alone decide the range of a batch, and whether the batch is done. **The commit of step
+2 is the authority on rows**: a record that is a dead letter remains one, whatever the rules or a second
+evaluation say. If a row does not fit in step 3 although it did in step 2, its expression is not
+deterministic. Such a row ends the query, and step 3 commits nothing.
 
-Step 2 must not come between the two commits of another writer, whose rows of 3 may be its dead letters. An
-entry of the main table names the newest entry of the dead letters that it was made with. If that is still
-their newest, the two are *in step*: nobody has committed 2 and not yet 3, for that would be a newer entry. If
-they are not in step (a crash between 2 and 3, a RESTORE of either table, dead letters switched on) somebody
-may have. Then the writer first commits a *fence* to the main table, an entry that moves no offset and names
-the newest dead letters. Every step 3 decided on before conflicts with it. The writer then starts again.
+Step 2 must not run between the two commits of another writer, because it could make dead letters of rows
+that the other writer appends in step 3. Therefore an entry of the main table names the entry of the dead
+letters that was the newest when it was made. If that entry is still their newest, the two ledgers are *in
+step*: no writer is between its two commits, because step 2 would have left a newer entry. If they are not in
+step (after a crash between steps 2 and 3, after a RESTORE of either table, or when dead letters have just
+been switched on), a writer may be between its commits. In that case this writer first commits a *fence* to
+the main table: an entry that moves no offset and names the newest entry of the dead letters. Every step 3
+that was decided on before the fence conflicts with it. The writer then starts again.
 
-In 1 the order matters if the dead letters are restored meanwhile: they must not look as if they were in step
-with an entry of the main table that is not the newest any more.
+Step 1 reads the dead letters first because they may be restored between the two reads. In the other order,
+they could appear to be in step with an entry of the main table that is no longer the newest.
 
-A writer without dead letters, or with others, first *closes* those that the main table names, by an entry
-that moves no offset: no step 2 decided on before can land, the first one neither. If they end further than
-the main table, somebody may have committed 2 and not 3, or the main table was restored: the writer is
-refused. So is a query that keeps state: it could read records that are dead letters, and give their rows in a
-later batch, where nobody looks for them.
+A writer that has no dead letters, or another table for them, first *closes* the dead letters that the main
+table names. It commits an entry to them that moves no offset, and after that no step 2 that was decided on
+earlier can be committed, not even the first one. If the dead letters end further than the main table, a
+writer may have committed step 2 but not step 3, or the main table was restored; then the new writer is
+refused. A query that keeps state is refused if the batch may already have dead letters: the query could take
+those records into its state and emit their rows in a later batch, which is not compared with these letters.
 """
 
 from __future__ import annotations
@@ -71,19 +77,20 @@ APP_ID_SUFFIX = "/dead-letters"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Target of rows that do not fit the table.
+    """The table that receives rows that do not fit the sink's table.
 
-    Its columns: ``app_id`` STRING (the sink's), ``journal`` STRING, ``offset`` BIGINT, ``end_offset`` BIGINT
-    (null unless the rows have ``_end_offset``), ``raw`` BINARY, ``reason`` STRING. Those of committed
-    messages have ``ack_offset`` BIGINT, too: a message belongs to the bytes that committed it.
+    Its columns are ``app_id`` STRING (that of the sink), ``journal`` STRING, ``offset`` BIGINT,
+    ``end_offset`` BIGINT (null unless the rows have ``_end_offset``), ``raw`` BINARY and ``reason`` STRING.
+    Dead letters of committed messages also have ``ack_offset`` BIGINT, because a message belongs to the bytes
+    that committed it.
     """
 
     path: str | None = None
-    """Directory of the table; it is made when it is missing."""
+    """Directory of the table, which is created if it does not exist."""
     table: str | None = None
-    """Name in the catalog, instead of a directory."""
+    """Name of the table in the catalog, instead of a directory."""
     corrupt_column: str = "_corrupt_record"
-    """Column, if the rows have it, that is not null in records that could not be read."""
+    """Column that is not null in records that could not be read, if the rows have such a column."""
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.table is None):
@@ -93,7 +100,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Commit this entry to the main table, without rows; then read and decide again."""
+    """Commit this entry to the main table without rows, then read and decide again."""
 
     entry: LedgerEntry
 
@@ -107,13 +114,13 @@ class Divert:
     entry: LedgerEntry
     """The dead letters' entry."""
     may_have_some: bool
-    """Records of the batch may be dead letters already."""
+    """Whether records of the batch may already be dead letters."""
 
 
 def plan(
     dead: LedgerState, main: LedgerState, write: Write, *, table: str, attempt: str
 ) -> Fence | Divert | None:
-    """Decide how a batch for the main table is split.
+    """Decide how to split a batch between the main table and the dead letters.
 
     Args:
         dead: The dead letters' state, read before the main table's.
@@ -127,35 +134,35 @@ def plan(
 
     Raises:
         RestoredError: the dead letters were restored in the middle of a commit.
-        LedgerLostError: nothing says how far they go.
-        DeadLetterError: they are of another isolation level.
+        LedgerLostError: nothing records how far the dead letters extend.
+        DeadLetterError: the dead letters are of another isolation level.
     """
     batch = dead_batch(write.entry, table)
-    # Rows of such a batch come from state or timers, and belong to none of its records. A misfit among them
-    # ends the query.
+    # Rows of such a batch come from state or timers and belong to no record of it. If one of them does not
+    # fit, the query ends.
     if batch.begin == batch.end:
         return None
     check_ledger(dead, batch)
     if dead.entry is not None and dead.entry.isolation != batch.isolation:
         problem = (
-            f"{table} has those of another table of this app id, which a query of isolationLevel="
-            f"{dead.entry.isolation} filled, and this one is of {batch.isolation}. Use another app id, or "
-            "another table of dead letters"
+            f"{table} has the dead letters of another table of this app id, filled by a query with "
+            f"isolationLevel={dead.entry.isolation}, but this query has isolationLevel={batch.isolation}. "
+            "Use another app id or another table of dead letters"
         )
         raise DeadLetterError(batch.table, write.entry.app_id, problem)
     assert main.entry is not None  # A batch with bytes continues an entry.
-    # Somebody may have committed letters and be about to commit the rest of that batch. The fence makes the
-    # second commit conflict. In the model, writers without fences put records into both tables (decision
-    # 0024).
+    # A writer may have committed dead letters and be about to commit the other rows of that batch. The fence
+    # makes its second commit conflict. In the model, writers without fences put records into both tables
+    # (decision 0024).
     if not in_step(dead, main.entry, table):
         return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
     begins, recorded = _offsets(batch.begin), dead.entry.read_through if dead.entry else {}
-    # The letters' ledger may be behind the main one, where letters were switched on late or restored. The
-    # entry begins where that ledger ends, so no gap is asked about: dead letters are a help, and never a
-    # reason to stop the stream.
+    # The ledger of the dead letters may be behind that of the main table, because they were switched on late
+    # or were restored. The entry begins where that ledger ends, so no gap is reported: dead letters must
+    # never be a reason to stop the stream.
     entry = next_entry(dead, batch, attempt, Allowed())
-    # The bytes can have letters only after a crash between the two commits, or after a RESTORE. Only then is
-    # the join paid for.
+    # The batch's bytes can already have dead letters only after a crash between the two commits or after a
+    # RESTORE. Only then is the cost of the join paid.
     is_recorded = any(recorded.get(name, 0) > begin for name, begin in begins.items())
     return Divert(batch, replace(entry, dead_letters=table), may_have_some=is_recorded)
 
@@ -163,10 +170,11 @@ def plan(
 def dead_batch(entry: LedgerEntry, table: str) -> Batch:
     """Return the dead letters' batch that belongs to an entry of the main table.
 
-    Its rows are of the query's only source. Other places of the entry keep what older queries have read.
+    Its rows come from the query's only source. The entry's other positions record what older queries have
+    read.
     """
     app_id = entry.app_id + APP_ID_SUFFIX
-    # A batch shows by its starts that its rows are committed messages.
+    # A batch with ``starts`` is a batch of committed messages.
     starts = least_offsets(entry.start[:1]) if entry.isolation == "read_committed" else {}
     return Batch(
         table,
@@ -184,30 +192,30 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
 def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> bool:
     """Say whether a query could take dead letters into its state.
 
-    It may emit them in a later batch, with which these letters are not compared. Those that the batch itself
-    has merged in an earlier try are of rows that it emits at once.
+    It could emit them in a later batch, which is not compared with these dead letters. Dead letters that an
+    earlier attempt at this batch has merged do no harm, because the batch emits their rows at once.
     """
-    # Without state a batch emits its own records only, and those are joined with the letters.
+    # Without state, a batch emits its own records only, and these are joined with the dead letters.
     if not (write.entry.stateful and step.may_have_some):
         return False
     return dead.entry is None or not is_replay(step.batch, dead.entry)
 
 
 def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:
-    """Say whether an entry of the main table was made with the newest of the dead letters."""
+    """Say whether an entry of the main table names the newest entry of the dead letters."""
     return main.dead_letters == table and main.dead_attempt == _attempt(dead)
 
 
 def with_letters(entry: LedgerEntry, table: str, dead: LedgerState) -> LedgerEntry:
-    """Return an entry of the main table that names the dead letters' table and newest entry."""
+    """Return an entry of the main table that names the dead letters' table and its newest entry."""
     return replace(entry, dead_letters=table, dead_attempt=_attempt(dead))
 
 
 def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
-    """Say whether dead letters may be of bytes that the main table has not passed."""
+    """Say whether there may be dead letters of bytes beyond the end of the main table."""
     recorded = dead.entry.read_through if dead.entry else {}
-    # Offsets decide, and not rows: letters of bytes that the main table has not passed may exist. To be in
-    # step is not enough, because a fence after a RESTORE brings the two in step again (decision 0024).
+    # Offsets decide, not rows, because they show where dead letters may exist. It is not enough that the two
+    # are in step: a fence after a RESTORE brings them in step again (decision 0024).
     passed = main.read_through | least_offsets(main.end[:1])  # The first place is the query's source.
     return any(at > passed.get(name, 0) for name, at in recorded.items())
 
@@ -215,10 +223,11 @@ def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
 def closing_entry(
     dead: LedgerState, main: LedgerEntry, about: LedgerEntry, attempt: str
 ) -> LedgerEntry | None:
-    """Return the entry that closes the dead letters that a writer leaves: nothing decided before can land.
+    """Return the entry that closes the dead letters that a writer no longer uses.
 
-    That holds for the first dead letters, too: another writer may be about to commit them. Where their
-    entries were cleaned up, Delta skips this one, too, and :func:`reconcile` reports it.
+    After it, nothing that another writer decided on earlier can be committed to them, not even their first
+    entry. If their entries were cleaned up, Delta skips this entry as well, and :func:`reconcile` reports
+    that.
 
     Args:
         dead: Their state.
@@ -229,15 +238,15 @@ def closing_entry(
     Returns:
         None if the table had an entry and is gone.
     """
-    # Any entry closes them: it takes the number that a writer who decided before would use.
+    # Any entry closes them, because it takes the transaction number that an earlier decision would use.
     if dead.entry is not None:
         return fence_entry(dead, about, attempt)
     batch = dead_batch(about, main.dead_letters or "")
-    # The main table names an entry of a table that is gone, so nobody can commit to it on that entry.
+    # The main table names an entry of a table that no longer exists, so no writer can commit on top of it.
     if dead.table_version < 0 and main.dead_attempt is not None:
         return None
-    # Nobody has committed letters yet, but a writer may have decided to. So the ledger begins with an entry
-    # that claims no bytes.
+    # No dead letters have been committed yet, but a writer may have decided to commit some. The ledger
+    # therefore begins with an entry that covers no bytes.
     passed = (JournalOffsets(main.read_through),)
     first = replace(batch, begin=passed, end=passed, gaps=(), heads={}, planned_ms=None)
     return replace(next_entry(dead, first, attempt, Allowed()), is_fence=True)
@@ -261,7 +270,7 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         planned_ms=None,
         is_fence=True,
         heads={},
-        # What a query holds in its state does not end with an entry that moves nothing.
+        # A fence does not change what a query holds in its state.
         stateful=about.stateful or state.entry.stateful,
     )
 
@@ -271,7 +280,8 @@ def reconcile(
 ) -> Committed | Retry | Refusal:
     """Return the outcome of a commit to a table of dead letters; see :mod:`gazette_spark._ledger.decision`.
 
-    A faster writer is no reason to stop here, because the main table decides whose turn it is.
+    If another writer was faster, the caller only retries, because the main table decides which writer
+    continues.
     """
     outcome = verify(before, after, entry, batch, conflict=conflict)
     if not isinstance(outcome, Refusal):
@@ -282,13 +292,13 @@ def reconcile(
 
 
 def check_ledger(dead: LedgerState, batch: Batch) -> None:
-    """Check that the ledger of a table of dead letters says how far these go.
+    """Check that the ledger of a table of dead letters shows how far they extend.
 
     Raises:
         RestoredError: the table was restored in the middle of a commit to it.
         LedgerLostError: it was restored to a version whose entry was cleaned up.
     """
-    # Letters may be there, and nothing says up to where.
+    # There may be dead letters, and nothing shows up to which offset.
     if dead.entry is None and is_cut_off(dead):
         raise LedgerLostError(batch.table, batch.app_id)
     if error := check_parent(dead, batch):
@@ -302,7 +312,7 @@ def _attempt(state: LedgerState) -> str | None:
 def _advised(
     error: SinkError | JournalRecreatedError, dead: LedgerState
 ) -> SinkError | JournalRecreatedError:
-    """Return an error about the main table as one about the dead letters, whose remedy is different."""
+    """Turn an error about the main table into one about the dead letters, whose remedy is different."""
     if isinstance(error, RestoredError) and dead.entry is not None:
         undone_at = dead.jumps[0] if dead.jumps else dead.entry_version
         error.advice = (

@@ -1,4 +1,4 @@
-"""Delta tables without a JVM: opened with ``deltalake``, whose errors become this package's.
+"""Open Delta tables without a JVM, with ``deltalake``, and raise its errors as errors of this package.
 
 ``deltalake`` is loaded when the first table is opened; it comes with ``gazette-spark[lag]``.
 """
@@ -29,11 +29,11 @@ STAGED_COMMITS = "_staged_commits"
 def is_catalog_managed(location: str) -> bool:
     """Return whether a catalog decides which commits of a table in a directory count.
 
-    The newest commits are then staged in a folder of their own. Only the catalog knows which of them are
-    commits, so readers of the directory may see an earlier version.
+    The newest commits of such a table are staged in a separate folder. Only the catalog knows which of them
+    count, so readers of the directory may see an earlier version.
     """
     directory = local_path(location)
-    # Delta makes the folder for every table, and writes into it for these only.
+    # Delta creates the folder for every table, but writes files into it only for catalog-managed ones.
     return directory is not None and any(Path(directory, "_delta_log", STAGED_COMMITS).glob("*.json"))
 
 
@@ -41,20 +41,20 @@ def open_table(location: str) -> DeltaTable:
     """Open the newest version of a table.
 
     Args:
-        location: Its directory or URL, in Spark's spelling: nothing is quoted.
+        location: The table's directory or URL, in Spark's spelling: nothing is percent-encoded.
 
     Raises:
         InputError: ``deltalake`` is not installed, would open another table or an earlier version, or finds
-            no table that it can open.
+            no table that it can read.
     """
-    # The table is refused and not read as far as its log goes: an earlier version would show an earlier
-    # position, and so a lag that is not there.
+    # The table is refused instead of read as far as its log goes: an earlier version would show an earlier
+    # position, and so a lag that does not exist.
     if is_catalog_managed(location):
         raise InputError(f"table {location} is catalog-managed: only Spark can read it, by its name")
     if other := misread_by_deltalake(location):
         raise InputError(
             f"table {location} cannot be read: deltalake would read {other!r} instead. If that is the table, "
-            "give its location without percent-encoding; else rename the directory"
+            "give its location without percent-encoding; otherwise rename the directory"
         )
     with named_errors(location):
         from deltalake import DeltaTable
@@ -63,14 +63,14 @@ def open_table(location: str) -> DeltaTable:
 
 
 def column_types(table: DeltaTable) -> dict[str, str]:
-    """Return the type of each column, by name, as Delta's log names it; "" for a nested one."""
+    """Return the type of each column by name, as Delta's log spells it; "" for a nested column."""
     return {column.name: str(getattr(column.type, "type", "")) for column in table.schema().fields}
 
 
 def run_sql(table: DeltaTable, query: str) -> pa.RecordBatchReader:
-    """Run a query on a table's rows, which it calls ``rows``.
+    """Run a SQL query on a table's rows, which the query calls ``rows``.
 
-    SQL supports tables with deletion vectors and mapped columns, too.
+    SQL also supports tables with deletion vectors and mapped columns.
     """
     import pyarrow as pa
     from deltalake import QueryBuilder
@@ -79,7 +79,7 @@ def run_sql(table: DeltaTable, query: str) -> pa.RecordBatchReader:
 
 
 class DeltaLog:
-    """Reads a table's history: in a directory from the log's files, elsewhere with ``deltalake``.
+    """Reads a table's history, in a directory from the files of the log and elsewhere with ``deltalake``.
 
     ``deltalake`` is loaded when it is needed.
     """
@@ -95,7 +95,7 @@ class DeltaLog:
         """Return the newest rows, newest first.
 
         Raises:
-            InputError: ``deltalake`` cannot read the table. No secret of the location is in it.
+            InputError: ``deltalake`` cannot read the table. The text contains no secret of the location.
             MissingPackageError: ``deltalake`` is not installed.
         """
         try:
@@ -116,7 +116,8 @@ class DeltaLog:
                 raise InputError(f"{self._location} is not a Delta table: {problem}")
             return rows
         with named_errors(self._location):
-            # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
+            # The table is set aside while it is updated, so that after a failure the next poll opens it
+            # again.
             table, self._table = self._table, None
             if table is None:
                 table = open_table(self._location)
@@ -124,15 +125,15 @@ class DeltaLog:
                 table.update_incremental()
             rows = list(store_history(table, self._location, limit))
             if not rows:
-                raise InputError(f"table {self._location} cannot be read: deltalake gives no history of it")
+                raise InputError(f"table {self._location} cannot be read: deltalake returns no history")
             self._table = table
             return rows
 
 
 def directory_history(table: Path) -> Iterator[HistoryRow]:
     """Yield the commits in the log of a table's directory, newest first, as ``DESCRIBE HISTORY`` would."""
-    # This works without deltalake, which need not be installed for it and which gives no history of names
-    # with # or ? in them.
+    # This works without deltalake, which may not be installed, and which returns no history for names that
+    # contain # or ?.
     commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
     for path in sorted(commits, reverse=True):
         yield _commit_row(int(path.stem), path.read_bytes())
@@ -141,9 +142,9 @@ def directory_history(table: Path) -> Iterator[HistoryRow]:
 def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
     """Yield the commits left in the log of a table in an object store, newest first.
 
-    ``deltalake`` 1.6.6 gives an empty history of a table whose location contains ``#`` or ``?``, although it
-    reads the files of its log. So these are read by :func:`log_files`. Other tables are left to
-    ``deltalake``, which reads many files at a time.
+    ``deltalake`` 1.6.6 returns an empty history for a table whose location contains ``#`` or ``?``, although
+    it can read the files of the log. For such tables :func:`log_files` reads these files. Other tables are
+    left to ``deltalake``, which reads many files at a time.
     """
     if {"#", "?"} & set(location):
         yield from log_files(table, limit)
@@ -154,8 +155,8 @@ def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterat
 def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
     """Yield the commits left in a table's log, newest first, with one request for each file.
 
-    ``deltalake`` numbers versions by counting back, so behind a commit without a line about itself its
-    numbers are wrong.
+    ``deltalake`` numbers versions by counting back, so its numbers are wrong for commits older than one that
+    has no ``commitInfo``.
     """
     from deltalake.fs import DeltaStorageHandler
     from pyarrow.fs import PyFileSystem
@@ -167,23 +168,23 @@ def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
         try:
             with files.open_input_file(f"_delta_log/{version:020}.json") as file:
                 content = file.read()
-        except FileNotFoundError:  # Older files of the log are deleted after its retention.
+        except FileNotFoundError:  # Older files of the log are deleted after the retention time.
             return
         yield _commit_row(version, content)
 
 
 def _commit_row(version: int, content: bytes) -> HistoryRow:
-    # The line is usually the first, so the lines about thousands of files are not parsed.
+    # The commitInfo is usually the first line, so the lines about thousands of files need not be parsed.
     for line in content.splitlines():
         match json.loads(line):
             case {"commitInfo": dict(info)}:
                 return history_row({**info, "version": version})
-    return HistoryRow(version)  # Delta's protocol does not ask for this action.
+    return HistoryRow(version)  # Delta's protocol does not require a commitInfo.
 
 
 @contextmanager
 def named_errors(location: str) -> Iterator[None]:
-    """Raise what ``deltalake`` raises as an error that names the table.
+    """Replace an error of ``deltalake`` by one that names the table.
 
     Raises:
         InputError: in place of any error of ``deltalake``, of Arrow or of the file system.
@@ -193,7 +194,7 @@ def named_errors(location: str) -> Iterator[None]:
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
     except ImportError:
-        problem = "deltalake, which reads Delta tables without Spark, is not installed"
+        problem = "reading Delta tables without Spark needs deltalake"
         raise MissingPackageError(problem, "gazette-spark[lag]") from None
     try:
         yield

@@ -1,8 +1,8 @@
-"""The ledger entry of a Delta commit, and the batch that a query asks to write.
+"""The ledger entry of a commit, and the batch that a query asks to write.
 
-Each Delta commit of the sink carries a :class:`LedgerEntry` beside its rows: up to which offset of
+Each commit of a sink contains a :class:`LedgerEntry` beside its rows. The entry records up to which offset of
 each journal the table is filled. ``history`` finds the entries, ``decision`` compares a :class:`Batch` with
-the newest one, ``sink`` acts.
+the newest one, and the sinks act on the decision.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from gazette_spark.offsets import MAX_OFFSET, Fingerprint, JournalOffsets
 from gazette_spark.strict_json import parse_json
 
 FORMAT_VERSION = 2
-"""Largest number of an entry's JSON form. Form 1 has all positions, form 2 those that moved."""
+"""Newest version of an entry's JSON form. Form 1 has all positions, form 2 only those that moved."""
 
 FEW_JOURNALS = 64
-"""Up to this number of journals, each entry is stored with all positions."""
+"""Maximum number of journals for which each entry is stored with all positions."""
 
 MAX_DELTAS = 50
-"""Maximum number of consecutive entries with moved positions only, before one with all positions."""
+"""Maximum number of consecutive entries that have only moved positions; the next one has all positions."""
 
 MAX_DELTA_AGE_MS = 3_600_000
-"""Greatest age of the entry with all positions: Delta's clean-up of the log must never reach it first."""
+"""Maximum age of the entry with all positions, so that Delta's clean-up of the log never deletes it first."""
 
 SourcePosition = JournalOffsets | str | None
-"""A query's position in one source: a Gazette position, another source's text from Spark, or unknown."""
+"""A query's position in one source: a Gazette position, Spark's text for a source of another kind, or None if
+the position is unknown."""
 
 Positions = tuple[SourcePosition, ...]
-"""A query's position in all its sources, by the number of the source in the query."""
+"""A query's positions in all its sources, in the order of the sources in the query."""
 
 FENCE_MS = -1
 """Stored ``planned_ms`` of a fence: no batch has this time."""
 
 Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
-"""By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
+"""What moved, by source: the new end of each journal that moved, or the begin and end of a new journal; for a
+source of another kind, its new text."""
 
 MAX_APP_ID_LENGTH = 512
 
@@ -48,22 +50,22 @@ Mode = Literal["append", "upsert"]
 """How a writer adds rows: as new rows, or in place of the row with the same key."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
-"""Which rows a batch of some offsets has: the records there, or the messages committed there."""
+"""Which rows belong to a range of offsets: the records in it, or the messages that were committed in it."""
 
 
 def check_app_id(option: str, app_id: object) -> None:
     """Check the name of a stream in its table.
 
     Args:
-        option: Name of the option that gives it, for the error.
-        app_id: The name.
+        option: Name of the option that contains the name, for the error.
+        app_id: The name to check.
 
     Raises:
-        OptionError: the name is empty, too long, or has characters that do not print.
+        OptionError: the name is empty or too long, or contains unprintable characters.
     """
     expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
-    # The name is part of Delta's transaction id, which must equal itself for the life of the table. Names
-    # that look equal and are not would begin a second ledger on the same rows.
+    # The name is part of Delta's transaction id, which must stay the same for the life of the table. A name
+    # that only looks the same would begin a second ledger for the same rows.
     if not isinstance(app_id, str):
         raise OptionError(option, type(app_id).__name__, expected)
     is_short = 0 < len(app_id) <= MAX_APP_ID_LENGTH
@@ -73,7 +75,7 @@ def check_app_id(option: str, app_id: object) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SkippedGap:
-    """Bytes of a batch's range that are not in the table: gone, or left out on request."""
+    """Bytes in a batch's range that are not in the table: they are gone, or were left out on request."""
 
     journal: str
     begin: int
@@ -81,21 +83,21 @@ class SkippedGap:
 
 
 def parse_gaps(option: str, gaps: object) -> frozenset[SkippedGap]:
-    """Return the gaps that an operator accepts.
+    """Return the gaps that an operator has accepted.
 
     Args:
-        option: Name of the option that gives them, for the error.
+        option: Name of the option that contains them, for the error.
         gaps: Byte ranges ``[begin, end)`` by journal.
 
     Raises:
-        OptionError: they have another form.
+        OptionError: ``gaps`` has another form.
     """
     expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
     if not isinstance(gaps, Mapping):
         raise OptionError(option, repr(gaps)[:80], expected)
     accepted = set()
     for journal, ranges in gaps.items():
-        # The option of a format gives lists, because JSON has no tuples.
+        # The option of a format contains lists, because JSON has no tuples.
         for span in ranges if isinstance(ranges, list | tuple) else [ranges]:
             match journal, span:
                 case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
@@ -106,11 +108,11 @@ def parse_gaps(option: str, gaps: object) -> frozenset[SkippedGap]:
 
 
 SHOWN_RANGES = 5
-"""Ranges of bytes that a log line lists."""
+"""Maximum number of byte ranges in a log line."""
 
 
 def ranges_text(ranges: Sequence[SkippedGap]) -> str:
-    """Return ranges of bytes as part of a log line: how many bytes, and where the first ones are."""
+    """Return ranges of bytes as part of a log line: the number of bytes, and the first ranges."""
     shown = " ".join(f"{span.journal}[{span.begin},{span.end})" for span in ranges[:SHOWN_RANGES])
     more = f" and {len(ranges) - SHOWN_RANGES} more" if len(ranges) > SHOWN_RANGES else ""
     total = sum(span.end - span.begin for span in ranges)
@@ -118,68 +120,70 @@ def ranges_text(ranges: Sequence[SkippedGap]) -> str:
 
 
 SHOWN_JOURNALS = 50
-"""Journals that an entry shows to people."""
+"""Maximum number of journals in an entry's printed form."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The record in one Delta commit about the rows visible at its version."""
+    """The record in one commit about the rows that are visible at its version."""
 
     app_id: str
     txn_version: int
     query_id: str
     batch_id: int
     start: Positions
-    """Start of the table's rows: earlier bytes were never meant to be in the table."""
+    """Start of the table's rows. Earlier bytes were never meant to be in the table."""
     begin: Positions
     end: Positions
-    """End of the table's rows. Journals the batch did not read keep the offset they had."""
+    """End of the table's rows. Journals that the batch did not read keep their offsets."""
     attempt: str
     """Unique name of this attempt to write the batch."""
     parent: str | None
-    """Attempt of the entry that this one was decided on; None for the first entry."""
+    """Attempt of the entry on which the decision to write this one was based; None for the first entry."""
     gaps: tuple[SkippedGap, ...] = ()
-    """Skipped bytes of this batch's ``[begin, end)``; by journal and offset."""
+    """Skipped bytes in this batch's ``[begin, end)``, sorted by journal and offset."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
-    """The ``gaps`` that the query never read, because its operator accepted them."""
+    """Those of ``gaps`` that the query never read because the operator accepted them."""
     trimmed_bytes: int = 0
-    """Bytes of the batch whose rows were in the table before it, and were dropped."""
+    """Number of bytes of the batch whose rows were already in the table and were therefore left out."""
     mode: Mode = "append"
-    """Under ``upsert`` the rows are not the records: a later record takes the place of an earlier one."""
+    """Under ``upsert``, a row is not one record: a later record replaces an earlier one with the same key."""
     audit: tuple[AuditedRows, ...] | None = None
-    """Rows that the batch brought, by journal; None if they were not counted."""
+    """Rows that the batch added, by journal; None if they were not counted."""
     adopted: bool = False
-    """The entry begins a ledger on a table with rows: ``start`` is where the ledger begins, not the table."""
+    """Whether the entry begins a ledger on a table that already had rows. Then ``start`` is where the ledger
+    begins, not where the rows do."""
     dead_letters: str | None = None
-    """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
+    """Table of dead letters that the writer used; the entries of that table name the table itself."""
     dead_attempt: str | None = None
-    """Attempt of that table's newest entry at the commit, None if it had none."""
+    """Attempt of that table's newest entry at the time of the commit; None if it had none."""
     planned_ms: int | None = None
-    """When Spark planned the batch, as its checkpoint says: names this planning of the batch and no other.
-    None in a fence, and in entries of batches without a query."""
+    """When Spark planned the batch, in milliseconds since 1970, from the query checkpoint. It distinguishes
+    this planning of the batch from any other. None in a fence, and in entries of batches without a query."""
     is_fence: bool = False
-    """The entry completes no batch: it only makes the commits of other writers conflict. The batch that it
-    names is still to be written."""
+    """Whether the entry is a fence. A fence completes no batch: it only makes the commits of other writers
+    conflict, and the batch that it names is still to be written."""
     stateful: bool = False
-    """The query keeps state: which rows a batch has depends on its query checkpoint, not on offsets alone."""
+    """Whether the query keeps state, so that the rows of a batch depend on its query checkpoint and not on
+    offsets alone."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """Write heads of the journals that had more to read when the batch was planned."""
+    """Write heads of the journals that had more bytes to read when the batch was planned."""
     recreated: Mapping[str, int] = field(default_factory=dict)
-    """Journals that were deleted and created again, with the end of the old one's rows. From this entry on
-    ``start`` and ``end`` are those of the new one."""
+    """Journals that were deleted and created again, with the end of the old journal's rows. From this entry
+    on, ``start`` and ``end`` refer to the new journal."""
     isolation: Isolation = "read_uncommitted"
-    """Under ``read_committed`` the rows of some offsets are the messages that were committed there, wherever
-    these begin."""
+    """Under ``read_committed``, the rows of a range of offsets are the messages that were committed in it,
+    wherever these messages begin."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Identify the journals that the table's rows were read from, each by bytes that the table has passed."""
+    """Fingerprints that identify the journals of the table's rows, each by bytes before the table's end."""
     moved: Moved | None = field(default=None, compare=False, repr=False)
-    """What moved since the parent, if that is stored in place of all positions."""
+    """What moved since the parent, if this is stored instead of all positions."""
     new_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict, compare=False, repr=False)
-    """The fingerprints that differ from the parent's, stored with ``moved``."""
+    """The fingerprints that differ from the parent's. They are stored with ``moved``."""
     deltas: int = field(default=0, compare=False)
-    """Entries stored as what moved, from the last one with all positions to this one."""
+    """Number of entries since the last one with all positions, this entry included."""
     full_ms: int | None = field(default=None, compare=False)
-    """``planned_ms`` of that last entry with all positions."""
+    """``planned_ms`` of the last entry with all positions."""
 
     def __str__(self) -> str:
         title = (
@@ -200,12 +204,12 @@ class LedgerEntry:
 
     @property
     def read_through(self) -> dict[str, int]:
-        """Next byte of each journal, over all Gazette sources; the least if several read one journal."""
+        """Next byte of each journal over all Gazette sources; the smallest if several read a journal."""
         return least_offsets(self.end)
 
     @property
     def starts(self) -> dict[str, int]:
-        """Where the rows of each journal begin, over all Gazette sources; the least of several."""
+        """Where the rows of each journal begin, over all Gazette sources; the smallest if several read it."""
         return least_offsets(self.start)
 
     def to_json(self) -> str:
@@ -226,8 +230,8 @@ class LedgerEntry:
         else:
             value |= {"format_version": 2, "moved": self.moved}
             value |= {"deltas": self.deltas, "full_ms": self.full_ms}
-        # Fields that have their default are left out: an entry of few journals stays a line that people can
-        # read in DESCRIBE HISTORY.
+        # Fields with their default value are left out, so that people can read the entry of a few journals as
+        # a line in DESCRIBE HISTORY.
         if self.gaps:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
@@ -262,15 +266,15 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class EntryDelta:
-    """An entry as it is stored on top of its parent: with the positions that moved."""
+    """An entry that is stored as the difference from its parent: with only the positions that moved."""
 
     entry: LedgerEntry
-    """The entry, but for ``start``, ``begin``, ``end``, and the fingerprints that are its parent's."""
+    """The entry without ``start``, ``begin``, ``end`` and the fingerprints that equal its parent's."""
     moved: Moved
 
     @property
     def attempt(self) -> str:
-        """Name of the attempt to write the batch."""
+        """Unique name of the attempt to write the batch."""
         return self.entry.attempt
 
     @property
@@ -279,8 +283,8 @@ class EntryDelta:
         return self.entry.txn_version
 
     def on(self, parent: LedgerEntry) -> LedgerEntry | None:
-        """Return the entry with all positions, None if ``parent`` is another entry than its parent."""
-        # On top of any other entry, the numbers would describe a state that the table never had.
+        """Return the entry with all positions, or None if ``parent`` is not its parent."""
+        # Combined with any other entry, the numbers would describe a state that the table never had.
         if parent.attempt != self.entry.parent or len(parent.end) != len(self.moved):
             return None
         starts: list[SourcePosition] = []
@@ -288,13 +292,13 @@ class EntryDelta:
         ends: list[SourcePosition] = []
         for start, end, moved in zip(parent.start, parent.end, self.moved, strict=True):
             if not isinstance(moved, Mapping):
-                # A text has no parts that could move alone, so it is stored whole, as the new end.
+                # A text has no parts that could move separately, so the whole text is stored as the new end.
                 starts, begins, ends = [*starts, start], [*begins, end], [*ends, moved]
                 continue
             if not isinstance(end, JournalOffsets):
                 return None
-            # A journal that the parent does not know brings its begin along; the others begin at the parent's
-            # end.
+            # A journal that the parent does not have is stored with its begin; the others begin at the
+            # parent's end.
             new = {journal: at[0] for journal, at in moved.items() if isinstance(at, list)}
             until = {journal: at[1] if isinstance(at, list) else at for journal, at in moved.items()}
             first = start.read_through if isinstance(start, JournalOffsets) else {}
@@ -311,8 +315,8 @@ class EntryDelta:
 
 
 def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
-    """Return what moved between an entry and its parent; None if only all positions can express it."""
-    # A source was added or left out, so the numbers of the sources do not match.
+    """Return what moved between an entry and its parent, or None if the entry needs all positions."""
+    # A source was added or removed, so the numbers of the sources do not match.
     if len(parent.end) != len(entry.end):
         return None
     by_source: list[Mapping[str, int | list[int]] | str | None] = []
@@ -328,7 +332,7 @@ def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
                 if ends.get(journal) != at
             }
         )
-    # A reader must be able to restore the same entry from it.
+    # A reader must be able to rebuild the same entry from what moved.
     moved = tuple(by_source)
     restored = EntryDelta(entry, moved).on(parent)
     same = restored and (restored.start, restored.begin, restored.end) == (
@@ -340,21 +344,21 @@ def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
 
 
 def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
-    """Return an entry that is stored as what moved since its parent, where that is shorter and safe.
+    """Return an entry that is stored as what moved since its parent, if that is shorter and safe.
 
-    A reader needs the last entry with all positions and each one after it. So an entry with all positions is
-    never far away, in commits or in time.
+    A reader needs the last entry with all positions and each entry after it. Therefore an entry with all
+    positions is never many commits or much time away.
     """
     journals = sum(
         len(position.read_through) for position in entry.end if isinstance(position, JournalOffsets)
     )
-    # Both bounds keep a reader's walk short, in commits and in age. Delta deletes its log by age, 30 days by
-    # default, and an entry with all positions must not be deleted while a later one builds on it (decision
+    # Both bounds limit how far back a reader has to go. Delta deletes its log by age, after 30 days by
+    # default, and an entry with all positions must not be deleted while a later entry builds on it (decision
     # 0026).
     now_ms, full_ms = entry.planned_ms, parent.full_ms if parent else None
     if parent is None or now_ms is None or full_ms is None or journals <= FEW_JOURNALS:
         return replace(entry, full_ms=now_ms)
-    # A negative age is refused, too: a driver's clock may go back, and then the age is unknown.
+    # A negative age is not accepted either: if a driver's clock goes back, the age is unknown.
     if parent.deltas + 1 > MAX_DELTAS or not 0 <= now_ms - full_ms <= MAX_DELTA_AGE_MS:
         return replace(entry, full_ms=now_ms)
     if (moved := _moved(parent, entry)) is None:
@@ -368,15 +372,15 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
     """Read a commit's ``userMetadata``.
 
     Returns:
-        The entry, an :class:`EntryDelta` if it is stored on top of its parent, or None if the text is not an
-        entry of ``app_id``: other writers of the table put any text there.
+        The entry, an :class:`EntryDelta` if it is stored as the difference from its parent, or None if the
+        text is not an entry of ``app_id``: other writers of the table may store any text there.
 
     Raises:
-        LedgerFormatError: the text is an entry, but damaged or of a later release. If it were ignored, an
-            older entry would pass for the newest.
+        LedgerFormatError: the text is an entry, but it is damaged or from a later release. If it were
+            ignored, an older entry would be mistaken for the newest one.
     """
-    # This test comes before any parsing, because most commits of a shared table are of others, and their
-    # texts may be long.
+    # This test comes before any parsing, because most commits of a shared table belong to other writers, and
+    # their texts may be long.
     if not text or '"app_id"' not in text:
         return None
     try:
@@ -387,13 +391,13 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | Non
         return None
     version = value["format_version"]
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
-        problem = f"it has format_version {version!r} and this release reads {FORMAT_VERSION}"
+        problem = f"it has format_version {version!r}, but this release reads at most {FORMAT_VERSION}"
         raise LedgerFormatError(app_id, f"{problem}; use the release of gazette_spark that wrote it")
     return _entry(value, app_id) if version == 1 else _delta(value, app_id)
 
 
 def parse_whole_entry(text: str | None, app_id: str) -> LedgerEntry | None:
-    """Read a commit's ``userMetadata`` if it has an entry with all positions; see :func:`parse_entry`."""
+    """Read a commit's ``userMetadata`` if its entry has all positions; see :func:`parse_entry`."""
     entry = parse_entry(text, app_id)
     return entry if isinstance(entry, LedgerEntry) else None
 
@@ -409,7 +413,7 @@ def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
 
 
 def _is_moved(value: object) -> bool:
-    """Say whether a value is what moved in one source."""
+    """Say whether a value has the stored form of what moved in one source."""
     if not isinstance(value, dict):
         return value is None or isinstance(value, str)
     spans = [span if isinstance(span, list) else [0, span] for span in value.values()]
@@ -437,7 +441,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             and type(value.get("trimmed_bytes", 0)) is int
         ):
             planned_ms = value.get("planned_ms")
-            # A fence has no time. Its stored mark is one that no batch has.
+            # A fence has no time of planning. It is stored with a value that no batch has.
             planned_ms = None if planned_ms == FENCE_MS else planned_ms
             return LedgerEntry(
                 app_id,
@@ -473,14 +477,15 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
 def _offsets(value: object, app_id: str) -> Mapping[str, int]:
     if isinstance(value, dict) and all(type(at) is int and 0 <= at <= MAX_OFFSET for at in value.values()):
         return value
-    raise LedgerFormatError(app_id, f"no offsets by journal: {json.dumps(value)[:200]}")
+    raise LedgerFormatError(app_id, f"expected offsets by journal, got {json.dumps(value)[:200]}")
 
 
 def _fingerprints(value: object, app_id: str) -> Mapping[str, Fingerprint]:
     if not isinstance(value, dict):
-        raise LedgerFormatError(app_id, f"no fingerprints by journal: {json.dumps(value)[:200]}")
+        raise LedgerFormatError(app_id, f"expected fingerprints by journal, got {json.dumps(value)[:200]}")
     try:
-        # A damaged fingerprint is an error. If it were ignored, a journal that was created again would pass.
+        # A damaged fingerprint is an error. If it were ignored, a journal that was created again would not be
+        # noticed.
         return {journal: Fingerprint.from_text(text) for journal, text in value.items()}
     except OffsetError as error:
         raise LedgerFormatError(app_id, str(error)) from error
@@ -490,14 +495,18 @@ def _mode(value: object, app_id: str) -> Mode:
     match value:
         case "append" | "upsert":
             return value
-    raise LedgerFormatError(app_id, f"mode {value!r}; use the release of gazette_spark that wrote it")
+    raise LedgerFormatError(
+        app_id, f"unsupported mode {value!r}; use the release of gazette_spark that wrote it"
+    )
 
 
 def _isolation(value: object, app_id: str) -> Isolation:
     match value:
         case "read_uncommitted" | "read_committed":
             return value
-    raise LedgerFormatError(app_id, f"isolation is {value!r}, which this release does not know")
+    raise LedgerFormatError(
+        app_id, f"isolation {value!r}, which only a later release of gazette_spark supports"
+    )
 
 
 def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
@@ -507,7 +516,7 @@ def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
             case [str(journal), int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
                 gaps.append(SkippedGap(journal, begin, end))
             case _:
-                raise LedgerFormatError(app_id, f"no gap: {json.dumps(value)[:200]}")
+                raise LedgerFormatError(app_id, f"expected a gap, got {json.dumps(value)[:200]}")
     return tuple(gaps)
 
 
@@ -523,7 +532,7 @@ def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
 
 
 def least_offsets(positions: Positions) -> dict[str, int]:
-    """Return the offset of each journal, over all Gazette sources; the least if several read one journal."""
+    """Return each journal's offset over all Gazette sources; the smallest if several read a journal."""
     merged: dict[str, int] = {}
     for position in positions:
         if isinstance(position, JournalOffsets):
@@ -547,28 +556,31 @@ def _positions(values: list[object], app_id: str) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """State of one app id, from a table's history."""
+    """The state of one app id's ledger, from a table's history."""
 
     entry: LedgerEntry | None = None
-    """Newest entry whose rows are visible: one undone by RESTORE is not."""
+    """Newest entry whose rows are visible. Entries that a RESTORE has undone are not visible."""
     previous: str | None = None
-    """Attempt of the visible entry before it."""
+    """Attempt of the visible entry before ``entry``."""
     txn_version: int = -1
-    """Highest of all entries in the history. Those undone by RESTORE count: Delta keeps their number."""
+    """Highest transaction number of all entries in the history, undone entries included: Delta keeps their
+    numbers."""
     table_version: int = -1
     """Newest version of the table, by any writer; -1 if there is no table."""
     entry_version: int = -1
     entry_time: str = ""
     jumps: tuple[int, ...] = ()
-    """Versions between ``entry`` and the visible entry before it that undid others: RESTORE and the like."""
+    """Versions between ``entry`` and the visible entry before it that undid other versions, such as a
+    RESTORE."""
     truncated: bool = False
-    """The search ended where the history was cleaned up, not at the table's beginning."""
+    """Whether the search ended where the history was cleaned up, and not at the table's beginning."""
     undone: Positions = ()
-    """Without ``entry``: where the rows of the newest undone entry began, if the history shows one."""
+    """If there is no ``entry``: where the rows of the newest undone entry began, as far as the history shows
+    it."""
 
 
 def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
-    """Return an entry that repeats the newest one, except for the fields of a batch.
+    """Return an entry that repeats the newest one, without the fields that describe a batch.
 
     Args:
         state: State of the entry's table, which has an entry.
@@ -577,10 +589,10 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
     assert state.entry is not None
     return replace(
         state.entry,
-        # The number is above every one that the app id has used, undone entries included: see next_entry in
+        # The number is higher than any that the app id has used, undone entries included: see next_entry in
         # the module decision.
         txn_version=state.txn_version + 1,
-        # The range is empty, so readers of the ledger find no bytes in this entry, and none missing.
+        # The range is empty, so to readers of the ledger this entry adds no bytes and leaves none out.
         begin=state.entry.end,
         attempt=attempt,
         parent=state.entry.attempt,
@@ -590,8 +602,8 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
         audit=None,
         adopted=False,
         recreated={},
-        # The entry is stored with all positions, however its parent is stored. So one that keeps an idle
-        # ledger alive depends on no older commit.
+        # The entry is stored with all positions, however its parent is stored. Thus an entry that keeps an
+        # idle ledger alive does not depend on an older commit.
         moved=None,
         new_fingerprints={},
         deltas=0,
@@ -610,32 +622,32 @@ class Batch:
     begin: Positions
     end: Positions
     gaps: tuple[SkippedGap, ...] = ()
-    """Bytes of the batch that its source skips; those that ``end`` names if not given."""
+    """Bytes of the batch that its source skips; by default, those that ``end`` names."""
     mode: Mode = "append"
     output_mode: str = "append"
     """Spark's output mode of the query, in lower case."""
     planned_ms: int | None = None
-    """When Spark planned it; None for a batch without a query."""
+    """When Spark planned the batch, in milliseconds since 1970; None for a batch without a query."""
     after_ms: int | None = None
-    """When Spark planned the batch before it; None if it is unknown, or there is no such batch."""
+    """When Spark planned the batch before it; None if that is unknown or there is no such batch."""
     stateful: bool = False
     """Whether the query keeps state."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """Write heads of the journals that had more to read; those that ``end`` names if not given."""
+    """Write heads of the journals that had more bytes to read; by default, those that ``end`` names."""
     starts: Mapping[str, int] = field(default_factory=dict)
-    """Where a query of committed messages began, by journal; those that ``end`` names if not given."""
+    """Where a query of committed messages began, by journal; by default, the starts that ``end`` names."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """Identify the journals of the batch; those that ``end`` names if not given."""
+    """Fingerprints that identify the journals of the batch; by default, those that ``end`` names."""
     earlier_fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
-    """The same for the batch before; those that ``begin`` names if not given."""
+    """Fingerprints of the batch before; by default, those that ``begin`` names."""
 
     @property
     def isolation(self) -> Isolation:
-        """Which rows the batch has: records, or committed messages."""
+        """Whether the rows of the batch are records or committed messages."""
         return "read_committed" if self.starts else "read_uncommitted"
 
     def __post_init__(self) -> None:
-        """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""
+        """Complete ``begin``: a journal without a begin is being pinned and has no rows in this batch."""
         object.__setattr__(self, "fingerprints", self.fingerprints or _named_fingerprints(self.end))
         earlier = self.earlier_fingerprints or _named_fingerprints(self.begin)
         object.__setattr__(self, "earlier_fingerprints", earlier)
@@ -649,8 +661,8 @@ class Batch:
             else:
                 completed.append(first)
         object.__setattr__(self, "begin", tuple(completed))
-        # The notes of the positions become fields of the batch. What is compared and recorded as a position
-        # is the offsets alone.
+        # What the positions note besides offsets becomes fields of the batch. Only offsets are compared and
+        # recorded as positions.
         object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(tuple(completed), self.end)))
         heads = [position.heads for position in self.end if isinstance(position, JournalOffsets)]
         object.__setattr__(
@@ -666,41 +678,42 @@ class Batch:
 
 
 def _named_fingerprints(positions: Positions) -> dict[str, Fingerprint]:
-    """Return the fingerprints that positions name; of several sources that read a journal, the last one's."""
+    """Return the fingerprints that positions name; if several sources read a journal, the last one counts."""
     named = [position.fingerprints for position in positions if isinstance(position, JournalOffsets)]
     return {journal: fingerprint for prints in named for journal, fingerprint in prints.items()}
 
 
 def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
-    """Yield the gaps that the ends of a batch name and that lie in it.
+    """Yield the gaps that the ends of a batch name and that lie in the batch.
 
-    A position keeps its gaps until it moves on: in a query of two sources a batch may leave one where it is.
+    A position keeps its gaps until it moves on, and in a query of two sources a batch may move only one.
     """
     for first, last in zip(begin, end, strict=True):
         if isinstance(first, JournalOffsets) and isinstance(last, JournalOffsets):
             for journal, gaps in last.gaps.items():
                 since, until = first.read_through[journal], last.read_through[journal]
-                # A gap counts as far as it lies in the batch: an earlier entry has named the rest.
+                # Only the part of a gap that lies in the batch counts: an earlier entry has recorded the
+                # rest.
                 for low, high in gaps:
                     if max(low, since) < min(high, until):
                         yield SkippedGap(journal, max(low, since), min(high, until))
 
 
 def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: str) -> JournalOffsets | None:
-    """Return the offsets of the journals that a table's ledger does not name, None if it names all.
+    """Return the offsets of the journals that a table's ledger does not name, or None if it names all.
 
     Raises:
-        TableRefusedError: the table's query reads other sources, too. Then a batch of journals alone has no
-            meaning for it.
+        TableRefusedError: the table's query also reads other sources. A batch of journals alone cannot
+            continue such a table.
     """
     if entry is None:
         return begin
     (first, *more) = entry.end or (None,)
-    # Nothing says to which source of that query a journal would belong.
+    # Nothing determines to which source of that query a journal would belong.
     if more or not isinstance(first, JournalOffsets):
         problem = (
-            f"the last batch of app id {entry.app_id!r} was written by a query with other sources than "
-            "one of Gazette journals; use another app id for journals that query does not read"
+            f"the last batch of app id {entry.app_id!r} was written by a query with several sources, or with "
+            "another kind of source; use another app id for journals that the query does not read"
         )
         raise TableRefusedError(table, problem)
     new = {journal: at for journal, at in begin.read_through.items() if journal not in first.read_through}
@@ -710,12 +723,13 @@ def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: st
 def pinned_journals(
     entry: LedgerEntry | None, begin: JournalOffsets, end: JournalOffsets, table: str
 ) -> JournalOffsets | None:
-    """Return where a batch of journals alone pins those that are new to a table, None if none is.
+    """Return where a batch of journals alone pins those that are new to a table, or None if none is new.
 
     Args:
         entry: The table's newest entry.
         begin: First byte of each journal of the batch.
-        end: Byte behind the last one, and of committed messages where the query of each journal starts.
+        end: Byte after the last one of each journal; for committed messages, also where the query of each
+            journal starts.
         table: The table's name, for errors.
 
     Raises:

@@ -1,17 +1,19 @@
 """Find an app id's newest entries in a Delta table's history.
 
 The history is the table's log read backwards. Two kinds of commits make earlier ones invisible: ``RESTORE``
-jumps back to the version it names, and a table that was replaced (``CREATE OR REPLACE TABLE``, ``CLONE``)
-begins there. The search follows the jumps, so it finds the entries of the rows visible now. Transaction ids
-are not undone by either, so the highest one is looked for in all commits, undone or not.
+jumps back to the version that it names, and a replacement (``CREATE OR REPLACE TABLE``, ``CLONE``) is the
+table's new beginning. The search follows the jumps, so it finds the entries of the rows that are visible now.
+Neither undoes transaction numbers, so the highest number is searched for in all commits, undone ones
+included.
 
-An entry can appear twice. If Delta compacts a table by itself after a MERGE, that commit inherits the
-session's ``userMetadata``. It adds no rows; the older of the two commits did.
+An entry can occur twice. If Delta compacts a table automatically after a MERGE, the compaction inherits the
+session's ``userMetadata``. Only the older of the two commits added rows.
 
-An entry may be stored as what moved since its parent. Then the search goes back to one with all positions.
+An entry may be stored as what moved since its parent. Then the search goes back to an entry with all
+positions.
 
-A history can also end early, where Delta cleaned up its log. The search distinguishes that from the
-table's beginning, and never guesses a missing part.
+A history can also end early, because Delta cleaned up its log. The search distinguishes this from the table's
+beginning and never guesses a missing part.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ REPLACING = frozenset(
         "REPLACE TABLE AS SELECT",
     }
 )
-"""Operations after which no earlier row is in the table."""
+"""Operations after which the table has none of its earlier rows."""
 
 FIRST_PAGE = 8
-"""Number of commits read first. A page of 8 takes no longer than a page of 1, and usually suffices."""
+"""Number of commits that are read first. Reading 8 takes no longer than reading 1, and usually suffices."""
 
 PAGE_GROWTH = 16
-"""Factor from one page to the next."""
+"""Factor by which each page is larger than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,15 @@ class HistoryRow:
     user_metadata: str | None = None
     time: str = ""
     metrics: Mapping[str, object] = field(default_factory=dict)
-    """Its ``operationMetrics``: numbers, which some writers store as text."""
+    """The commit's ``operationMetrics``: numbers, which some writers store as text."""
 
 
 def history_row(info: Mapping[str, Any]) -> HistoryRow:
-    """Return the line that ``DESCRIBE HISTORY`` has for a commit.
+    """Return the line that ``DESCRIBE HISTORY`` shows for a commit.
 
     Args:
-        info: its ``commitInfo``, with its ``version``. Spark writes parameters there that are no texts.
+        info: The commit's ``commitInfo`` together with its ``version``. Some of the parameters that Spark
+            writes are not texts.
     """
     moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
     parameters = info.get("operationParameters") or {}
@@ -75,7 +78,7 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
 
 
 RestoredVersion = Callable[[HistoryRow, Sequence[HistoryRow]], int | None]
-"""Finds the version that a RESTORE to a point in time went back to, among the rows; None if it cannot."""
+"""Finds among the rows the version to which a RESTORE to a point in time went back; None if it cannot."""
 
 
 def read_state(
@@ -86,21 +89,23 @@ def read_state(
     entries: int = 2,
     restored: RestoredVersion = lambda _row, _rows: None,
 ) -> LedgerState:
-    """Read a history back until an app id's state is known.
+    """Read a history backwards until an app id's state is known.
 
     Args:
-        read_page: Returns the given number of newest rows, newest first, fewer if there are no more.
+        read_page: Returns the given number of newest rows, newest first, or fewer if there are no more.
         app_id: The app id of the entries.
         table: Name of the table, for errors.
-        entries: Visible entries to find: 1 is enough for the table's position; a writer needs 2.
+        entries: Number of visible entries to find: 1 is enough for the table's position; a writer needs 2.
         restored: Finds the version that a RESTORE to a point in time went back to.
     """
     limit = FIRST_PAGE
     while True:
-        # DESCRIBE HISTORY takes a limit and no version to begin at, so a longer page has the earlier ones
-        # again. The pages grow fast: after 8, 128 and 2,048 commits, hardly any table has more to read.
+        # DESCRIBE HISTORY takes a limit but no version to begin at, so a longer page contains the shorter
+        # ones again. Therefore the pages grow fast: hardly any table needs more than 8, 128 and 2,048
+        # commits.
         rows = read_page(limit)
-        # Fewer rows than asked for: the history begins here, at version 0 or where it was cleaned up.
+        # If there are fewer rows than requested, the history begins here: at version 0, or where it was
+        # cleaned up.
         complete = len(rows) < limit
         state = find_state(rows, app_id, table=table, entries=entries, complete=complete, restored=restored)
         if state is not None:
@@ -131,11 +136,10 @@ def find_state(
         The state, or None if older rows are needed.
 
     Raises:
-        RestoredError: the table was restored to a point in time, and nothing says which version that was.
+        RestoredError: the table was restored to a point in time, and it is unknown which version that was.
         LedgerFormatError: an entry cannot be read.
     """
-    # The walk goes from version to version, newest first. It skips what was undone, and stops where the table
-    # begins.
+    # Go from version to version, newest first. Skip what was undone, and stop where the table begins.
     by_version = {row.version: row for row in rows}
     entry_of = entries_by_version(rows, app_id)
     visible: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
@@ -144,26 +148,26 @@ def find_state(
     at = rows[0].version if rows else -1
     while at >= 0 and len(visible) < entries:
         row = by_version.get(at)
-        # The log has no such commit among the rows. With older rows unread it may still come. Otherwise Delta
-        # has cleaned it up, and what it said is unknown: a missing part is never guessed.
+        # The rows do not contain this commit. If older rows have not been read yet, it may be among them.
+        # Otherwise Delta has cleaned it up and its contents are unknown: a missing part is never guessed.
         if row is None:
             if not complete:
                 return None
             truncated = True
             break
-        # No earlier row is in the table. But the highest transaction number counts across replacements, and
-        # without any entry among the rows it is further back.
+        # The table has none of its earlier rows. But the highest transaction number counts across
+        # replacements, and if there is no entry among the rows, it is further back.
         if row.operation in REPLACING and (entry_of or complete):
             jumps.append(at)
             break
         if row.operation == "RESTORE":
             jumps.append(at)
-            # A RESTORE is a jump: the rows of the version that it names are the rows of the table now.
-            # Entries between the two are undone, but their transaction numbers are not.
+            # A RESTORE is a jump: the table now has the rows of the version that it names. Entries between
+            # the two are undone, but their transaction numbers are not.
             version = _named_version(row)
             # A RESTORE to a point in time names no version. The files of the versions may show which one it
-            # was; older rows have more candidates. A guess would lose or double rows, so the last resort is
-            # an error.
+            # was, and older rows contain more candidates. A wrong guess would lose or duplicate rows, so if
+            # nothing shows the version, raise an error.
             if version is None and (version := restored(row, rows)) is None:
                 if not complete:
                     return None
@@ -171,35 +175,36 @@ def find_state(
             at = version
             continue
         if entry := entry_of.get(at):
-            # That commit inherits the session's userMetadata, and adds no rows.
+            # Delta's automatic compaction inherits the session's userMetadata and adds no rows.
             if visible and visible[-1][1].attempt == entry.attempt:
                 visible.pop()
-            # The newest entry says where the table ends. A writer needs the one before it, too, to see
-            # whether a RESTORE slipped in between the newest one's decision and its commit.
+            # The newest entry shows where the table ends. A writer also needs the one before it, to see
+            # whether there was a RESTORE between the newest entry's decision and its commit.
             visible.append((row, entry))
         at -= 1
-    # The newest entry is stored as what moved, and the rows lack the entry with all positions that it builds
-    # on. An older visible entry would not do: it would say that the table ends earlier than it does.
+    # The newest entry is stored as what moved, but the entry with all positions that it builds on is not
+    # among the rows. An older visible entry cannot replace it, because according to that one the table would
+    # end earlier than it does.
     if visible and isinstance(visible[0][1], EntryDelta):
         if not complete:
             return None
-        visible, truncated = [], True  # Its parent, without which it cannot be restored, was cleaned up.
+        visible, truncated = [], True  # Its parent was cleaned up, and without that it cannot be rebuilt.
     newest, entry = visible[0] if visible else (None, None)
     assert not isinstance(entry, EntryDelta)
-    # This is for the case that no entry is visible, as after a RESTORE to before the first one: a new query
-    # then starts where the rows of the undone ones began.
+    # This is for the case that no entry is visible, as after a RESTORE to a version before the first one. A
+    # new query then starts where the rows of the undone entries began.
     undone = next((entry.start for entry in entry_of.values() if isinstance(entry, LedgerEntry)), ())
     return LedgerState(
         entry,
         previous=visible[1][1].attempt if len(visible) > 1 else None,
         # All entries count, undone ones included: RESTORE and replacement keep Delta's transaction numbers,
-        # and Delta skips a write with a lower one without an error.
+        # and Delta skips a write with a lower number without an error.
         txn_version=max((entry.txn_version for entry in entry_of.values()), default=-1),
         table_version=rows[0].version if rows else -1,
         entry_version=newest.version if newest else -1,
         entry_time=newest.time if newest else "",
-        # Jumps after the newest entry only say how it became the newest. Those before it may lie between its
-        # decision and its commit.
+        # Jumps after the newest entry only show how it became the newest one. Jumps before it may lie between
+        # its decision and its commit.
         jumps=tuple(at for at in jumps if newest is None or at < newest.version),
         truncated=truncated,
         undone=() if visible else undone,
@@ -207,7 +212,7 @@ def find_state(
 
 
 def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
-    """Return an app id's entries by version, newest first, with all positions where the rows show them.
+    """Return an app id's entries by version, newest first, with all positions if the rows show them.
 
     Args:
         rows: Newest first, without a hole.
@@ -218,13 +223,13 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
     """
     by_version: dict[int, LedgerEntry | EntryDelta] = {}
     by_attempt: dict[str, LedgerEntry] = {}
-    # The oldest row comes first, because an entry that is stored as what moved is restored on its parent,
+    # Start with the oldest row, because an entry that is stored as what moved is rebuilt from its parent,
     # which was committed before it.
     for row in reversed(rows):
         entry = parse_entry(row.user_metadata, app_id)
         if isinstance(entry, EntryDelta):
             parent = by_attempt.get(entry.entry.parent or "")
-            # Without its parent it stays a delta. Whether that matters is up to the caller: only the newest
+            # Without its parent, it remains a delta. The caller decides whether that matters: only the newest
             # visible entry needs all positions.
             entry = (parent and entry.on(parent)) or entry
         if isinstance(entry, LedgerEntry):
@@ -235,7 +240,7 @@ def entries_by_version(rows: Sequence[HistoryRow], app_id: str) -> dict[int, Led
 
 
 def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
-    """Return an app id's state after some more commits, as a search from the newest one would find it.
+    """Return an app id's state after more commits, as a search from the newest commit would find it.
 
     Args:
         state: An earlier state of the app id.
@@ -243,26 +248,26 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
         app_id: The app id of the state.
 
     Returns:
-        The state, or None if older rows are needed: there was no entry, or rows were undone. Its
-        ``jumps`` are not looked for: only states without a previous entry need them.
+        The state, or None if older rows are needed because there was no entry or rows were undone. Its
+        ``jumps`` are not determined: only states without a previous entry need them.
 
     Raises:
         LedgerFormatError: an entry cannot be read.
     """
     for row in rows:
-        # Following commits forward is right only as long as each one adds to the table. A jump, or a table
-        # made again, needs the walk from the newest commit.
+        # Commits may be followed forward only if each one adds to the table. After a jump or a replacement,
+        # the search has to start from the newest commit.
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
         stored = parse_entry(row.user_metadata, app_id)
-        # Other writers' commits move the table's version and nothing else.
+        # Commits of other writers change only the table's version.
         if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)
             continue
         entry = stored.on(previous) if isinstance(stored, EntryDelta) else stored
         if entry is None:
             return None
-        # All fields are set again: jumps and truncation belong to the entry that was the newest before.
+        # All fields are set again, because jumps and truncation belong to the previous newest entry.
         state = LedgerState(
             entry,
             previous=previous.attempt,
@@ -275,13 +280,13 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
 
 
 def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
-    """Return the app ids that have an entry in a history, by name."""
+    """Return the app ids that have an entry in a history, sorted by name."""
     names = set()
     for row in rows:
         try:
             value = parse_json(row.user_metadata or "null")
         except JsonError:
-            continue  # Other writers put any text there.
+            continue  # Other writers may store any text there.
         match value:
             case {"app_id": str(app_id), "format_version": _}:
                 names.add(app_id)
@@ -291,7 +296,7 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
 def visible_entries(
     rows: Sequence[HistoryRow], app_id: str, *, table: str
 ) -> Iterator[tuple[HistoryRow, LedgerEntry]]:
-    """Yield an app id's entries whose rows are visible, newest first, as far as all their positions show.
+    """Yield an app id's entries whose rows are visible, newest first, as far as the rows show all positions.
 
     Args:
         rows: Newest first, without a hole.
@@ -299,16 +304,16 @@ def visible_entries(
         table: Name of the table, for errors.
 
     Raises:
-        RestoredError: the table was restored to a point in time, which names no version.
+        RestoredError: the table was restored to a point in time, so the version is unknown.
         LedgerFormatError: an entry cannot be read.
     """
     by_version = {row.version: row for row in rows}
     at = rows[0].version if rows else -1
-    # The oldest commit with the attempt so far: Delta's own compaction may repeat an entry.
+    # The oldest commit with this attempt so far, because Delta's automatic compaction may repeat an entry.
     candidate: tuple[HistoryRow, LedgerEntry] | None = None
     entry_of = entries_by_version(rows, app_id)
-    # This is the walk of find_state, over all entries and for readers that only report. It ends where the
-    # rows do.
+    # This is the same search as in find_state, but over all entries, and for readers that only report. It
+    # ends where the rows end.
     while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
         if row.operation == "RESTORE":
             if candidate:
@@ -322,7 +327,7 @@ def visible_entries(
             if candidate and candidate[1].attempt != entry.attempt:
                 yield candidate
                 candidate = None
-            # Its parent is older than the rows, and so is every entry before it.
+            # Its parent is older than the rows, and so are all entries before it.
             if isinstance(entry, EntryDelta):
                 break
             candidate = row, entry
@@ -332,7 +337,7 @@ def visible_entries(
 
 
 def _named_version(row: HistoryRow) -> int | None:
-    """Return the version that a RESTORE names, None if it names a point in time.
+    """Return the version that a RESTORE names, or None if it names a point in time.
 
     The log stores such a time as text without a time zone, which does not determine a version.
     """
@@ -341,13 +346,13 @@ def _named_version(row: HistoryRow) -> int | None:
 
 
 def _restored_to_a_time(row: HistoryRow, app_id: str, table: str) -> RestoredError:
-    """Return the error for a RESTORE whose version is not known: a wrong one would lose or double rows."""
+    """Return the error for a RESTORE whose version is unknown: a wrong guess would lose or duplicate rows."""
     moment = row.parameters.get("timestamp")
     return RestoredError(
         table,
         app_id,
-        f"version {row.version} restored the table to a point in time ({moment}), and neither the log nor "
-        "the files of earlier versions say which version that was",
+        f"version {row.version} restored the table to a point in time ({moment}), but neither the log nor "
+        "the files of earlier versions show which version that was",
         "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version, which "
         "changes no row and records the version",
     )

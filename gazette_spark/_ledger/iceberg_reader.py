@@ -1,22 +1,22 @@
-"""The ledger of an Iceberg table, read with ``pyiceberg``: without a JVM, and without any row.
+"""Read the ledger of an Iceberg table with ``pyiceberg``, without a JVM and without reading rows.
 
 Each commit of a sink leaves its entry in two places:
 
-- **the table property** "gazette.ledger.<app id>": the newest entry with all positions, and the snapshot
-  that the commit made. It is the authority. ``expire_snapshots`` does not touch it.
-- **the summary of the snapshot**, under "gazette.ledger": for ``verify``, for people, and for what a
-  rollback leaves.
+- **The table property** "gazette.ledger.<app id>" contains the newest entry with all positions, and the
+  snapshot that the commit created. The property is the authority. ``expire_snapshots`` does not touch it.
+- **The summary of the snapshot** contains the entry under "gazette.ledger". It serves ``verify`` and people,
+  and is the ledger's end after a rollback.
 
-A rollback of the table does not roll a property back. So the property counts only if its snapshot is the
-current one or an ancestor of it. Otherwise the newest ancestor with an entry of the app id counts, as after
-RESTORE of a Delta table.
+A rollback of the table does not roll back its properties. Therefore the property counts only if its snapshot
+is the current one or an ancestor of it. Otherwise the newest ancestor that has an entry of the app id counts,
+as after a RESTORE of a Delta table.
 
-Snapshots between the property's and the current one may have expired. Then the metadata files that the table
-had before show whose parent they were. Where these are gone as well, nothing contradicts the property, and it
-is trusted, as an entry of a Delta table whose parent was cleaned up.
+Snapshots between the property's snapshot and the current one may have expired. Then earlier metadata files of
+the table show which snapshots were parents of which. If these files are gone as well, nothing contradicts the
+property, and it is trusted, like an entry of a Delta table whose parent was cleaned up.
 
-:func:`history` gives the snapshots as rows of a history, so everything that reads the log of a Delta table
-reads an Iceberg table, too: the version of a row is the snapshot's sequence number.
+:func:`history` returns the snapshots as rows of a history, so all code that reads the log of a Delta table
+can also read an Iceberg table. The version of a row is the snapshot's sequence number.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ SUMMARY_KEY = "gazette.ledger"
 """Key of the entry in a snapshot's summary."""
 
 PROPERTY_PREFIX = "gazette.ledger."
-"""Prefix of the table property of an app id's newest entry."""
+"""Prefix of the table property that contains an app id's newest entry."""
 
 OPERATIONS = {"append": "WRITE", "replace": "OPTIMIZE"}
-"""Operations of snapshots, by the names that Delta's history has for them; the others are in capitals."""
+"""Names that Delta's history has for operations of snapshots; other operations are written in capitals."""
 
 SCHEME = "iceberg:"
-"""Prefix of a table's name where a location of a Delta table may be given as well."""
+"""Prefix of the name of an Iceberg table, where the location of a Delta table may be given instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class TableName:
         """Read ``iceberg:catalog/namespace.table``.
 
         Returns:
-            None if the text has no such prefix: it is the location of a Delta table.
+            The name, or None if the text lacks the prefix and is therefore the location of a Delta table.
 
         Raises:
             InputError: the rest has another form.
@@ -86,12 +86,12 @@ class TableName:
             return None
         catalog, slash, identifier = text.removeprefix(SCHEME).partition("/")
         if not (catalog and slash and "." in identifier):
-            raise InputError(f"{text!r} names no table: expected iceberg:catalog/namespace.table")
+            raise InputError(f"{text!r} is not the name of a table: expected iceberg:catalog/namespace.table")
         return cls(catalog, identifier)
 
     @classmethod
     def of(cls, option: str, catalog: str, identifier: str) -> TableName:
-        """Return a table's name as the options of a sink give it.
+        """Return a table's name from the options of a sink.
 
         Raises:
             OptionError: the table has no namespace, or a part of its name is empty.
@@ -104,11 +104,11 @@ class TableName:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Return a catalog of ``pyiceberg``'s configuration, with some properties in place of configured ones.
+    """Open a catalog of ``pyiceberg``'s configuration, and replace some of its configured properties.
 
     Raises:
-        MissingPackageError: ``pyiceberg``, or a package that the kind of catalog needs, is not installed.
-        TableRefusedError: it cannot be opened.
+        MissingPackageError: ``pyiceberg``, or a package that this kind of catalog needs, is not installed.
+        TableRefusedError: the catalog cannot be opened.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -123,10 +123,10 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def catalog_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a catalog and of its table's files."""
+    """Return the classes of errors that a catalog and the files of its tables may raise."""
     from pyiceberg import exceptions
 
-    # They have no common base. Those of requests are OSErrors, those of pydantic are ValueErrors.
+    # They have no common base class. Errors of requests are OSErrors, and errors of pydantic are ValueErrors.
     own = [
         kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
     ]
@@ -138,7 +138,7 @@ def catalog_errors() -> tuple[type[Exception], ...]:
 
 
 def unknown_outcomes() -> tuple[type[Exception], ...]:
-    """Return the errors of a commit that was turned down, or of which that is not known."""
+    """Return the classes of errors after which a commit was rejected or has an unknown outcome."""
     from pyiceberg.exceptions import (
         CommitFailedException,
         CommitStateUnknownException,
@@ -157,25 +157,25 @@ def unknown_outcomes() -> tuple[type[Exception], ...]:
 def iceberg_errors(
     name: str, error_type: Callable[[str, str], GazetteError] = TableRefusedError
 ) -> Iterator[None]:
-    """Raise what ``pyiceberg`` raises as an error that names the table."""
+    """Replace an error of ``pyiceberg`` by one that names the table."""
     try:
         yield
     except GazetteError:
         raise
     except catalog_errors() as error:
         text = f"{type(error).__name__}: {deltalake_text(error)}"
-        raise error_type(name, f"pyiceberg cannot do it: {text}") from error
+        raise error_type(name, f"pyiceberg failed: {text}") from error
 
 
 def input_error(name: str, problem: str) -> InputError:
-    """Return the error of a command on a table, for :func:`iceberg_errors`."""
+    """Return the error of a command about a table, for :func:`iceberg_errors`."""
     return InputError(f"table {name}: {problem}")
 
 
 def property_text(entry: LedgerEntry, snapshot_id: int, sequence_number: int) -> str:
-    """Return the text of the property: the entry with all positions, and the snapshot of its commit."""
-    # The property has all positions, because the text that it replaces was the parent's, and the parent's
-    # snapshot may expire.
+    """Return the text of the property: the entry with all positions, and its commit's snapshot."""
+    # The property needs all positions, because it replaces the parent's text, and the parent's snapshot may
+    # expire.
     whole = replace(entry, moved=None, new_fingerprints={})
     value = json.loads(whole.to_json())
     value |= {"snapshot_id": snapshot_id, "sequence_number": sequence_number}
@@ -196,8 +196,8 @@ class _Newest:
 
 def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
     entries = []
-    # Anybody can edit the property that is the authority. A damaged one is an error, and not a stream without
-    # a ledger, which would begin a second one.
+    # Anyone can edit the property that is the authority. A damaged one is an error. If it were treated as a
+    # missing ledger, the stream would begin a second one.
     for key, text in properties.items():
         if not key.startswith(PROPERTY_PREFIX):
             continue
@@ -209,13 +209,13 @@ def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
             case {"app_id": str(app_id), "snapshot_id": int(snapshot_id), "sequence_number": int(number)}:
                 entries.append(_Newest(app_id, text, snapshot_id, number))
             case _:
-                raise TableRefusedError(key, "the table property is no ledger entry; remove it by hand")
+                raise TableRefusedError(key, "the table property is not a ledger entry; remove it by hand")
     return entries
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """What a history needs of a snapshot."""
+    """The fields of a snapshot that a history needs."""
 
     snapshot_id: int
     parent_id: int | None
@@ -232,7 +232,7 @@ class EarlierMetadata:
     """What an earlier version of a table's metadata says about its snapshots."""
 
     last_number: int
-    """Sequence number of its newest snapshot."""
+    """Sequence number of the newest snapshot in that version."""
     parents: Mapping[int, tuple[int | None, int]]
     """Parent and sequence number of snapshots, by id."""
 
@@ -240,26 +240,26 @@ class EarlierMetadata:
 def history(metadata: TableMetadata, earlier: Callable[[], Iterable[EarlierMetadata]]) -> list[HistoryRow]:
     """Return the current snapshot and its ancestors as rows of a history, newest first.
 
-    Versions are sequence numbers. Numbers of snapshots that are no ancestors, because they were undone or are
-    of other branches, are jumped over by a row RESTORE, as the readers of a history expect it. The last row
-    of a table whose first snapshot is there has version 0.
+    Versions are sequence numbers. Snapshots that are not ancestors, because they were undone or belong to
+    other branches, leave holes in the numbers. A row RESTORE jumps over each hole, as readers of a history
+    expect. If the table's first snapshot still exists, the last row has version 0.
 
     Args:
         metadata: The table's current metadata.
-        earlier: Yields earlier versions of the metadata, newest first. It is called only where snapshots
-            between an app id's newest entry and the current snapshot have expired.
+        earlier: Yields earlier versions of the metadata, newest first. It is called only if snapshots between
+            an app id's newest entry and the current snapshot have expired.
     """
     return _rows(*_ancestry(metadata), metadata.properties, earlier)
 
 
 def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
-    """Return the current snapshot and its ancestors, newest first, and whether none has expired.
+    """Return the current snapshot and its ancestors, newest first, and whether the list is complete.
 
-    Iceberg for Java leaves the name of an expired parent in its child, ``pyiceberg`` does not. So only the
-    first snapshot of all is known to have no parent.
+    When a parent expires, Iceberg for Java keeps its id in the child, but ``pyiceberg`` does not. Therefore
+    only the very first snapshot is certain to have no parent.
     """
-    # The walk goes from the current snapshot to its parents. Snapshots of other branches, and those that were
-    # rolled back, are in the list but not on this way.
+    # Go from the current snapshot to its parents. Snapshots of other branches, and snapshots that were rolled
+    # back, are in the list but are not on this path.
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     chain: list[_Snapshot] = []
     at = metadata.current_snapshot_id
@@ -278,7 +278,7 @@ def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
             )
         )
         at = snapshot.parent_snapshot_id
-    # The first snapshot of all has the sequence number 1.
+    # The very first snapshot has the sequence number 1.
     return chain, not chain or (at is None and chain[-1].number == 1)
 
 
@@ -288,19 +288,19 @@ def _rows(
     properties: Mapping[str, str],
     earlier: Callable[[], Iterable[EarlierMetadata]],
 ) -> list[HistoryRow]:
-    # The property of each app id counts only if its snapshot is on the way. One that was rolled back is left
-    # out here, and then the newest summary with an entry is the ledger's end.
+    # The property of each app id counts only if its snapshot is on the path. A property that was rolled back
+    # is left out here, so the newest summary with an entry is the ledger's end.
     newest = [
         entry
         for entry in _newest_entries(properties)
         if is_visible(entry, chain, complete=complete, earlier=earlier)
     ]
-    # The newest entry is read from the property: it has all positions, where the summary may have only those
+    # The newest entry is read from the property, which has all positions: the summary may have only those
     # that moved.
     texts = {entry.snapshot_id: entry.text for entry in newest}
     snapshots = list(chain)
     shown = {snapshot.snapshot_id for snapshot in chain}
-    # Entries whose snapshots have expired are older than all snapshots that are left.
+    # Entries whose snapshots have expired are older than all remaining snapshots.
     expired = [entry for entry in newest if entry.snapshot_id not in shown]
     snapshots += [
         _Snapshot(entry.snapshot_id, None, entry.sequence_number)
@@ -308,8 +308,8 @@ def _rows(
     ]
     rows: list[HistoryRow] = []
     for snapshot in snapshots:
-        # Readers of a history walk by versions without a hole. Numbers that are not on the way look to them
-        # like versions that a RESTORE undid, which is what they are to this branch.
+        # Readers of a history expect versions without holes. To them, numbers that are not on the path look
+        # like versions that a RESTORE has undone, which is what they are to this branch.
         if rows and rows[-1].version > snapshot.number + 1:
             jump = {"version": str(snapshot.number)}
             rows.append(HistoryRow(rows[-1].version - 1, "RESTORE", jump, time=rows[-1].time))
@@ -341,48 +341,50 @@ def is_visible(
     complete: bool,
     earlier: Callable[[], Iterable[EarlierMetadata]],
 ) -> bool:
-    """Say whether an entry's snapshot is the current one or an ancestor of it; see the module's text.
+    """Say whether an entry's snapshot is the current one or an ancestor of it; see the module's docstring.
 
     Args:
         entry: The entry.
         chain: The current snapshot and its ancestors, newest first, as far as they have not expired.
-        complete: None has expired.
+        complete: Whether no ancestor has expired.
         earlier: Yields earlier versions of the table's metadata, newest first.
     """
-    # The usual case, which needs no file besides the metadata.
+    # This is the usual case, which needs no file other than the current metadata.
     if any(snapshot.snapshot_id == entry.snapshot_id for snapshot in chain):
         return True
-    # All ancestors are there and none is the entry's, or the entry is younger than one that is left: it was
-    # rolled back.
+    # The entry was rolled back if all ancestors still exist and none of them is its snapshot, or if it is
+    # newer than a remaining ancestor.
     if complete or entry.sequence_number >= chain[-1].number:
         return False
-    # All that is left is younger than the entry. From the oldest snapshot that is left, follow the parents
-    # through earlier metadata: they lead to the entry's snapshot, or past it.
+    # All remaining snapshots are newer than the entry. Starting from the oldest of them, follow the parents
+    # through earlier metadata: they lead to the entry's snapshot or past it.
     at, number = chain[-1].snapshot_id, chain[-1].number
     if (parent := chain[-1].parent_id) is not None:
-        at, number = parent, 0  # Its number is not known here.
+        at, number = parent, 0  # The parent's number is not known here.
     for metadata in earlier():
         while at != entry.snapshot_id and at in metadata.parents:
             parent, number = metadata.parents[at]
-            # The walk has passed it: numbers only fall from child to parent, so the entry's snapshot is no
-            # ancestor.
+            # The search has passed the entry: numbers only fall from child to parent, so its snapshot is not
+            # an ancestor.
             if number < entry.sequence_number:
                 return False
             if parent is None:
-                break  # It had none, or the parent had expired: earlier metadata shows which.
+                break  # It had no parent, or the parent had expired; earlier metadata shows which.
             at, number = parent, 0
         if at == entry.snapshot_id:
             return True
         if number > metadata.last_number:
-            return False  # It was made after this metadata, and never had a parent: the table was replaced.
-    # Nothing contradicts the property: everything younger is on the way, and what is older is gone. It is
-    # trusted, as is an entry of a Delta table whose parent was cleaned up. Without that trust, a catalog that
-    # shows one snapshot would stop each query after two commits of others (decision 0045).
+            return (
+                False  # It was created after this metadata and never had a parent, so the table was replaced.
+            )
+    # Nothing contradicts the property: all newer snapshots are on the path, and the older ones are gone. The
+    # property is trusted, like an entry of a Delta table whose parent was cleaned up. Otherwise a catalog
+    # that shows only one snapshot would stop each query after two commits of others (decision 0045).
     return True
 
 
 def earlier_metadata(table: Table) -> Iterator[EarlierMetadata]:
-    """Yield earlier versions of a table's metadata, newest first, as far as their files are there."""
+    """Yield earlier versions of a table's metadata, newest first, as far as their files still exist."""
     from pyiceberg.serializers import FromInputFile
 
     for log_entry in reversed(table.metadata.metadata_log):
@@ -397,7 +399,7 @@ def earlier_metadata(table: Table) -> Iterator[EarlierMetadata]:
             snapshot.snapshot_id: (snapshot.parent_snapshot_id, snapshot.sequence_number or 0)
             for snapshot in snapshots
         }
-        # Version 1 of the format, from which a table may have been upgraded, has no numbers.
+        # The table may have been upgraded from version 1 of the format, which has no sequence numbers.
         yield EarlierMetadata(getattr(metadata, "last_sequence_number", 0), parents)
 
 
@@ -409,28 +411,29 @@ def table_history(table: Table) -> list[HistoryRow]:
 def table_state(table: Table, app_id: str, name: str) -> LedgerState:
     """Return the state of an app id's ledger in a table.
 
-    A writer's commit is made on the snapshot that was current when it read this state, and on no other. So an
-    entry directly follows the one that it was decided on, whatever is undone meanwhile.
+    A writer can commit only on the snapshot that was current when it read this state. Therefore an entry
+    always directly follows the one on which its decision was based, whatever is undone in the meantime.
 
     Raises:
         LedgerFormatError: an entry cannot be read.
     """
     rows = table_history(table)
     state = read_state(lambda limit: rows[:limit], app_id, table=name)
-    # The commit is a compare-and-set on the snapshot, unlike Delta's on a number. So nothing can lie between
-    # an entry and the one it was decided on, and there is no RESTORE to be found in between.
+    # The commit is a compare-and-set on the snapshot, whereas Delta's is one on a transaction number. So
+    # nothing can come between an entry and the one on which its decision was based, and there is no need to
+    # search for a RESTORE there.
     if state.entry is not None:
         state = replace(state, previous=state.entry.parent)
     text = table.metadata.properties.get(PROPERTY_PREFIX + app_id)
     newest = parse_entry(text, app_id)
     if not isinstance(newest, LedgerEntry):
         return state
-    # A property that was rolled back still has the highest number, and no number is used twice.
+    # A property that was rolled back still has the highest number, and a number must never be used twice.
     state = replace(state, txn_version=max(state.txn_version, newest.txn_version))
     if state.entry is None:
         return replace(state, undone=state.undone or newest.start)
     if state.entry.attempt == newest.attempt:
-        # What the summaries were stored on continues from here.
+        # The counts that the next summary builds on continue from the property.
         value: Any = parse_json(text or "")
         stored = replace(state.entry, deltas=value.get("deltas", 0), full_ms=value.get("full_ms"))
         return replace(state, entry=stored)
@@ -440,15 +443,15 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
 def last_rows(
     table: Table, journal: str, offset: str, end: str | None = None
 ) -> list[tuple[str | None, int, int | None, int | None]]:
-    """Return journal, rows, greatest offset and greatest end of a table's rows, by journal.
+    """Return, for each journal of a table, its name, number of rows, greatest offset and greatest end.
 
-    Reads these columns of all rows, a file at a time.
+    Reads only these columns, one file at a time.
 
     Args:
         table: The table.
         journal: Column of the journals' names.
         offset: Column of the offsets.
-        end: Column of the ends of records; None if there is none, and their ends are null.
+        end: Column of the ends of records. If there is none, pass None; the ends in the result are then None.
     """
     import pyarrow as pa
 
@@ -469,7 +472,7 @@ def last_rows(
 
 
 def rows_where(table: Table, values: Mapping[str, Any], column: str) -> pa.Table:
-    """Return one column of the rows that have these values in other columns."""
+    """Return one column of the rows that have the given values in other columns."""
     from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
     from pyiceberg.expressions.literals import literal
 
@@ -493,7 +496,7 @@ class IcebergLog:
         """Load the table as it is now.
 
         Raises:
-            InputError: it cannot be read.
+            InputError: the table cannot be read.
             MissingPackageError: ``pyiceberg`` is not installed.
         """
         try:

@@ -18,7 +18,8 @@ from gazette_spark._ledger.history import REPLACING, HistoryRow, entries_by_vers
 from gazette_spark.offsets import Fingerprint, JournalOffsets
 
 CommitEvent = Literal["commit", "start", "restore"]
-"""What a step is: a batch, the first step of a new checkpoint or after a take-over, or a table's RESTORE."""
+"""What a step is: a batch, the first step of a new checkpoint or of a new writer, or a RESTORE of the
+table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,15 @@ class GroupCommit:
     read_through: Mapping[str, int]
     """Next byte of each journal."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """Write heads that the query saw when it planned the batch, as far as they were stored."""
+    """Write heads that the query saw when it planned the batch, as far as they were recorded."""
     planned_ms: int | None = None
-    """When it saw them, by its clock."""
+    """When it saw them, by its clock, in milliseconds since 1970."""
     gaps: tuple[SkippedGap, ...] = ()
-    """Skipped bytes of the batch, as the ledger has them."""
+    """Skipped bytes of the batch, as the ledger records them."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
     """The ``gaps`` that an operator accepted."""
     trimmed_bytes: int = 0
-    """Bytes of the batch whose rows the table had, and that were dropped."""
+    """Number of bytes of the batch whose rows were already in the table and were therefore left out."""
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     """Fingerprints of the journals, from the ledger; empty for the steps of a query checkpoint."""
     event: CommitEvent = "commit"
@@ -49,26 +50,25 @@ class GroupCommit:
 def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = -1) -> list[GroupCommit]:
     """Return the steps of one app id in a table's history, oldest first.
 
-    A RESTORE is a step, too: back to the table's position then. A RESTORE without a version, or to a version
-    before the remaining history, is no step, because its position is unknown.
+    A RESTORE is also a step: back to the position that the table had in that version. A RESTORE that names no
+    version, or a version before the remaining history, is not a step, because its position is unknown.
 
     Args:
         rows: newest first, down to the oldest available row, or to where the caller stopped reading.
         app_id: app id of the entries.
-        since_version: newest version whose step the caller has already.
+        since_version: newest version whose step the caller already has.
     """
     steps: list[GroupCommit] = []
     visible: dict[int, LedgerEntry | None] = {}
     at: LedgerEntry | None = None
     entry_of = entries_by_version(rows, app_id)
-    # The walk begins at the oldest row and remembers the position of each version, because a RESTORE names
-    # one of them.
+    # Start at the oldest row and remember the position of each version, because a RESTORE names one of them.
     for row in reversed(rows):
         before, entry = at, entry_of.get(row.version)
         if row.operation in REPLACING:
             at = None
         if row.operation == "RESTORE":
-            # Of a version that is older than all rows the position is unknown.
+            # The position in a version that is older than all rows is unknown.
             at = visible.get(int(version)) if (version := _restored(row)) else None
         elif isinstance(entry, EntryDelta):
             at = None  # Its position is unknown, because its parent is older than the rows.
@@ -99,10 +99,10 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, since_version: int = 
 def _heads(entry: LedgerEntry) -> Mapping[str, int]:
     """Return the write heads at an entry's planning.
 
-    An entry names those of journals with more to read, so it had caught up in the others. Fences, and entries
-    of batches without a query, name none.
+    An entry names the heads of journals with more bytes to read. In all other journals, the query had caught
+    up. Fences, and entries of batches without a query, name no heads.
     """
-    # No query has looked at the journals' heads for this entry.
+    # No query read the journals' heads for this entry.
     if entry.planned_ms is None:
         return entry.heads
     return {**entry.read_through, **entry.heads}
@@ -111,7 +111,7 @@ def _heads(entry: LedgerEntry) -> Mapping[str, int]:
 def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> bool:
     """Return whether positions among the rows depend on versions older than all of them.
 
-    A RESTORE may lead to such a version, and an entry may have its parent there.
+    A RESTORE may go back to such a version, and the parent of an entry may be in one.
     """
     if any(
         isinstance(entry, EntryDelta) for name in app_ids for entry in entries_by_version(rows, name).values()
@@ -129,7 +129,7 @@ def _restored(row: HistoryRow) -> str | None:
 def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) -> GroupCommit | None:
     """Return the step of a batch in a query checkpoint; None for a query without a Gazette source.
 
-    Where several sources read one journal, the least of their offsets counts.
+    If several sources read a journal, the smallest of their offsets counts.
     """
     merged = least_offsets(positions)
     heads: dict[str, int] = {}
@@ -137,26 +137,26 @@ def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) ->
         if isinstance(position, JournalOffsets):
             for journal in position.read_through:
                 if (head := position.head_seen(journal)) is not None:
-                    # Of two looks at a growing journal the later one saw more.
+                    # If two sources saw different heads of a growing journal, the later one saw more.
                     heads[journal] = max(head, heads.get(journal, head))
     return GroupCommit(batch_id, timestamp_ms, merged, heads) if merged else None
 
 
 def finished_batches(offsets: Iterable[str], commits: Iterable[str]) -> Iterator[int]:
-    """Yield the batches a query checkpoint has the end and the commit of, newest first.
+    """Yield the batches for which a query checkpoint has both the end and the commit, newest first.
 
     Args:
         offsets: names of the files in ``offsets``.
         commits: names of the files in ``commits``.
     """
-    # A batch with offsets and without a commit may still be running. Its position counts once it is done.
-    # Other names are temporary files and checksums.
+    # A batch with offsets but without a commit may still be running; its position counts when it is done.
+    # Other names are those of temporary files and checksums.
     done = {name for name in commits if name.isdecimal()}
     yield from sorted((int(name) for name in set(offsets) & done), reverse=True)
 
 
 def epoch_ms(time: str) -> int:
-    """Return the milliseconds since 1970 of a history's time, as ``HistoryRow`` has it."""
+    """Convert the time of a ``HistoryRow`` to milliseconds since 1970."""
     return round(datetime.fromisoformat(time).timestamp() * 1000)
 
 

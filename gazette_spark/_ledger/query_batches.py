@@ -1,4 +1,4 @@
-"""The batches of a query, from its checkpoint: the files that Spark writes before it runs a batch."""
+"""Read the batches of a query from the checkpoint files that Spark writes before it runs a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckpointFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _LastBatch:
-    """The last batch that was read: where it ended, the next one begins."""
+    """The last batch that was read. The next one begins where it ended."""
 
     root: str
     batch_id: int
@@ -46,7 +46,7 @@ class _LastBatch:
 
 
 class QueryBatches:
-    """Reads one file for a batch that follows the last one, three for any other."""
+    """Reads the batches of a query: one file if a batch follows the last one, three otherwise."""
 
     def __init__(self, table: str, app_id: str) -> None:
         self._table = table
@@ -59,19 +59,19 @@ class QueryBatches:
         Raises:
             QueryCheckpointError: a file is missing, damaged or of a later release.
         """
-        # Forgotten until this batch is read: after an error the files are read again.
+        # The last batch is forgotten until this one is read, so that after an error all files are read again.
         last, self._last = self._last, None
-        # Spark writes this file before it runs the batch. It says where the batch ends. The batch begins
-        # where the one before it ended, and Spark keeps the files of 100 batches.
+        # Spark writes this file before it runs the batch. It contains where the batch ends. The batch begins
+        # where the one before it ended, and Spark keeps the files of the last 100 batches.
         path = offsets_path(root, batch_id)
         text = files.text(path)
         end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
-        # This is the first batch of a run, or one that runs again. Otherwise the batch before it is the one
-        # that was just read.
+        # This is the first batch of a run, or a batch that runs again. In all other cases, the batch before
+        # it is the one that was read last.
         if last is None or (last.root, last.batch_id + 1) != (root, batch_id):
             last = self._before(files, root, batch_id)
-        # Spark does not record where a new query starts: a crash in batch 0 would let it start elsewhere. So
-        # the source's first batch is empty and its end is the start.
+        # Spark does not record where a new query starts, so after a crash in batch 0 the query could start
+        # elsewhere. Therefore the source's first batch is empty, and its end is the query's start.
         if batch_id == 0:
             check_pinned(end, path)
         self._last = replace(last, batch_id=batch_id, end=end, planned_ms=planned_ms)
@@ -88,10 +88,10 @@ class QueryBatches:
         )
 
     def _before(self, files: CheckpointFiles, root: str, batch_id: int) -> _LastBatch:
-        """Read the batch before another; empty for the first batch."""
+        """Read the batch before the given one, which is empty if that is the first batch."""
         end: Positions = ()
         planned_ms: int | None = None
-        # Spark refuses to start without this file, so it is missing only if the sink was given another
+        # Spark does not start without this file, so it is missing only if the sink was given another
         # checkpoint.
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
@@ -99,6 +99,6 @@ class QueryBatches:
             end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
         about = metadata_path(root)
         query_id = parse_query_id(files.text(about), about)
-        # Spark makes the directory when it plans the first batch, before the sink gets that.
+        # Spark creates the directory when it plans the first batch, before the sink gets that batch.
         stateful = files.exists(state_path(root))
         return _LastBatch(root, batch_id - 1, query_id, end, stateful, planned_ms)

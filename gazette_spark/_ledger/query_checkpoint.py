@@ -1,8 +1,8 @@
 """Read what Spark writes into a query checkpoint.
 
-Spark writes ``offsets/<batch_id>`` before it runs the batch: a line ``v1``, a line of JSON about the
-query, then one line per source with the offset at which the batch ends, ``-`` for a source without
-one. The batch begins where the one before it ended. ``metadata`` holds the query's id.
+Spark writes ``offsets/<batch_id>`` before it runs the batch. The file has a line ``v1``, a line of JSON about
+the query, and one line for each source with the offset at which the batch ends, or ``-`` for a source without
+an offset. The batch begins where the one before it ended. The file ``metadata`` contains the query's id.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gazette_spark.strict_json import parse_json
 OFFSET_LOG_VERSION = "v1"
 NO_OFFSET = "-"
 _FIELDS = {"format_version", "journals"}
-"""Fields that only a Gazette position has."""
+"""Fields that identify a Gazette position, because no other source has both."""
 UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
 def offsets_path(root: str, batch_id: int) -> str:
-    """Return the file that holds where batch ``batch_id`` ends."""
+    """Return the path of the file that contains where batch ``batch_id`` ends."""
     return f"{root.rstrip('/')}/offsets/{batch_id}"
 
 
 def metadata_path(root: str) -> str:
-    """Return the file that holds the query's id."""
+    """Return the path of the file that contains the query's id."""
     return f"{root.rstrip('/')}/metadata"
 
 
@@ -37,7 +37,7 @@ def offsets_directory(root: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """Say whether a file in ``offsets`` is one that Spark was writing and had not renamed yet."""
+    """Say whether a file in ``offsets`` is one that Spark was still writing and had not renamed yet."""
     return UNFINISHED.fullmatch(name) is not None
 
 
@@ -47,7 +47,7 @@ def state_path(root: str) -> str:
 
 
 def checked_text(text: str | None, path: str) -> str:
-    """Return the text of a file of a query checkpoint.
+    """Check the text of a file of a query checkpoint, and return it.
 
     Args:
         text: The text; None if the file does not exist.
@@ -57,10 +57,10 @@ def checked_text(text: str | None, path: str) -> str:
         QueryCheckpointError: it is missing or empty.
     """
     if text is None:
-        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
+        problem = "the file is missing. Check that this is the checkpoint of the query that calls the sink"
         raise QueryCheckpointError(path, problem)
-    # A truncated file whose old checksum was still beside it was caught by Spark's JSON parser alone. So what
-    # is read here is checked here.
+    # Spark does not check everything: a truncated file whose old checksum was still beside it was detected by
+    # Spark's JSON parser only. Therefore the text is checked here.
     if not text:
         raise QueryCheckpointError(path, "the file is empty")
     return text
@@ -70,32 +70,33 @@ def parse_offsets(text: str, path: str) -> Positions:
     """Read an ``offsets/<batch_id>`` file.
 
     Raises:
-        QueryCheckpointError: it is of a form this release does not know, or incomplete.
+        QueryCheckpointError: the file has an unsupported version, or is incomplete.
     """
     version, _, rest = text.partition("\n")
-    # Another version may have its lines in another order, and a wrong line would be another source's offset.
+    # Another version may have the lines in another order, so a position could be assigned to the wrong
+    # source.
     if version != OFFSET_LOG_VERSION:
         raise QueryCheckpointError(path, f"version is {version[:20]!r}; expected {OFFSET_LOG_VERSION!r}")
     _about, *sources = rest.removesuffix("\n").split("\n")
     if not sources:
-        raise QueryCheckpointError(path, "incomplete: it names no source")
+        raise QueryCheckpointError(path, "the file is incomplete: it names no source")
     return tuple(_parse_source(line, path) for line in sources)
 
 
 def parse_planned_ms(text: str, path: str) -> int:
     """Read from an ``offsets/<batch_id>`` file when Spark planned the batch, in milliseconds since 1970.
 
-    A batch that runs again after a crash keeps its time; one that is planned again gets another.
+    A batch that runs again after a crash keeps its time; a batch that is planned again gets a new one.
 
     Raises:
-        QueryCheckpointError: the file does not say.
+        QueryCheckpointError: the file does not contain the time.
     """
     lines = text.split("\n", 2)
     try:
         about = parse_json(lines[1])
     except (IndexError, JsonError):
         about = None
-    # The time names this planning of the batch, because a batch that runs again has the same file.
+    # The time identifies this planning of the batch, because a batch that runs again has the same file.
     match about:
         case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
             return planned_ms
@@ -105,19 +106,19 @@ def parse_planned_ms(text: str, path: str) -> int:
 
 
 def _parse_source(line: str, path: str) -> SourcePosition:
-    """Read one source's line: Gazette positions are known by their fields, others are kept as text."""
+    """Read one source's line. Gazette positions are recognized by their fields; others are kept as text."""
     if line == NO_OFFSET:
         return None
     try:
         value = parse_json(line)
     except JsonError as error:
-        # A damaged position of ours must not pass for another source's text: that would be recorded, and
-        # compared as text from then on.
+        # A damaged Gazette position must not be mistaken for another source's text, because it would then be
+        # recorded and compared as text.
         if all(f'"{name}"' in line for name in _FIELDS):
             raise QueryCheckpointError(path, f"a Gazette position is {error}") from error
         return line
     if not isinstance(value, dict) or not value.keys() >= _FIELDS:
-        # Whatever another source has written is kept to the byte, because it is only ever compared.
+        # The text of another source is kept unchanged, because it is only ever compared.
         return line
     try:
         return JournalOffsets.from_dict(value)
@@ -126,16 +127,16 @@ def _parse_source(line: str, path: str) -> SourcePosition:
 
 
 def check_pinned(positions: Positions, path: str) -> None:
-    """Check that batch 0 reads nothing of any Gazette source, so its begin is known to be its end.
+    """Check that batch 0 reads nothing from any Gazette source, so that its begin equals its end.
 
     Raises:
-        QueryCheckpointError: it reads from a position that is written nowhere.
+        QueryCheckpointError: the batch reads from a position that is not recorded anywhere.
     """
     for number, position in enumerate(positions):
-        # A position without the mark has bytes before it, and no file says from where on.
+        # A batch whose position is not marked as pinned has bytes, and no file says where they begin.
         if isinstance(position, JournalOffsets) and position.position != "pinned":
             problem = (
-                f"source {number} did not pin its first offsets in batch 0, so where it began is unknown"
+                f"source {number} did not pin its first offsets in batch 0, so it is unknown where it began"
             )
             raise QueryCheckpointError(path, problem)
 
@@ -144,7 +145,7 @@ def parse_query_id(text: str, path: str) -> str:
     """Read the ``metadata`` file.
 
     Raises:
-        QueryCheckpointError: it does not hold an id.
+        QueryCheckpointError: the file does not contain an id.
     """
     try:
         value = parse_json(text)

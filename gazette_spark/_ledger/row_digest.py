@@ -1,26 +1,28 @@
-"""The number of rows that a batch has of each journal, and a digest of their bytes.
+"""The number of rows from each journal in a batch, and a digest of their bytes.
 
 A digest is the root of a tree of SHA-256 hashes, so it does not depend on the order of the rows or on the
 tasks that hash them:
 
-1. The hash of a row is that of ``offset in decimal``, ``:`` and ``value``. A null value and its colon are
-   left out.
-2. A leaf is the rows whose offsets, divided by :data:`LEAF_BYTES`, have the same quotient. Its hash is that
-   of its rows' hashes, sorted and concatenated.
-3. A node is the leaves within :data:`NODE_BYTES`, and the root is all nodes; both are hashed like a leaf.
+1. The hash of a row is the hash of its offset in decimal, ``:`` and its value. A null value is left out
+   together with the colon.
+2. A leaf is the set of rows whose offsets, divided by :data:`LEAF_BYTES`, have the same quotient. Its hash is
+   the hash of its rows' hashes, sorted and concatenated.
+3. A node consists of the leaves within :data:`NODE_BYTES`, and the root of all nodes. Both are hashed like a
+   leaf.
 
-Every hash is written, and concatenated, as 64 hexadecimal digits.
+Hashes are written and concatenated as 64 hexadecimal digits each.
 
-Two different collections of rows with the same digest are a collision of SHA-256, because the input of each
-hash determines the hashes or the row below it: a row has a colon, or is shorter than a hash.
+Two different collections of rows with the same digest would be a collision of SHA-256, because the input of
+each hash determines the hashes or the row below it: the text of a row has a colon or is shorter than a hash.
 
 A sum of hashes would be cheaper, but an attacker can solve for its terms. Under exclusive or, a row that
-occurs three times looks like one, and Gaussian elimination finds rows that cancel each other out. Under a
-sum modulo 2^256, Wagner's generalized birthday attack needs about 2^32 hashes if the attacker chooses the
-bytes of 2^16 rows. A salt would not help, because the entry has to contain it. A sum withstands these attacks
-from about 16,000 bits on (LtHash), which takes more work for each row than the tree.
+occurs three times looks like one, and Gaussian elimination finds rows that cancel each other out. Under a sum
+modulo 2^256, Wagner's generalized birthday attack needs about 2^32 hashes if the attacker chooses the bytes
+of 2^16 rows. A salt would not help, because the entry has to contain it. A sum resists these attacks only
+from about 16,000 bits (LtHash), which takes more work for each row than the tree.
 
-Anyone who can rewrite an entry in Delta's log can replace the digest together with the rows.
+The digest does not protect against someone who can rewrite Delta's log: they can replace it together with the
+rows.
 
 Spark computes the digest in :mod:`gazette_spark._delta.batch_digest`, and :func:`tree_digest` without Spark.
 """
@@ -34,24 +36,24 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAF_BYTES = 1 << 20
-"""Offsets of a leaf: the hashes of its rows are in the memory of one task."""
+"""Range of offsets of a leaf. The hashes of its rows are in the memory of one task."""
 
 NODE_BYTES = 1 << 30
-"""Offsets of a node."""
+"""Range of offsets of a node."""
 
 DIGITS = 64
-"""Hexadecimal digits of a digest."""
+"""Number of hexadecimal digits of a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedRows:
-    """Number and digest of the rows that a batch has of one journal."""
+    """Number and digest of a batch's rows from one journal."""
 
     journal: str | None
-    """None: rows of no journal, or of a batch without a column that says which."""
+    """The journal; None for rows without a journal, or if the batch has no column of journals."""
     rows: int
     digest: str | None = None
-    """64 hexadecimal digits; None where the batch does not have the records' bytes."""
+    """64 hexadecimal digits; None if the batch does not contain the records' bytes."""
 
     def to_value(self) -> list[Any]:
         """Return the stored form."""
@@ -71,7 +73,7 @@ class AuditedRows:
                 rows >= 0 and len(digest) == DIGITS and set(digest) <= set("0123456789abcdef")
             ):
                 return cls(journal, rows, digest)
-        raise ValueError(f"no audit of rows: {value!r:.200}")
+        raise ValueError(f"expected the number and digest of a journal's rows, got {value!r:.200}")
 
 
 def row_text(offset: int | None, value: bytes | None) -> bytes:
@@ -81,8 +83,8 @@ def row_text(offset: int | None, value: bytes | None) -> bytes:
 
 
 def tree_digest(rows: Iterable[tuple[int, bytes | None]]) -> str:
-    """Return the digest of rows, each an offset and a value; there is at least one."""
-    # The same three levels as in Spark, where only a leaf's hashes are ever in one place.
+    """Return the digest of at least one row; each row is a pair of offset and value."""
+    # These are the same three levels as in Spark, where only the hashes of one leaf are ever in one place.
     level = [(offset, hashlib.sha256(row_text(offset, value)).hexdigest()) for offset, value in rows]
     for width in (LEAF_BYTES, NODE_BYTES, 1 << 63):
         groups: dict[int, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The history of a table by its name: a Delta table's location, or an Iceberg table's name in a catalog."""
+"""Open a table's history by name: a Delta table's location, or an Iceberg table's name in a catalog."""
 
 from __future__ import annotations
 

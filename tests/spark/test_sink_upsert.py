@@ -306,7 +306,7 @@ def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.M
     path = keyed.sink._target.path
     with pytest.raises(UpsertError, match="no column missing"):
         keyed.bring(sink=DeltaSink(APP_ID, path=path, upsert=Upsert(("missing",))))
-    with pytest.raises(TableRefusedError, match="keeps one row of each key by upsert"):
+    with pytest.raises(TableRefusedError, match="keeps one row for each key by upsert"):
         keyed.bring(sink=DeltaSink(APP_ID, path=path))
     with pytest.raises(OptionError, match=r"without \$\{"):
         DeltaSink("${user.name}", path=path, upsert=UPSERT)

@@ -64,11 +64,11 @@ def test_letters_are_of_the_isolation_of_their_table() -> None:
     assert isinstance(step, Divert)
     assert step.entry.isolation == "read_committed"
     assert step.batch.starts == {"x/a": 0}
-    with pytest.raises(DeadLetterError, match="read_uncommitted filled, and this one is of read_committed"):
+    with pytest.raises(DeadLetterError, match="isolationLevel=read_uncommitted, but this query has"):
         planned(state(10), MAIN, write)
     assert MAIN.entry is not None
     other = LedgerState(replace(MAIN.entry, isolation="read_committed", attempt="d1"), "older", 5, 9, 9)
-    with pytest.raises(DeadLetterError, match="read_committed filled, and this one is of read_uncommitted"):
+    with pytest.raises(DeadLetterError, match="isolationLevel=read_committed, but this query has"):
         planned(other)
 
 

@@ -372,7 +372,7 @@ def test_offsets_of_another_query_never_go_with_the_rows(stream: Stream) -> None
     """Spark's checkpoint is on another file system, and there is one of the same name on this machine."""
     stream.plan(2, {"a": 12})
     (message,) = stream.write(rows("a", 10, 12))
-    with pytest.raises(QueryCheckpointError, match="it is of query query, and Spark runs query other"):
+    with pytest.raises(QueryCheckpointError, match="it belongs to query query, but Spark runs other"):
         stream.commit(2, [replace(message, query_id="other")])
     assert stream.version() == 2
     stream.commit(2, [replace(message, query_id="query")])
@@ -525,7 +525,7 @@ def recorded(stream: Stream, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"mode": "upsert"}, TableRefusedError, "keeps one row of each key by upsert"),
+        ({"mode": "upsert"}, TableRefusedError, "keeps one row for each key by upsert"),
         ({"dead_letters": "dead"}, DeadLetterError, r"DeltaSink\.start without dead_letters"),
     ],
 )
@@ -606,7 +606,7 @@ def test_a_batch_is_written_once_and_a_stream_goes_on(tmp_path: Path) -> None:
         write_range(tmp_path, {"shop/a": 7}, {"shop/a": 8})
     with pytest.raises(OverlapError):
         write_range(tmp_path, {"shop/a": 5}, {"shop/a": 8})
-    with pytest.raises(OffsetError, match="are not of the same journals"):
+    with pytest.raises(OffsetError, match="name different journals"):
         write_range(tmp_path, {"shop/a": 6, "shop/b": 2}, {"shop/a": 8})
     stream = Stream(tmp_path)
     stream.run(0, {}, {"shop/a": 6, "shop/b": 2})
