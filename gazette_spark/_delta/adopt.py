@@ -1,17 +1,20 @@
-"""Begins a ledger on a table that has rows: its log was cleaned up, or something else filled it.
+"""Begins a ledger on a table with rows: its log was cleaned up, or another program filled it.
 
-The ledger begins with an entry like any other, in an append without rows. Only its transaction number is
-unknown. Delta keeps the highest number of the app id for the table's life, does not show it, and silently
-skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is in the
-table. Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
+The ledger begins with an ordinary entry, in an append without rows. Only its transaction number is unknown.
+Delta keeps the highest number of an app id for the life of the table, does not show it, and silently skips a
+write with a lower one. Therefore several numbers are tried, each far above the previous one, until an entry
+is in the table. Two concurrent callers try the same numbers: Delta accepts one of them, and the other finds
+an entry.
 
 A journal that was deleted and created again over an empty store begins at offset 0 with other bytes. The
-table's rows of the old one stay. An entry records where the rows of the new one begin. Of two rows with one
-offset the table does not say which is older, so ``verify`` compares no row of such a journal.
+table keeps the rows of the old journal, and an entry records where the rows of the new one begin. If two rows
+have the same offset, the table does not show which is older, so ``verify`` compares no rows of such a
+journal.
 
 A journal that was created again over its stored fragments still has the old bytes, at the old offsets, up to
-where they were stored. To continue before that would write their rows twice. So the fingerprints of the
-ledger's entries are compared with the journal: they show up to which offset it has the bytes of the rows.
+where they were stored. Continuing at a smaller offset would write their rows twice. Therefore the
+fingerprints in the ledger's entries are compared with the journal: they show up to which offset it still has
+the bytes of the rows.
 """
 
 from __future__ import annotations
@@ -48,28 +51,31 @@ from gazette_spark.offsets import FINGERPRINT_BYTES, Fingerprint, JournalOffsets
 log = logging.getLogger(__name__)
 
 STEPS = (10, 20, 30, 40, 50, 60)
-"""Powers of two tried after the next number by the history. A batch uses one number."""
+"""Exponents of the powers of two that are added to the history's highest number, one after the other. A batch
+uses one number."""
 
 
 def adopt(
     target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets, *, mode: Mode = "append"
 ) -> LedgerEntry:
-    """Begin a ledger at ``offsets``; return its first entry. If it has begun there already, nothing changes.
+    """Begin a ledger at ``offsets`` and return its first entry. If it already begins there, nothing changes.
 
     Raises:
         TableRefusedError: the table does not exist, has a ledger, or has rows past the offsets.
     """
     state = target.ledger(spark, app_id)
     if state.table_version < 0:
-        raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
+        raise TableRefusedError(
+            target.name, "there is no such table; a query creates a new one with a ledger"
+        )
     if state.entry is not None:
         return same_beginning(state.entry, state, offsets, target.name)
-    # The rows are checked before the first try: the query that continues there would write rows past the
-    # offsets a second time.
+    # The rows are checked before the first attempt, because the query that continues at the offsets would
+    # write rows past them a second time.
     rows = target.rows(spark)
     _check_rows(rows, offsets, isolation_of(offsets), target.name)
-    # A number that Delta knows is skipped without an error, so only the ledger shows whether one was taken. A
-    # try that was skipped leaves nothing behind.
+    # Delta skips a number that it remembers without an error, so only the ledger shows whether a number was
+    # accepted. An attempt that was skipped leaves nothing behind.
     for number in txn_numbers(state.txn_version):
         entry = first_entry(app_id, offsets, number, mode)
         target.append(rows.limit(0), entry, exists=True)
@@ -91,10 +97,10 @@ def adopt_recreated(
     offsets: JournalOffsets,
     options: Mapping[str, str],
 ) -> LedgerEntry:
-    """Continue a ledger at ``offsets`` of journals that were deleted and created again; return the entry.
+    """Continue a ledger at ``offsets`` of journals that were deleted and created again, and return the entry.
 
     Raises:
-        TableRefusedError: as of :func:`continued_entry`; or another writer was faster.
+        TableRefusedError: as for :func:`continued_entry`; or another writer was faster.
         OffsetBeyondHeadError: a journal ends before its offset.
     """
     state = target.ledger(spark, app_id)
@@ -107,14 +113,14 @@ def adopt_recreated(
     # Another writer took the number, and Delta has skipped this write.
     if after.entry is None or after.entry.attempt != made.attempt:
         raise TableRefusedError(
-            target.name, f"another writer of app id {app_id!r} was faster; stop it, and repeat"
+            target.name, f"another writer of app id {app_id!r} was faster; stop it and try again"
         )
     log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
     return after.entry
 
 
 def reader_options(options: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return the options with which journals that were created again are read.
+    """Check that there are options for reading journals that were created again, and return them.
 
     Raises:
         OptionError: there are none.
@@ -148,30 +154,29 @@ def continued_entry(
         An entry to commit, or the newest one if it is that entry.
 
     Raises:
-        TableRefusedError: the ledger has no such journal, a journal still has bytes past its offset that the
-            table has rows of, or rows go to dead letters, too.
+        TableRefusedError: the ledger has no such journal, the app id also writes dead letters, or a journal
+            still has bytes past its offset whose rows are in the table.
         OffsetBeyondHeadError: a journal ends before its offset.
     """
     entry = state.entry
     if entry is None:
-        raise TableRefusedError(table, f"app id {app_id!r} has no ledger in which a journal could continue")
+        raise TableRefusedError(table, f"app id {app_id!r} has no ledger that a journal could continue")
     new, ends = offsets.read_through, entry.read_through
-    # The call is repeated, as after a crash: everything is done already.
+    # If the call is repeated, as after a crash, everything is already done.
     if entry.recreated.keys() == new.keys() and new.items() <= ends.items():
         return entry
     if unknown := sorted(new.keys() - ends.keys()):
         problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
         raise TableRefusedError(table, problem)
-    # Letters are found by journal and offset, which say nothing of the creation.
+    # Dead letters are matched by journal and offset, which do not distinguish creations of a journal.
     if entry.dead_letters is not None:
         problem = (
-            f"app id {app_id!r} also writes dead letters, and by their offsets those of a journal that was "
-            "created again would be mistaken for those of the old journal. Give the new journal a separate "
-            "query and app id"
+            f"app id {app_id!r} also writes dead letters, and their offsets do not distinguish a journal "
+            "that was created again from the old one. Give the new journal a separate query and app id"
         )
         raise TableRefusedError(table, problem)
     recorded = _fingerprints_of(history(), app_id, table, new)
-    # The journals to compare are those of the offsets; where a query would start does not matter here.
+    # The journals to compare are those in ``offsets``; where a query would start does not matter here.
     access = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
     with open_journals(parse_options({**access, "journals": ",".join(sorted(new))})) as journals:
         prints = {
@@ -184,9 +189,9 @@ def continued_entry(
 def _fingerprints_of(
     history: Sequence[HistoryRow], app_id: str, table: str, journals: Collection[str]
 ) -> dict[str, list[Fingerprint]]:
-    """Return the fingerprints that a table's history shows of journals, ascending by their ends.
+    """Return the fingerprints of journals in a table's history, in ascending order of their ends.
 
-    Entries older than an earlier adoption of a journal describe its predecessor of the same name.
+    Entries older than an earlier adoption of a journal describe its predecessor with the same name.
     """
     by_journal: dict[str, dict[int, Fingerprint]] = {journal: {} for journal in journals}
     not_recreated = set(journals)
@@ -209,25 +214,25 @@ def fingerprint_at(
     end: int,
     table: str,
 ) -> Fingerprint:
-    """Return a journal's fingerprint at an offset that is past all of its bytes that the table has rows of.
+    """Return a journal's fingerprint at an offset, after checking that the table has no rows of later bytes.
 
-    A journal that has the bytes before one offset also has those before each smaller one, except those that
-    retention deleted. So a few reads find the last fingerprint that fits. One whose bytes are gone, or some
-    of them, counts as fitting: refusing an offset writes no row twice.
+    A journal that has the bytes before one offset also has the bytes before each smaller offset, except those
+    that retention deleted. So a few reads find the last fingerprint that matches. A fingerprint with missing
+    bytes counts as matching, because refusing an offset never writes a row twice.
 
     Args:
-        journals: Brokers, or a store.
+        journals: Access to the journals, through brokers or a store.
         journal: The journal.
         offset: Where the rows of the journal are to continue.
-        recorded: The table's fingerprints of it, ascending by their ends.
-        end: End of the table's rows of it.
+        recorded: The table's fingerprints of the journal, in ascending order of their ends.
+        end: End of the table's rows of the journal.
         table: Name of the table, for errors.
 
     Raises:
-        TableRefusedError: the journal has such bytes.
-        OffsetBeyondHeadError: it ends before the offset.
+        TableRefusedError: the journal still has later bytes whose rows are in the table.
+        OffsetBeyondHeadError: the journal ends before the offset.
     """
-    journals.first_offset(journal)  # A broker that has just started knows its write head after that.
+    journals.first_offset(journal)  # This call makes a broker that has just started learn its write head.
     head = journals.write_heads([journal])[journal]
     if offset > head:
         raise OffsetBeyondHeadError(journal, offset, head)
@@ -242,7 +247,7 @@ def fingerprint_at(
     fitting = bisect_left(recorded, True, key=is_other)  # noqa: FBT003 - the key is false, then true.
     common = recorded[fitting - 1].end if fitting else 0
     if offset < common:
-        way_out = "Nothing has to be adopted: start with a new checkpoint and DeltaSink.resume(reader)"
+        way_out = "There is nothing to adopt: start with a new checkpoint and DeltaSink.resume(reader)"
         if common < end:
             differing = recorded[fitting].end if fitting < len(recorded) else end
             way_out = (
@@ -251,17 +256,18 @@ def fingerprint_at(
             )
         problem = (
             f"journal {journal!r} still has the bytes up to offset {common}, and the table has their rows: "
-            "it was created again over its stored fragments. To continue at offset "
+            "it was created again over its stored fragments. Continuing at offset "
             f"{offset} would write rows twice"
         )
         raise TableRefusedError(table, f"{problem}. {way_out}")
-    # The entry gets a fingerprint of the new journal, so that a query that resumes compares with that one.
+    # The entry gets a fingerprint of the new journal, so that a query that resumes compares its bytes with
+    # the new journal.
     content = read_window(max(0, offset - FINGERPRINT_BYTES), offset)
     return Fingerprint.of(content, offset, journals.get_journal(journal).create_revision)
 
 
 def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -> LedgerEntry:
-    """Return the entry after which the rows of journals are those of their new creations."""
+    """Return the entry after which the rows of journals come from their new creations."""
     assert state.entry is not None
     entry, new = state.entry, offsets.read_through
 
@@ -275,7 +281,7 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
     others = {name: fingerprint for name, fingerprint in entry.fingerprints.items() if name not in new}
     return replace(
         entry_without_rows(state, attempt),
-        # No query has this id, so no batch is taken for this entry's replay or successor.
+        # No query has this id, so no batch can be mistaken for this entry's replay or successor.
         query_id=f"adopt-{attempt}",
         batch_id=0,
         start=tuple(moved(position) for position in entry.start),
@@ -284,15 +290,15 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
         planned_ms=None,
         is_fence=True,
         heads={},
-        # The entry also has the end of the old rows. Two rows of such a journal may share an offset, so
-        # verify compares none of them.
+        # The entry also records the end of the old rows. Two rows of such a journal may have the same offset,
+        # so verify compares none of them.
         recreated={name: entry.read_through[name] for name in new},
         fingerprints=others | dict(offsets.fingerprints),
     )
 
 
 def txn_numbers(highest: int) -> Iterator[int]:
-    """Yield the transaction numbers to try after the highest one that a history has."""
+    """Yield the transaction numbers to try after the highest one in a history."""
     yield highest + 1
     yield from (1 << step for step in STEPS if 1 << step > highest + 1)
 
@@ -319,12 +325,12 @@ def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mo
 
 
 def isolation_of(offsets: JournalOffsets) -> Isolation:
-    """Return the isolation level of a table's rows, which the offsets of its end show."""
+    """Return the isolation level of a table's rows: only committed messages have ``starts``."""
     return "read_committed" if offsets.starts else "read_uncommitted"
 
 
 def same_beginning(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str) -> LedgerEntry:
-    """Return the ledger's newest entry if it is the first one, at these offsets."""
+    """Return the ledger's newest entry if it is the first one, at these offsets; else raise an error."""
     same = first_entry(entry.app_id, offsets, entry.txn_version, entry.mode)
     if entry.adopted and (entry.start, entry.end, entry.isolation) == (same.start, same.end, same.isolation):
         return entry
@@ -336,7 +342,7 @@ def same_beginning(entry: LedgerEntry, state: LedgerState, offsets: JournalOffse
 
 
 def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
-    """Refuse offsets that rows contradict: rows past them would be written a second time."""
+    """Refuse offsets if the table has rows past them, which would be written a second time."""
     check_begins(rows.schema, isolation, name)
     if (columns := range_origin(rows.schema, isolation)) is None:
         return
@@ -346,20 +352,20 @@ def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, 
 
 
 def check_begins(schema: StructType, isolation: Isolation, name: str) -> None:
-    """Refuse offsets that do not say where the query of a table of committed messages began."""
+    """Refuse offsets without ``starts`` for a table of committed messages."""
     if isolation == "read_uncommitted" and has_columns(schema, COMMITTED_COLUMNS):
         problem = (
-            "its rows are committed messages, as they have _ack_offset, and the offsets do not say where "
-            "their query began: adopt JournalOffsets({journal: end}, starts={journal: begin})"
+            "its rows are committed messages, because they have _ack_offset, but the offsets do not contain "
+            "where their query began: adopt JournalOffsets({journal: end}, starts={journal: begin})"
         )
         raise TableRefusedError(name, problem)
 
 
 def check_ends(last_offsets: Mapping[str | None, int | None], offsets: JournalOffsets, name: str) -> None:
-    """Refuse offsets behind the last row of a journal."""
+    """Refuse offsets that are not past the last row of their journal."""
     for journal, last in sorted(last_offsets.items(), key=lambda item: str(item[0])):
         at = offsets.read_through.get(journal or "")
         if journal is not None and last is not None and (at is None or last >= at):
-            problem = f"it has rows of journal {journal!r} up to offset {last}, and that is "
+            problem = f"it has rows of journal {journal!r} up to offset {last}, but the journal is "
             problem += "not named" if at is None else f"to go on at {at}"
-            raise TableRefusedError(name, f"{problem}. Ask gazette-spark offsets show TABLE --from-data")
+            raise TableRefusedError(name, f"{problem}. Run gazette-spark offsets show TABLE --from-data")

@@ -1,4 +1,4 @@
-"""Counts and digests rows by group, in one pass; see :mod:`gazette_spark._ledger.row_digest`."""
+"""Counts and digests rows by group in one pass; see :mod:`gazette_spark._ledger.row_digest`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gazette_spark._ledger.row_digest import LEAF_BYTES, NODE_BYTES, AuditedRows
 def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, ...]:
     """Return the number and digest of a batch's rows, by journal; journals without rows are left out.
 
-    Runs the batch's plan once: the source is read here, and again when the rows are written.
+    This runs the batch's plan once, so the source is read here and again when the rows are written.
 
     Args:
         df: The batch.
-        journals: Journals that it reads. Rows of other names are counted as of no journal: an entry is to
-            stay small, whatever a query puts into its columns.
+        journals: Journals that the batch reads. Rows with any other name are counted as rows of no journal,
+            so that an entry stays small whatever a query puts into its columns.
     """
     columns = origin_columns(df.schema)
     journal = F.lit(None).cast("string") if columns is None else F.col(columns[0])
     if has_columns(df.schema, RAW_COLUMNS):
         counted = digests(df.select(journal.alias("group"), "offset", "value"))
     else:
-        # Without the record's bytes rows can be counted and not digested (decision 0018).
+        # Without the record's bytes, rows can be counted but not digested (decision 0018).
         counted = df.groupBy(journal.alias("group")).agg(
             F.count(F.lit(1)).alias("rows"), F.lit(None).cast("string").alias("digest")
         )
@@ -44,7 +44,7 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
 def digests(rows: DataFrame) -> DataFrame:
     """Return the number and digest of each group's rows: ``group``, ``rows`` and ``digest``.
 
-    Only the hash of each row is shuffled, and each task holds the hashes of one leaf at a time.
+    Only the hash of each row is shuffled, and a task has the hashes of only one leaf in memory at a time.
 
     Args:
         rows: Columns ``group``, ``offset`` and ``value``.
@@ -52,7 +52,8 @@ def digests(rows: DataFrame) -> DataFrame:
     hashed = F.sha2(row_text(), 256).alias("digest")
     leaf = F.expr(f"`offset` div {LEAF_BYTES}").alias("at")
     leaves = _joined(rows.select("group", leaf, hashed, F.lit(1).cast("bigint").alias("rows")), "group", "at")
-    # One hash for each MiB remains: a single task takes less time than a shuffle for each of two levels.
+    # Only one hash for each MiB is left. A single task processes these faster than a shuffle for each of the
+    # two levels.
     node = F.expr(f"at div {NODE_BYTES // LEAF_BYTES}").alias("at")
     nodes = _joined(leaves.repartition(1).select("group", node, "digest", "rows"), "group", "at")
     return _joined(nodes, "group")
@@ -64,9 +65,9 @@ def _joined(level: DataFrame, *keys: str) -> DataFrame:
 
 
 def row_text(*, values: bool = True) -> Column:
-    """Return the bytes that are hashed for a row, by its columns ``offset`` and maybe ``value``.
+    """Return the bytes that are hashed for a row, from its columns ``offset`` and, optionally, ``value``.
 
-    They are never null, because a null hash would be dropped where hashes are joined.
+    They are never null, because a null hash would be dropped where hashes are concatenated.
     """
     offset = F.coalesce(F.encode(F.col("offset").cast("string"), "UTF-8"), F.lit(b""))
     if not values:

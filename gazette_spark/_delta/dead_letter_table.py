@@ -1,10 +1,11 @@
-"""The table of dead letters: commits the rows of a batch that do not fit its main table.
+"""Commits the rows of a batch that do not fit the main table to the table of dead letters.
 
-What is decided, and why it holds, is in :mod:`gazette_spark._ledger.dead_letters`; which rows are dead, in
-:mod:`gazette_spark._delta.violations`. Here tables are read and written.
+:mod:`gazette_spark._ledger.dead_letters` decides what to commit and explains why that is correct, and
+:mod:`gazette_spark._delta.violations` finds the rows that do not fit. This module reads and writes tables.
 
-Letters that are there already are left out by an anti-join before an append. A ``MERGE`` statement would read
-the whole table, so each commit of another stream that shares it would be a conflict.
+Dead letters that are already in the table are left out by an anti-join before an append. A ``MERGE``
+statement would read the whole table, so each commit of another stream that shares the table would be a
+conflict.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from gazette_spark.offsets import JournalOffsets
 log = logging.getLogger(__name__)
 
 HELD = (
-    "the query keeps state, and {table} may have records that this table has not passed. The "
-    "query could emit them in a later batch, so that they are in both tables. Restore {table}, too, to where "
-    "this table was restored; or have a query without state pass these bytes, with the same dead_letters"
+    "the query keeps state, and {table} may have records from beyond the end of this table. The query could "
+    "emit them in a later batch, and then they would be in both tables. Restore {table} to the same time as "
+    "this table; or let a query without state, with the same dead_letters, read past these bytes"
 )
-"""Error text where the state of a query may come to hold dead letters."""
+"""Error text for a query that could take dead letters into its state."""
 
 LETTERS = "app_id STRING, journal STRING, offset BIGINT, end_offset BIGINT, raw BINARY, reason STRING"
-"""Columns of a table of dead letters that is made without any; see :meth:`RowSplit.misfits`."""
+"""Columns of a table of dead letters that is created before there are any; see :meth:`RowSplit.misfits`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class SplitBatch:
     rows: DataFrame
     entry: LedgerEntry
     completes_batch: bool = True
-    """If not, the entry is a fence, and the batch has to be decided again."""
+    """False if the entry is a fence, after which the batch has to be decided again."""
 
 
 class DeadLetterTable:
-    """Table of the rows that do not fit a sink's main table. Holds no state, so it can be pickled."""
+    """The table for rows that do not fit a sink's main table. It has no state, so it can be pickled."""
 
     def __init__(
         self,
@@ -86,14 +87,14 @@ class DeadLetterTable:
         new_table: NewTable | None,
         upsert: Upsert | None,
     ) -> None:
-        """Name the table; nothing is read or made yet.
+        """Name the table. Nothing is read or created yet.
 
         Args:
-            app_id: The main table's.
+            app_id: App id of the main table.
             main: The table whose rows are split.
-            letters: Where dead letters go.
+            letters: The table for dead letters.
             new_table: Definition of the main table if it does not exist.
-            upsert: How rows are merged into the main table, if they are.
+            upsert: How rows are merged into the main table; None if they are appended.
         """
         self._app_id = app_id
         self._main = main
@@ -109,21 +110,21 @@ class DeadLetterTable:
 
     @property
     def name(self) -> str:
-        """The table as SQL and errors name it."""
+        """Name of the table in SQL and in errors."""
         return self._target.name
 
     def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
-        """Refuse rows that cannot be split, before there is a batch.
+        """Refuse rows that cannot be split, before the first batch.
 
         Raises:
             DeadLetterError: the rows have no origin columns.
-            TableRefusedError: exactly-once cannot be kept on the table of dead letters.
+            TableRefusedError: the table of dead letters does not support exactly-once writes.
             OptionError: the table of dead letters is the main table, or one is inside the other.
         """
         if origin_columns(schema) is None:
             raise self._error(missing_columns(schema))
-        # The files of a table inside another one's directory are files that no version of that one refers to:
-        # its VACUUM deletes them.
+        # If a table is inside another one's directory, no version of the outer table refers to the files of
+        # the inner one, so VACUUM of the outer table deletes them.
         mine, other = self._target, self._main
         nested = (
             mine.path
@@ -131,35 +132,36 @@ class DeadLetterTable:
             and (is_inside(mine.path, other.path) or is_inside(other.path, mine.path))
         )
         if mine.name == other.name or nested:
-            raise OptionError("dead_letters", mine.name, f"a place apart from the table {other.name}")
+            raise OptionError("dead_letters", mine.name, f"a place outside of the table {other.name}")
         mine.check(spark, checkpoint)
 
     def ledger(self, spark: SparkSession, since: LedgerState) -> LedgerState:
-        """Read the dead letters' ledger, from an earlier state on. Call this before the main one is read."""
+        """Read the dead letters' ledger from an earlier state on, before the main table's ledger."""
         return self._target.ledger(spark, self._app_id + APP_ID_SUFFIX, since)
 
     def split(self, rows: DataFrame, batch: Batch, table: TableSnapshot, write: Write) -> SplitBatch | None:
-        """Commit the dead letters of a batch, and return what is left for the main table.
+        """Commit the dead letters of a batch, and return the part for the main table.
 
         Args:
             rows: Rows of the batch that the main table lacks.
             batch: The batch.
-            table: The snapshot on which it was decided.
+            table: The snapshot on which the batch was decided.
             write: The decision.
 
         Returns:
-            None if another writer has changed the dead letters: read and decide again.
+            The part, or None if another writer has changed the dead letters: then read and decide again.
 
         Raises:
             SinkError: the batch cannot be split.
         """
         spark, dead = rows.sparkSession, table.letters
         split = self._row_split(rows, batch, table)
-        # The two ledgers alone say what to do: commit a fence first, commit letters first, or divert nothing.
+        # The two ledgers alone determine what to do: commit a fence first, commit dead letters first, or
+        # split nothing.
         step = plan(dead, table.ledger, write, table=self.name, attempt=uuid.uuid4().hex)
 
-        # Another writer may be between the two commits of a batch. The fence makes its second one conflict;
-        # after it, the ledgers are in step, and the batch is decided again.
+        # Another writer may be between the two commits of a batch. The fence makes its second commit
+        # conflict. After the fence, the ledgers are in step, and the batch is decided again.
         if isinstance(step, Fence):
             log.info("dead letters are not in step app_id=%s table=%s", self._app_id, self.name)
             return SplitBatch(split.fitting(rows.limit(0), None), step.entry, completes_batch=False)
@@ -168,50 +170,51 @@ class DeadLetterTable:
         if isinstance(step, Divert):
             if state_may_hold_letters(step, dead, write):
                 raise self._error(HELD.format(table=self.name))
-            # Letters are found again by the bytes that they belong to. So a row from other bytes, which no
-            # later look would find, ends the query.
+            # Dead letters are found again by the bytes that they belong to. A row from other bytes would
+            # never be found again, so it ends the query.
             ranges = write.new_ranges or tuple(_all_ranges(step.batch))
             # A message belongs to the bytes that committed it.
             position = "ack_offset" if split.is_committed else "offset"
             misfits = rows_in_ranges(
                 split.misfits(rows, self._app_id), ranges, ("journal", position), doing="divert"
             )
-            # An earlier try of the batch may have committed letters, before a crash or for another writer.
+            # An earlier attempt at the batch may have committed dead letters, before a crash or in another
+            # writer.
             if step.may_have_some:
                 present = self._places(spark, dead.table_version, ranges, position)
                 place = origin_place(misfits, ("journal", "offset"))
                 misfits = misfits.join(present, place == present[PLACE], "left_anti")
-            # From here on the two tables are out of step until the main table's commit. A crash in between is
-            # seen by the next run as letters ahead of the main table: it fences, finds them by journal and
-            # offset, and goes on.
+            # From here on, the two tables are out of step until the main table's commit. After a crash in
+            # between, the next run sees that the dead letters are ahead of the main table. It commits a
+            # fence, finds the dead letters by journal and offset, and goes on.
             after = commit_letters(
                 self._target, misfits, dead, step.entry, step.batch, add_columns=split.is_committed
             )
-            # Another writer's letters came first, so the decision was made on a ledger that is not the newest
-            # any more.
+            # Another writer's dead letters came first, so the decision was based on a ledger that is no
+            # longer the newest.
             if after is None:
                 return None
             failpoint("sink.dead_letters_written")
-            # From here on, what was committed decides about a row, and not a second evaluation of it.
+            # From here on, what was committed decides about a row, not a second evaluation of the row.
             dead, letters = after, self._places(spark, after.entry_version, ranges, position)
         return SplitBatch(split.fitting(rows, letters), with_letters(write.entry, self.name, dead))
 
     def _row_split(self, rows: DataFrame, batch: Batch, table: TableSnapshot) -> RowSplit:
-        """Return the split of the rows. It follows from each row and the table's rules alone."""
-        # A record is recognized by journal and offset, in the letters and in the rows. Rows of several
-        # sources, or made of several records, have no such place.
+        """Return how to split the rows, which depends only on each row and on the table's rules."""
+        # A record is recognized by journal and offset, in the dead letters and in the rows. Rows of several
+        # sources, or rows made of several records, have no such position.
         origin = origin_columns(rows.schema)
         if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
             problem = (
-                "the query reads other sources than one of Gazette journals, so its rows are of no one record"
+                "the query has several sources or other sources, so its rows do not come from single records"
             )
             raise self._error(problem)
         if origin is None:
             raise self._error(missing_columns(rows.schema))
         if range_origin(rows.schema, batch.isolation) is None:
             raise self._error(missing_columns(rows.schema, batch.isolation))
-        # Without a table there are only the columns that it is to have. Constraints can be added later, and
-        # judge later batches.
+        # If there is no table yet, the rules are only the columns that it will have. Constraints can be added
+        # later and apply to later batches.
         rules = TableRules(self._new_table.parsed(rows.sparkSession))
         if table.exists:
             rules = TableRules.of(table.schema, table.detail.properties if table.detail else {})
@@ -221,12 +224,12 @@ class DeadLetterTable:
     def _places(
         self, spark: SparkSession, version: int, ranges: Sequence[NewRange], position: str
     ) -> DataFrame:
-        """Return where this stream's letters are within the ranges, at a version of their table."""
-        # The letters are read at a version, and not at the newest: what another writer commits now belongs to
-        # its own batch.
+        """Return where this stream has dead letters within the ranges, at a version of their table."""
+        # The dead letters are read at a given version, not at the newest one: what another writer commits now
+        # belongs to the other writer's batch.
         begin, _, end = range_columns(ranges, F.col("journal"))
         rows = self._target.rows(spark, version)
-        # Letters of other streams make no column for acknowledgements.
+        # If only other streams have dead letters, the table may lack the column for acknowledgements.
         at = F.col(position) if position in rows.columns else F.lit(None).cast("bigint")
         own = rows.where(
             (F.col("app_id") == self._app_id)
@@ -244,24 +247,24 @@ class DeadLetterTable:
 def close_letters(
     spark: SparkSession, main: DeltaTable, table: TableSnapshot, write: Write, letters: DeadLetterTable | None
 ) -> bool:
-    """Close the dead letters that a main table was written with last, unless it is written with them again.
+    """Close the dead letters with which a main table was last written, unless this write uses them as well.
 
     Args:
         spark: The session.
         main: The main table.
         table: Its snapshot, whose newest entry names the dead letters.
-        write: The write that was decided on it.
-        letters: The dead letters of this write.
+        write: The write that was decided on that snapshot.
+        letters: The dead letters of this write, if any.
 
     Returns:
-        Whether no others are open; if not, another writer was faster: read and decide again.
+        Whether no other dead letters are open. If False, another writer was faster: read and decide again.
 
     Raises:
-        DeadLetterError: they have records that the main table has not passed.
-        LedgerLostError: their history does not say which they have.
+        DeadLetterError: they may have records from beyond the main table's end.
+        LedgerLostError: their history does not show which records they have.
     """
-    # Only the main table's newest entry says which dead letters are in use. A sink that has other ones, or
-    # none, must make sure that no writer can still commit to those.
+    # Only the main table's newest entry shows which dead letters are in use. A sink with other dead letters,
+    # or without any, must make sure that no writer can still commit to those.
     newest = table.ledger.entry
     name = newest.dead_letters if newest else None
     if newest is None or name is None or (letters is not None and name == letters.name):
@@ -271,15 +274,16 @@ def close_letters(
     about = dead_batch(write.entry, name)
     entry = closing_entry(dead, newest, write.entry, uuid.uuid4().hex)
     if entry is None:
-        return True  # The table is gone: nobody can be ahead in it.
+        return True  # The table no longer exists, so no writer can be ahead in it.
     check_ledger(dead, about)
-    # There may be letters of bytes that the main table has not passed. This sink does not look into that
-    # table, so it would write the same records as rows.
+    # There may be dead letters of bytes beyond the main table's end. This sink does not read that table, so
+    # it would write the same records as rows.
     if is_ahead(dead, newest):
         problem = (
-            f"{name}, to which they went until now, may have records that this table has not passed yet: "
-            "the query was stopped between its two commits, or this table was restored. Start it as it "
-            f"was, with dead_letters for {name}, until it has passed them, then change it"
+            f"{name}, the previous table of dead letters, may have records from beyond the end of this "
+            "table, because the query was stopped between its two commits or this table was restored. Start "
+            f"the query with dead_letters for {name} as before, let it read past these records, and then "
+            "change it"
         )
         raise DeadLetterError(main.name, newest.app_id, problem)
     log.info("dead letters are closed app_id=%s table=%s", newest.app_id, name)
@@ -296,21 +300,21 @@ def commit_letters(
     *,
     add_columns: bool = False,
 ) -> LedgerState | None:
-    """Append to a table of dead letters once.
+    """Try once to append to a table of dead letters.
 
     Args:
         target: The table.
-        rows: The letters.
-        before: The state on which the entry was made.
-        entry: Their entry.
+        rows: The dead letters.
+        before: The state on which the decision was based.
+        entry: The ledger entry of the dead letters.
         batch: The dead letters' batch, for errors.
-        add_columns: Add columns that the table does not have.
+        add_columns: Whether to add columns that the table does not have.
 
     Returns:
-        The state after the commit, None if another writer was faster.
+        The state after the commit, or None if another writer was faster.
 
     Raises:
-        SinkError: it was not committed, and never will be.
+        SinkError: the commit failed, and trying again would not help.
     """
     spark = rows.sparkSession
     conflict: PySparkException | None = None
@@ -320,7 +324,7 @@ def commit_letters(
     except CONFLICTS as error:
         conflict = error
     if before.table_version < 0:
-        target.check(spark, None)  # The location of its log is known only now that there is one.
+        target.check(spark, None)  # Only now that the table exists is the location of its log known.
     after = target.ledger(spark, entry.app_id, before)
     outcome = reconcile(before, after, entry, batch, conflict=conflict is not None)
     if isinstance(outcome, Refusal):
@@ -329,7 +333,7 @@ def commit_letters(
 
 
 def _all_ranges(batch: Batch) -> list[NewRange]:
-    """Return the bytes of a batch of one source."""
+    """Return the ranges of a batch with one source."""
     (begin,), (end,) = batch.begin, batch.end
     assert isinstance(begin, JournalOffsets)
     assert isinstance(end, JournalOffsets)

@@ -1,6 +1,6 @@
 """A Delta table as the sink needs it: a snapshot of its state, reasons to refuse it, and one append.
 
-Everything goes through SQL and DataFrames, which Spark Connect has too.
+Everything goes through SQL and DataFrames, so that it also works on Spark Connect.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from gazette_spark.locations import absolute, is_inside
 log = logging.getLogger(__name__)
 
 APP_ID_PREFIX = "gazette_spark/"
-"""Prefix of the app id in Delta's transaction id, so that it cannot equal another program's."""
+"""Prefix of the app id in Delta's transaction id, so that it cannot equal the id of another program."""
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 OCCUPIED = "the directory holds files but no Delta table; use an empty one"
-"""Why no table is made in a directory."""
+"""Reason why no table is created in a directory."""
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
-"""Session setting: Delta passes few writer options on to Parquet, but all settings of the session."""
+"""Session setting. Delta passes only a few writer options on to Parquet, but all settings of the session."""
 
 COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
 """Beginning of the line in a commit's file that describes the commit itself."""
@@ -52,10 +52,10 @@ RESTORE_CANDIDATES = 200
 """Maximum number of versions to compare with the result of a RESTORE to a point in time."""
 
 PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*", re.ASCII)
-"""Table names that a pattern of SHOW TABLE EXTENDED matches literally."""
+"""Names of tables that a pattern of SHOW TABLE EXTENDED matches literally."""
 
 TIME_TRAVEL_NAME = re.compile(r"(?>.*@)([vV]\d+|\d{17})/*", re.DOTALL)
-"""Paths that Delta reads as a version of the table whose path is before the ``@``."""
+"""Paths that Delta interprets as a version of the table whose path is before the ``@``."""
 
 LOCATION_LINE = re.compile(r"^Location: (.+)$", re.MULTILINE)
 
@@ -64,15 +64,15 @@ NO_SUCH_PATH = frozenset(
     {"DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_ONLY_OPERATION"}
 )
 """Error conditions of a missing table. A directory without a Delta log counts as missing; a name in the
-catalog that is no Delta table is an error."""
+catalog that is not a Delta table is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDetail:
-    """Values of ``DESCRIBE DETAIL`` of a table."""
+    """The values that ``DESCRIBE DETAIL`` returns for a table."""
 
     location: str
-    """In Spark's spelling."""
+    """Directory of the table, in Spark's spelling."""
     table_id: str
     partition_by: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
@@ -82,15 +82,17 @@ class TableDetail:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """What a decision about a batch depends on, read at one moment."""
+    """The state of a table on which a decision about a batch depends, read at one time."""
 
     ledger: LedgerState = field(default_factory=LedgerState)
     letters: LedgerState = field(default_factory=LedgerState)
-    """The ledger of the table for dead letters, read before the other one; empty without such a table."""
+    """The ledger of the table of dead letters, read before the table's own ledger; empty if there is no such
+    table."""
     schema: StructType | None = None
     """The columns; None if there is no table, or the writer does not compare columns."""
     detail: TableDetail | None = None
-    """None if there is no table, or if it was not needed yet: on a large table it takes a job."""
+    """The table's detail; None if there is no table or if the detail was not needed yet: on a large table it
+    takes a job."""
 
     @property
     def exists(self) -> bool:
@@ -103,10 +105,10 @@ class TableSnapshot:
         return self.ledger.entry.attempt if self.ledger.entry else None
 
     def with_columns_of(self, earlier: TableSnapshot) -> TableSnapshot:
-        """Return the snapshot after a commit of one's own to ``earlier`` that changed no column.
+        """Return the snapshot after this writer's commit to ``earlier``, which changed no column.
 
-        The columns are still those of the earlier snapshot if that commit is the only one in between. After
-        a commit of somebody else they are read again.
+        If that commit is the only one in between, the columns are still those of the earlier snapshot. If
+        another writer has committed as well, they are read again.
         """
         made = self.ledger.entry_version
         if not earlier.ledger.table_version + 1 == made == self.ledger.table_version:
@@ -115,40 +117,39 @@ class TableSnapshot:
 
 
 def check_retention(table: str, properties: Mapping[str, str | None]) -> None:
-    """Refuse a table whose properties have Delta forget transaction numbers.
+    """Refuse a table whose properties make Delta forget transaction numbers.
 
     Raises:
         TableRefusedError: naming the property and the statement that removes it.
     """
-    # The transaction number is the compare-and-set of a commit. Once Delta has forgotten it, a writer that
-    # was overtaken long ago commits without a conflict. With a retention of 1 s, a replay wrote its rows
-    # twice.
+    # The transaction number makes a commit a compare-and-set. Once Delta has forgotten it, a writer that was
+    # overtaken long ago commits without a conflict. With a retention of 1 s, a replay wrote its rows twice.
     if (retention := properties.get(RETENTION_PROPERTY)) is not None:
         problem = (
-            f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget what was written and "
-            f"write it twice. Run ALTER TABLE {table} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
+            f"property {RETENTION_PROPERTY} is {retention!r}: Delta would forget which batches were written, "
+            f"and write them twice. Run ALTER TABLE {table} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
         )
         raise TableRefusedError(table, problem)
 
 
 class DeltaTable:
-    """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
+    """A Delta table, named by directory or by its name in the catalog. It can be pickled."""
 
     def __init__(self, *, path: str | None, table: str | None, allow_single_driver: bool = False) -> None:
         if path is not None and TIME_TRAVEL_NAME.fullmatch(path):
-            # Reads would go to the table without this suffix, writes to a table with the full name.
+            # Reads would go to the table without this suffix, but writes to a table with the full name.
             expected = "a directory whose name does not end in @v and a number, or in @ and 17 digits: Delta "
             raise OptionError(
-                "path", repr(path), expected + "reads a version of another table by such a name"
+                "path", repr(path), expected + "interprets such a name as a version of another table"
             )
-        self.path = None if path is None else absolute(path)  # Delta's statements take no relative paths.
+        self.path = None if path is None else absolute(path)  # Delta's statements need absolute paths.
         self.table = table
         self.allow_single_driver = allow_single_driver
         """Whether the table may be on S3 with a log store that lets two drivers commit the same version."""
         self.partition_by: tuple[str, ...] = ()
-        """Columns that the table is partitioned by, as :meth:`check` has found them. They never change."""
+        """Columns by which the table is partitioned, set by :meth:`check`. They never change."""
         self._location: str | None = None
-        """Directory of the table, if all its commits are known to be files in its log; else None."""
+        """Directory of the table if all its commits are known to be files in its log; otherwise None."""
 
     @property
     def name(self) -> str:
@@ -157,7 +158,7 @@ class DeltaTable:
 
     @property
     def location(self) -> str | None:
-        """Directory of the table, as far as it is known to this object."""
+        """Directory of the table if this object knows it, or None."""
         return self._location
 
     @classmethod
@@ -180,7 +181,7 @@ class DeltaTable:
             "operation",
             "operationParameters",
             "userMetadata",
-            # The offset from UTC is part of the text, because Spark prints times in the zone of the session.
+            # The text includes the offset from UTC, because Spark prints times in the session's time zone.
             "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
             "operationMetrics",
         )
@@ -195,16 +196,16 @@ class DeltaTable:
         Args:
             spark: The session.
             app_id: The app id.
-            since: An earlier state: only later commits are read, where possible.
+            since: An earlier state, so that only later commits are read where possible.
 
         Raises:
             SinkError: an entry cannot be read, or the history does not reach back to it.
         """
         # In a running query, this reads a few files whose names are known, without a Spark job (decision
-        # 0020). Where that cannot be relied on, the history is searched from its end.
+        # 0020). Where that is not reliable, the history is searched from its newest commit.
         if since is not None:
-            # advanced() gives up at commits that undid others. Then the search from the newest commit
-            # decides.
+            # advanced() returns None if a commit has undone others. Then the history is searched from the
+            # newest commit.
             rows = self._commits_since(spark, since)
             if rows is not None and (state := advanced(since, rows, app_id)):
                 return state
@@ -228,8 +229,8 @@ class DeltaTable:
 
         Args:
             spark: The session.
-            app_id: Whose ledger.
-            since: An earlier snapshot. Its columns and detail hold as long as nobody has committed.
+            app_id: The app id whose ledger is read.
+            since: An earlier snapshot. Its columns and detail are valid as long as no writer has committed.
             columns: Also read the columns, unless the earlier snapshot has them.
             detail: Also read the detail, unless the earlier snapshot has it.
 
@@ -237,14 +238,14 @@ class DeltaTable:
             SinkError: as for :meth:`ledger`.
         """
         since = since or TableSnapshot()
-        # The ledger comes first. Columns that are read after it may be newer than it, which harms nothing:
-        # they are what the commit meets. Had they been read before it, columns that were changed in between
-        # would be kept as those of a version that has others.
+        # Read the ledger first. Columns that are read after it may be newer than the ledger, which does no
+        # harm, because the commit will meet these columns. If they were read before it and changed in
+        # between, the old columns would be kept as those of the newer version.
         ledger = self.ledger(spark, app_id, since.ledger)
         table = TableSnapshot(ledger, since.letters)
-        # A table that was created again may have the same version, but not the same newest entry.
-        # Whoever changes a column makes a commit, so columns and detail hold as long as the version does.
-        # They cost a job each on a large table.
+        # Each change of a column is a commit, so columns and detail are valid as long as the version is the
+        # same. Each of them takes a job on a large table. A table that was created again may have the same
+        # version, but not the same newest entry.
         if (ledger.table_version, table.attempt) == (since.ledger.table_version, since.attempt):
             table = replace(table, schema=since.schema, detail=since.detail)
         if table.exists and columns and table.schema is None:
@@ -254,9 +255,9 @@ class DeltaTable:
         return table
 
     def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
-        """Return the newest commits, at most ``limit`` or all of a short history, newest first.
+        """Return the newest commits, newest first: at most ``limit``, or all commits of a short history.
 
-        Their times may be in another form than those of :meth:`history`.
+        Their times may have another form than those of :meth:`history`.
         """
         rows = self._short_history(spark)
         return self.history(spark, limit) if rows is None else rows
@@ -273,10 +274,11 @@ class DeltaTable:
         )
 
     def current_location(self, spark: SparkSession) -> str | None:
-        """Return where a table of the catalog is now: its name may have passed to another table.
+        """Return the current location of a table in the catalog, whose name may now belong to another table.
 
         Returns:
-            None for a table that is named by its directory, and where the catalog does not say.
+            The location; None if the table is named by its directory, or if the catalog does not show the
+            location.
         """
         return None if self.table is None else _location_now(spark, self.table)
 
@@ -285,29 +287,29 @@ class DeltaTable:
         return spark.table(self.name).schema
 
     def _short_history(self, spark: SparkSession) -> list[HistoryRow] | None:
-        """Return all commits, newest first, if they are few and lie where the first one does.
+        """Return all commits, newest first, if there are few and all are in the log's directory.
 
-        Otherwise None, and Delta has to be asked. On Spark Connect always, because each file would cost a
-        job.
+        Otherwise return None, and Delta has to be asked. Spark Connect always returns None, because each file
+        would take a job.
         """
         location = self._location
         if location is None or not is_classic(spark):
             return None
-        # The name may have passed to another table since the check.
+        # Since the check, the name may have been given to another table.
         if self.table is not None and _location_now(spark, self.table) != location:
             return None
         directory = f"{location}/_delta_log"
         rows: list[HistoryRow] = []
         unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
-            # A long history would take a call for each commit; Delta's one statement is faster then.
+            # A long history would take one call for each commit. Then Delta's single statement is faster.
             if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
                 return None
-            # A file of the log is there as a whole or not at all: Delta renames it into place, or puts it in
-            # one request. The first number that is missing is the end.
+            # A file of the log exists as a whole or not at all, because Delta renames it into place or puts
+            # it with one request. So the first missing number is the end of the log.
             while (info := _commit_info(spark, directory, len(rows))) is not None:
                 rows.append(history_row({**info, "version": len(rows)}))
-            # A cleanup deletes older files first: while the first one is there, none of them is gone.
+            # A clean-up deletes older files first, so if the first one exists, none is missing.
             is_complete = bool(rows) and path_exists(spark, _commit_file(directory, 0))
         except unreadable as error:
             log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
@@ -316,15 +318,15 @@ class DeltaTable:
         return rows[::-1] if is_complete and plain else None
 
     def _commits_since(self, spark: SparkSession, since: LedgerState) -> list[HistoryRow] | None:
-        """Return the commits after a state, oldest first; None where a search is needed.
+        """Return the commits after a state, oldest first, or None if a search is needed.
 
-        ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
-        twice. The commits after a known version are in files whose names are known.
+        ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and each commit would need it
+        twice. The commits after a given version are in files whose names are known.
 
-        A name in a catalog can get another table, so the catalog is asked each time, which takes a tenth as
-        long. A catalog may also deny access to a table's files: then Delta is asked.
+        A name in a catalog can be given to another table, so the catalog is asked each time, which takes a
+        tenth of the time. If a catalog denies access to a table's files, Delta is asked.
         """
-        # Without an entry there is nothing that would show that the log is still the same table's.
+        # Without an entry, nothing would show that the log still belongs to the same table.
         location = self._location
         if location is None or since.entry is None:
             return None
@@ -332,8 +334,8 @@ class DeltaTable:
             return None
         unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
-            # Files that cannot be read are an error for a table in a directory. A catalog may grant access to
-            # the table and not to its files.
+            # For a table in a directory, files that cannot be read are an error. For a table in a catalog
+            # they are not, because a catalog may grant access to the table but not to its files.
             return _follow(spark, f"{location}/_delta_log", since, since.entry)
         except unreadable as error:
             if self.table is None:
@@ -343,7 +345,7 @@ class DeltaTable:
             return None
 
     def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
-        """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
+        """Refuse a table to which a query with this checkpoint could not write exactly once.
 
         Returns:
             The table's detail, None if there is no table.
@@ -352,25 +354,26 @@ class DeltaTable:
             TableRefusedError: with the reason.
         """
         location = self.path
-        # This comes before anything is read. On S3, a session whose log store lets two drivers commit one
-        # version must not even create the table (decision 0041).
+        # This comes before anything is read: on S3, a session whose log store lets two drivers commit the
+        # same version must not even create the table (decision 0041).
         self._check_log_store(spark, location)
         if detail := self.detail(spark):
             location, self.partition_by = detail.location, detail.partition_by
-            # A table of the catalog says only now where it is.
+            # The location of a table in the catalog is known only now.
             self._check_log_store(spark, location)
-            # Read by name, a log whose commits may be elsewhere could lack the newest ones, and with them the
-            # newest entry.
+            # If commits may be elsewhere, the files in the log could lack the newest commits, and with them
+            # the newest entry.
             elsewhere = keeps_commits_elsewhere(detail.features)
             self._location = None if elsewhere else self._where(spark, location)
             check_retention(self.name, detail.properties)
         elif self.path is not None and has_files(spark, self.path):
-            # Delta creates the log's directory first: a table is being created here, or its creation was
+            # Delta creates the log's directory first, so a table is being created here, or its creator was
             # killed.
             has_log = path_exists(spark, f"{self.path}/_delta_log")
             if not has_log:
                 raise TableRefusedError(self.name, OCCUPIED)
-        # VACUUM deletes files that no version refers to, and those of a query checkpoint are such files.
+        # VACUUM deletes files to which no version refers, and the files of a query checkpoint would be such
+        # files.
         if checkpoint is not None and location is not None and is_inside(checkpoint, location):
             problem = (
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
@@ -383,64 +386,66 @@ class DeltaTable:
             check_log_store(spark, location, self.name)
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
-        """Append ``df`` together with ``entry`` in one Delta commit, which Delta may skip silently.
+        """Append ``df`` together with ``entry`` in one Delta commit, which Delta may silently skip.
 
         Args:
             df: The rows.
             entry: Ledger entry of the rows.
             exists: Whether the table exists.
-            add_columns: Add columns of ``df`` that the table does not have, in the same commit.
+            add_columns: Whether to add columns of ``df`` that the table does not have, in the same commit.
         """
         options = {
-            # The transaction id is the compare-and-set, and the entry is in the same commit. An append
-            # without rows is a commit, too, because it has an id: offsets that move without rows get their
-            # entry.
+            # The transaction id makes the commit a compare-and-set, and the entry is in the same commit.
+            # Because it has an id, even an append without rows is a commit, so offsets that move without rows
+            # get their entry.
             "txnAppId": APP_ID_PREFIX + entry.app_id,
             "txnVersion": str(entry.txn_version),
             "userMetadata": entry.to_json(),
             "compression": "zstd",
         }
-        # It is set only for columns that the comparison has named. By itself, mergeSchema would add whatever
-        # a batch brings (decision 0015).
+        # The option is set only if the comparison has found columns to add. Otherwise mergeSchema would add
+        # whatever columns a batch has (decision 0015).
         if add_columns:
             options["mergeSchema"] = "true"
-        # Delta runs the rows here. It looks the transaction number up before that, and returns without an
-        # error and without a commit if it knows the number, so only the history says what has become of the
-        # append.
+        # Delta runs the rows here. Before that it looks up the transaction number, and if it has seen the
+        # number, it returns without an error and without a commit. So only the history shows the outcome of
+        # the append.
         with _plain_values(df):
-            # By path, Delta makes a missing table with the first rows, in one commit with id and entry.
+            # By path, Delta creates a missing table with the first rows, in one commit with id and entry.
             if self.path is not None:
                 df.write.format("delta").mode("append").options(**options).save(self.path)
                 return
             assert self.table is not None
             if not exists:
-                # A table made with rows records neither transaction id nor metadata (Delta 4.4).
-                # So it is made empty before. A crash in between leaves a table without an entry, which the
-                # first batch accepts. Ignore, because another process may make it at the same moment.
+                # A table that is created with rows records neither transaction id nor metadata (Delta 4.4),
+                # so it is created empty first. A crash in between leaves a table without an entry, which the
+                # first batch accepts. The mode is ignore, because another process may create the table at the
+                # same time.
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
 
     def _restored_version(
         self, spark: SparkSession, restore: HistoryRow, rows: Sequence[HistoryRow]
     ) -> int | None:
-        """Return the newest version that has the rows a RESTORE left, None if no version has them.
+        """Return the newest version with the same rows as after a RESTORE, or None if there is none.
 
         Versions with the same files and number of rows differ at most by commits without rows.
         """
-        # The log has the time as text without a zone, so it names no version. What the RESTORE left is
-        # comparable: its files, and its number of rows, because a deletion by vector leaves the files as they
-        # are.
+        # The log has the time as text without a time zone, which does not determine a version. But the
+        # contents after the RESTORE can be compared: the files, and also the number of rows, because a
+        # deletion vector does not change the files.
         restored = self._contents(spark, restore.version)
-        # A version that itself was restored is left out: the one it went back to has the same contents.
+        # A version that was itself made by a RESTORE is left out: the version that it restored has the same
+        # contents.
         older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
         candidates = older[:RESTORE_CANDIDATES]
         return next((at for at in candidates if restored and self._contents(spark, at) == restored), None)
 
     def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
-        """Return the files of a version and its number of rows, None if Delta no longer has it."""
+        """Return the files of a version and its number of rows, or None if Delta no longer has it."""
         try:
             rows = self.rows(spark, version)
-            # The count matters, because a deletion vector takes rows out of a file that stays.
+            # The count matters, because a deletion vector removes rows from a file that stays.
             return sorted(rows.inputFiles()), rows.count()
         except PySparkException as error:
             log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
@@ -450,7 +455,7 @@ class DeltaTable:
         return location.rstrip("/") if self.table is None else _location_now(spark, self.table)
 
     def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
-        """Return the answer of a DESCRIBE statement, None if there is no table."""
+        """Return the rows of a DESCRIBE statement, or None if there is no table."""
         # PySpark converts most of Java's exceptions. A session without Delta, or with Delta for another
         # Spark, fails in ways that only the check below can name.
         failures: tuple[type[Exception], ...] = (AnalysisException, *jvm_errors(spark))
@@ -467,10 +472,10 @@ class DeltaTable:
 
 @contextmanager
 def _plain_values(df: DataFrame) -> Iterator[None]:
-    """Make Parquet write a binary ``value`` without a dictionary.
+    """Make Parquet write the binary column ``value`` without a dictionary.
 
-    Records hardly ever repeat, and finding that out costs a third of the write's CPU time. A session that
-    accepts few settings, such as serverless compute on Databricks, pays this cost.
+    Records hardly ever repeat, and building a dictionary takes a third of the write's CPU time. A session
+    that accepts only a few settings, such as serverless compute on Databricks, does not have this saving.
     """
     if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
         yield
@@ -484,17 +489,17 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
 
 
 def _location_now(spark: SparkSession, table: str) -> str | None:
-    """Return the current directory of a table in the catalog, None if the catalog does not say.
+    """Return the current directory of a table in the catalog, or None if the catalog does not show it.
 
-    SHOW TABLE EXTENDED asks Spark's own catalog alone: 40 ms on a table of 10,000 versions. DESCRIBE also
-    brings Delta's snapshot up to date, which took 1.3 s there, twice a commit.
+    SHOW TABLE EXTENDED asks only Spark's catalog, which took 40 ms on a table of 10,000 versions. DESCRIBE
+    also updates Delta's snapshot, which took 1.3 s on the same table, twice for each commit.
     """
     if shown := _shown_location(spark, table):
         return shown
     try:
         rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
     except AnalysisException:
-        return None  # The table is gone. Reading its history also reports this.
+        return None  # The table no longer exists. Reading its history also reports this.
     after = dropwhile(lambda row: row.col_name != "# Detailed Table Information", rows)
     return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
 
@@ -506,11 +511,12 @@ def _shown_location(spark: SparkSession, table: str) -> str | None:
     namespace, _, name = table.rpartition(".")
     where = f"IN {namespace} " if namespace else ""
     try:
-        # The argument of LIKE is a pattern, hence PLAIN_NAME: a name with * or | could match another table.
+        # The argument of LIKE is a pattern, so only a PLAIN_NAME is accepted: a name with * or | could match
+        # another table.
         rows = spark.sql(f"SHOW TABLE EXTENDED {where}LIKE '{name}'").collect()
     except AnalysisException:
         return None
-    # A temporary view hides a table of the same name. A comment may contain a line that looks like the
+    # A temporary view hides a table with the same name, and a comment may contain a line that looks like the
     # location.
     if len(rows) != 1 or rows[0].isTemporary:
         return None
@@ -521,14 +527,14 @@ def _shown_location(spark: SparkSession, table: str) -> str | None:
 def _follow(
     spark: SparkSession, directory: str, since: LedgerState, entry: LedgerEntry
 ) -> list[HistoryRow] | None:
-    """Read the commits after a state, unless the table was created again and the log is another one.
+    """Read the commits after a state, or return None if the table was created again.
 
-    A cleanup deletes older files first. So if that state's entry is still there, a missing commit was never
-    written.
+    A clean-up deletes older files first. So if the commit of that state's entry still exists, a missing
+    commit was never written.
     """
     info = _commit_info(spark, directory, since.entry_version) or {}
     recorded = parse_entry(info.get("userMetadata"), entry.app_id)
-    # This is the log of another table under the same name. To follow it from here would leave out its first
+    # This is the log of another table with the same name. Following it from here would leave out its first
     # commits.
     if recorded is None or recorded.attempt != entry.attempt:
         return None
@@ -543,13 +549,13 @@ def _follow(
 
 
 def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
-    """Return the ``commitInfo`` of a commit, None if there is no such commit."""
-    # Delta's protocol does not ask for this line, and other writers may leave it out. Their commits have no
+    """Return the ``commitInfo`` of a commit, or None if there is no such commit."""
+    # Delta's protocol does not require this line, and other writers may leave it out. Their commits have no
     # entry.
     line = find_line(spark, _commit_file(directory, version), COMMIT_INFO)
     if line is None:
         return None
-    # An empty line is an answer, too: the commit is there, and says nothing about itself.
+    # An empty line means that the commit exists but has no commitInfo.
     info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}
     return info
 

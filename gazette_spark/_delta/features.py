@@ -1,8 +1,8 @@
 """Delta's table features, and what each lane of the sink does with a table that has one.
 
-The sink's ordinary lane leaves features to Spark's writer, which honours them or refuses the write. The
-direct lane (:mod:`gazette_spark._ingest`) commits files of plain rows, so it accepts a table only if each of
-its features is listed here as asking nothing of such files.
+Spark's lane leaves features to Spark's writer, which supports them or refuses the write. The direct lane
+(:mod:`gazette_spark._ingest`) commits files of plain rows. It accepts a table only if all its features are
+listed here as having no requirements for such files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ class Feature:
     """What the sink does with tables that have one feature."""
 
     takes_plain_files: bool = False
-    """The direct lane accepts the feature, unless the table's columns or properties use it: see
+    """Whether the direct lane accepts the feature, unless the table's columns or properties use it: see
     :func:`gazette_spark._delta.file_commits.refusal`. Readers compute the change feed of appended files from
-    the files."""
+    the files themselves."""
     computes_columns: bool = False
-    """Spark's writer may compute columns that a batch lacks, so a missing NOT NULL column is not refused."""
+    """Whether Spark's writer may compute columns that a batch lacks, so that a missing NOT NULL column is not
+    refused."""
     since_writer_version: int | None = None
-    """Writer version of the table from which it has the feature without naming it."""
+    """Writer version from which a table has the feature without naming it."""
 
 
 FEATURES: Mapping[str, Feature] = {
@@ -40,19 +41,19 @@ FEATURES: Mapping[str, Feature] = {
     "v2Checkpoint": Feature(takes_plain_files=True),
     "vacuumProtocolCheck": Feature(takes_plain_files=True),
 }
-"""A feature that is not listed is left to Spark's writer, and refused by the direct lane: it may ask anything
-of a writer."""
+"""Spark's lane leaves a feature that is not listed to Spark's writer. The direct lane refuses it, because it
+may require anything of a writer."""
 
 COMMITS_ELSEWHERE = re.compile("catalog|coordinated", re.IGNORECASE)
-"""Features with such names may keep commits outside the log's directory for a while. Their names have changed
-with each preview, so they are recognized by a part of the name."""
+"""Features with such names may keep commits outside the log's directory for some time. Their names have
+changed with each preview, so they are recognized by a part of the name."""
 
 NAMED_FEATURES_VERSION = 7
 """Writer version from which a table names its features one by one."""
 
 
 def refused_by_direct_lane(features: Collection[str]) -> list[str]:
-    """Return the features that ask something of appended files, or may do so."""
+    """Return the features that have, or may have, requirements for appended files."""
     return sorted(name for name in features if not FEATURES.get(name, Feature()).takes_plain_files)
 
 
@@ -62,13 +63,13 @@ def computes_columns(features: Collection[str]) -> bool:
 
 
 def keeps_commits_elsewhere(features: Collection[str]) -> bool:
-    """Say whether the newest commits of a table may not be in its log's directory yet."""
+    """Say whether the newest commits of a table may not yet be in its log's directory."""
     return any(COMMITS_ELSEWHERE.search(name) for name in features)
 
 
 def writer_features(writer_version: int, named: Collection[str]) -> frozenset[str]:
-    """Return the features that a table's protocol asks of its writers."""
-    # Below that version a table has all features of its version, used or not.
+    """Return the features that a table's protocol requires of its writers."""
+    # With a lower version, a table has all features of its version, whether it uses them or not.
     if writer_version >= NAMED_FEATURES_VERSION:
         return frozenset(named)
     return frozenset(

@@ -1,11 +1,11 @@
-"""Commits of data files that tasks have written: names, transaction and ledger entry in one Delta commit.
+"""Commits files that tasks have written: names, transaction and ledger entry in one Delta commit.
 
-``deltalake`` makes the commit, from the very snapshot that was open before the history was read. So whatever
-was committed for the app id since then is a conflict. Had the snapshot been opened later, ``deltalake`` would
-take the same transaction number twice.
+``deltalake`` makes the commit on the snapshot that was opened before the history was read, so anything that
+was committed for the app id since then is a conflict. If the snapshot were opened later, ``deltalake`` would
+accept the same transaction number twice.
 
-Each snapshot says what the table asks of its writers. A table that asks more than files of plain rows give is
-refused: by its features (:mod:`gazette_spark._delta.features`), its properties or its columns.
+Each snapshot shows what the table requires of its writers. A table that requires more than files of plain
+rows is refused because of its features (:mod:`gazette_spark._delta.features`), its properties or its columns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 OTHER_WAY = "Start the query with DeltaSink.start(..., lane='spark'), whose rows Spark writes"
 
-# Spark's writer computes or checks these for each row. A file that a task has written brings its values as
-# they are, and deltalake's commit looks at none of them.
+# Spark's writer computes or checks these for each row. But the values in a file from a task stay as they are,
+# and deltalake's commit does not look at them.
 REFUSED_COLUMNS = {
     "CURRENT_DEFAULT": "has a default",
     "__CHAR_VARCHAR_TYPE_STRING": "has a maximum length",
@@ -39,25 +39,25 @@ REFUSED_COLUMNS = {
     "delta.identity": "is an identity",
     "delta.invariants": "has an invariant",
 }
-"""Metadata of columns whose values or checks are a writer's work."""
+"""Metadata of columns whose values a writer has to compute or check."""
 
 
 def refusal(
     features: frozenset[str], configuration: Mapping[str, str | None], columns: Mapping[str, Any]
 ) -> str | None:
-    """Return the reason why a table takes no files from tasks, None if it does.
+    """Return the reason why a table does not accept files from tasks, or None if it does.
 
     Args:
         features: Names of the writer's features.
         configuration: The table's properties.
-        columns: Its schema, as JSON.
+        columns: The table's schema, as JSON.
     """
     if refused := refused_by_direct_lane(features):
         return f"it has the table feature {', '.join(refused)}"
-    # The feature alone asks for nothing. With the mode, files have other names of columns than the table.
+    # The feature alone requires nothing. With the mode, columns have other names in files than in the table.
     if configuration.get("delta.columnMapping.mode") not in (None, "none"):
         return "it maps columns (delta.columnMapping.mode)"
-    # The same holds for checks: it is the writer that evaluates them, and there is none here.
+    # The same holds for CHECK constraints: a writer evaluates them, and there is none here.
     if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
         return f"it has the constraint {checks[0].removeprefix('delta.constraints.')}"
     return _column_refusal(columns, top=True)
@@ -74,7 +74,7 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
             name = "delta.identity" if key.startswith("delta.identity.") else key
             if name in REFUSED_COLUMNS:
                 reasons.append(f"column {column['name']} {REFUSED_COLUMNS[name]}")
-        # Tasks look for nulls in the table's columns, not inside of values.
+        # Tasks look for nulls in the table's columns, but not inside values.
         if not top and not column["nullable"]:
             reasons.append(f"field {column['name']} of a struct is NOT NULL")
         reasons.append(_column_refusal(column["type"]))
@@ -82,7 +82,7 @@ def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN
 
 
 class FileCommits:
-    """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
+    """Commits the files of one table's batches. It has an open snapshot, which cannot be pickled."""
 
     def __init__(
         self, table: str, location: str, table_id: str | None, storage_options: Mapping[str, str]
@@ -90,25 +90,26 @@ class FileCommits:
         """Name the table.
 
         Args:
-            table: Its name in errors.
-            location: Its directory or prefix, in Spark's spelling.
-            table_id: The id in its metadata, as Spark reads it; None takes that of the table that is opened
-                first.
-            storage_options: How ``deltalake`` enters its object store.
+            table: Name of the table in errors.
+            location: The table's directory or prefix, in Spark's spelling.
+            table_id: The id in the table's metadata, as Spark reads it; None takes the id of the table that
+                is opened first.
+            storage_options: Options of ``deltalake`` for the table's object store, such as credentials.
 
         Raises:
-            OptionError: one of the ``storage_options`` lets deltalake commit without checking for a
+            OptionError: one of the ``storage_options`` would let deltalake commit without checking for a
                 concurrent commit.
-            TableRefusedError: ``deltalake`` would read another table's log, or commit past the catalog.
+            TableRefusedError: ``deltalake`` would read another table's log, or would commit without the
+                catalog that orders the commits.
         """
         self.table = table
         self.spark_location, self.table_id = location, table_id
-        # The catalog orders the commits of such a table. One that deltalake puts into the log would be none
-        # to it.
+        # The catalog orders the commits of such a table. It would not recognize a commit that deltalake puts
+        # into the log.
         if is_catalog_managed(location):
             problem = "its catalog decides which commits count (table feature catalogManaged)"
             raise TableRefusedError(table, f"{problem}, and deltalake does not ask it. {OTHER_WAY}")
-        # deltalake lists one directory and reads the files of the other, so a commit would be decided on
+        # deltalake lists one directory but reads the files of another, so a commit would be decided on
         # another table's snapshot (decision 0032).
         if other := misread_by_deltalake(location):
             problem = f"it is at {location}, but deltalake would read {other}. {OTHER_WAY}"
@@ -119,7 +120,7 @@ class FileCommits:
         self._catalog_location: str | None = None
         """The table's location in the catalog when the query started, in the catalog's spelling."""
         self._newest_commit: list[dict[str, Any]] = []
-        """What the log says about the commit of the snapshot's version."""
+        """What the log records about the commit of the snapshot's version."""
         self._columns: str | None = None
         """Columns and partitions of the table for which the tasks write files."""
         self._collected: tuple[DataFrame, list[Row]] | None = None
@@ -132,17 +133,19 @@ class FileCommits:
         return f"FileCommits({self.table}, {self.location})"
 
     def open(self, current_location: str | None = None) -> Snapshot:
-        """Open the newest snapshot, to commit on. Call this before the history is read.
+        """Open the newest snapshot, on which to commit. Call this before reading the history.
 
         Args:
-            current_location: Where the catalog has the table now, None if it does not say.
+            current_location: Where the table is now according to the catalog; None if the catalog does not
+                show it.
 
         Raises:
-            TableRefusedError: the table cannot be opened, is not the one that Spark reads, takes no files
-                from tasks, or has changed its columns since the query started.
+            TableRefusedError: the table cannot be opened, is not the one that Spark reads, does not accept
+                files from tasks, or has changed its columns since the query started.
         """
-        # A name of the catalog can pass to another table while the query runs. Spark follows the name, and
-        # this object its directory: rows would go to one table, decisions to the other.
+        # While the query runs, a name in the catalog can be given to another table. Spark follows the name,
+        # but this object uses the directory, so rows would go to one table and decisions would be based on
+        # the other.
         if self._catalog_location is None:
             self._catalog_location = current_location
         elif current_location is not None and not is_same(current_location, self._catalog_location):
@@ -158,10 +161,10 @@ class FileCommits:
         except ModuleNotFoundError:
             raise MissingModuleError("deltalake") from None
         try:
-            # An update reads the commits after the snapshot's. If the table was created again meanwhile, it
-            # would mistake the new commits for a continuation, or find none. So it continues only from a
-            # commit that is still in the log. deltalake shows no commits of a name with # or ?: such a table
-            # is opened each time.
+            # An update reads the commits after the snapshot's version. If the table was created again in the
+            # meantime, an update would mistake the new commits for a continuation, or find none. Therefore it
+            # starts only from a commit that is still in the log. deltalake shows no commits for a name with #
+            # or ?, so such a table is opened each time.
             last = self._newest_commit
             if self._snapshot is not None and last and self._snapshot.history(1) == last:
                 self._snapshot.update_incremental()
@@ -169,36 +172,37 @@ class FileCommits:
                 self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
             self._newest_commit = self._snapshot.history(1)
         except (DeltaError, OSError) as error:
-            # What an interrupted update has left is not known, so the next call opens the table again.
+            # The state after an interrupted update is unknown, so the next call opens the table again.
             self._snapshot = None
             problem = f"deltalake cannot open it at {self.location}: {deltalake_text(error)}. {OTHER_WAY}"
             raise TableRefusedError(self.table, problem) from error
         snapshot = self._snapshot
-        # All that the table asks of its writers can be altered at any time, so each snapshot is looked at. A
-        # change after it is a conflict of the commit.
+        # The requirements for writers can be altered at any time, so each snapshot is checked. A change after
+        # that makes the commit conflict.
         metadata, columns = snapshot.metadata(), snapshot.schema().to_json()
-        # Spark decides on the table that it reads. Files committed to another one would be missing here and
-        # too many there, so the ids have to be equal, whatever Spark and deltalake make of the location.
+        # Decisions are based on the table that Spark reads. Files that are committed to another table would
+        # be missing in the one and superfluous in the other, so the ids have to be equal, however Spark and
+        # deltalake interpret the location.
         opened_id = str(metadata.id)
         self.table_id = self.table_id or opened_id
         if opened_id != self.table_id:
             self._snapshot = None
             problem = (
-                f"Spark reads the table {self.table_id} at {self.spark_location}, and deltalake opens the "
+                f"Spark reads the table {self.table_id} at {self.spark_location}, but deltalake opens the "
                 f"table {opened_id} at {self.location}. Nothing was committed. If the table was "
                 f"created again, start the query again. {OTHER_WAY}"
             )
             raise TableRefusedError(self.table, problem)
-        # Accepted features are listed, and not refused ones: a feature of the future must not pass (decision
-        # 0032).
+        # The list contains accepted features, not refused ones, because unknown future features must not be
+        # accepted (decision 0032).
         protocol = snapshot.protocol()
         features = writer_features(protocol.min_writer_version, protocol.writer_features or ())
         if reason := refusal(features, metadata.configuration, json.loads(columns)):
             raise TableRefusedError(
-                self.table, f"{reason}, which the direct lane does not honour. {OTHER_WAY}"
+                self.table, f"{reason}, which the direct lane does not support. {OTHER_WAY}"
             )
-        # The tasks have been told at the query's start how to write. Files of other columns would be read as
-        # null where the table has new ones, and partitions of other columns would not be found.
+        # At the query's start, the tasks were told how to write. If the columns have changed since, new
+        # columns would be null in their files, and files for other partition columns would not be found.
         now = json.dumps([columns, metadata.partition_columns])
         if self._columns not in (None, now):
             problem = "its columns have changed since the query started. Start the query again"
@@ -208,25 +212,25 @@ class FileCommits:
 
     @property
     def shape(self) -> str:
-        """Id, columns and partitions of the opened table: files fit a table of the same shape only."""
+        """Id, columns and partitions of the opened table. Files fit only a table of the same shape."""
         return f"{self.table_id} {self._columns}"
 
     def commit(self, file_rows: DataFrame | None, entry: LedgerEntry) -> Exception | None:
-        """Commit the files that tasks report, together with a ledger entry.
+        """Commit the files that tasks report together with a ledger entry.
 
         Args:
-            file_rows: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
-                commits the same files. None for an entry without rows.
-            entry: Ledger entry of their rows.
+            file_rows: A DataFrame of ``FILES_SCHEMA``. Running it writes the files; a second call with the
+                same object commits the same files. None for an entry without rows.
+            entry: Ledger entry of the rows in the files.
 
         Returns:
-            The conflict, if any. The history shows whether the commit was made.
+            The conflict, if any. Only the history shows whether the commit succeeded.
         """
         # This is an entry without rows, such as a heartbeat.
         if file_rows is None:
             return self.commit_files([], entry)
-        # Running the rows runs the tasks, which write the files. A batch that is decided again, after a
-        # conflict, commits the files that it has: they have its rows, whatever the table's version is.
+        # Running the DataFrame runs the tasks, which write the files. If a batch is decided again after a
+        # conflict, the same files are committed: they contain its rows, whatever the table's version is.
         if self._collected is None or self._collected[0] is not file_rows:
             self._collected = file_rows, file_rows.collect()
         return self.commit_files(self._collected[1], entry)
@@ -235,7 +239,7 @@ class FileCommits:
         """Commit files with a ledger entry; see :meth:`commit`.
 
         Args:
-            files: Rows by ``FILES_SCHEMA``.
+            files: Descriptions of the files, as rows of ``FILES_SCHEMA``.
             entry: Ledger entry of the rows in the files.
         """
         from deltalake.exceptions import CommitFailedError
@@ -243,8 +247,8 @@ class FileCommits:
 
         snapshot = self._snapshot
         assert snapshot is not None
-        # data_change says that the rows are new, unlike those of a compaction: streams that read the table
-        # wait for them.
+        # data_change marks the rows as new, unlike those of a compaction, so that streams that read the table
+        # process them.
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=row.path,
@@ -257,9 +261,9 @@ class FileCommits:
             for row in files
         ]
         try:
-            # deltalake compares the transaction number with the commits since its snapshot, and with no
-            # others. So the snapshot from before the ledger was read makes this a compare-and-set: a commit
-            # of the app id that the decision did not see came after the snapshot, from either lane.
+            # deltalake compares the transaction number only with commits since its snapshot. This is a
+            # compare-and-set because the snapshot is older than the ledger that was read: any commit of the
+            # app id that the decision did not see came after the snapshot, whichever lane made it.
             snapshot.create_write_transaction(
                 actions,
                 "append",
@@ -270,8 +274,8 @@ class FileCommits:
                     app_transactions=[Transaction(APP_ID_PREFIX + entry.app_id, entry.txn_version)],
                 ),
             )
-        # The commit was turned down, or its answer was lost. The history shows which. Files that no commit
-        # names in the end are left to VACUUM.
+        # The commit was rejected, or the answer was lost; the history shows which. Files that are never
+        # committed are left to VACUUM.
         except CommitFailedError as error:
             return error
         return None

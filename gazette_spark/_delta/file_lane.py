@@ -1,4 +1,4 @@
-"""What the direct lane asks of a table: tasks write its Parquet files, and the driver commits their names.
+"""The direct lane's requirements for a table: tasks write its files, and the driver commits their names.
 
 A table that needs more from its writers than files of plain rows is refused, with the reason.
 """
@@ -49,27 +49,28 @@ class FittedRows:
     written: StructType
     """The rows' columns in their order, with the table's names and types."""
     not_null: tuple[str, ...]
-    """Columns of the table that take no nulls."""
+    """Columns of the table that are NOT NULL."""
 
 
 def file_stream(
     df: DataFrame, table: DeltaTable, layout: TableLayout, app_id: str
 ) -> tuple[DataFrame, FileCommits]:
-    """Return a stream whose tasks write the rows of another one as files, and what commits the files.
+    """Return a stream whose tasks write another stream's rows as files, and the committer of the files.
 
     Args:
-        df: The stream: journals as ``load()`` gives them, without a transformation.
-        table: The table. A missing table is created.
+        df: The stream of journals, as ``load()`` returns it, without transformations. % % % %
+        table: The table, which is created if it does not exist.
         layout: How it is made.
         app_id: For errors.
 
     Raises:
-        OptionError: the stream is another one, or the table is in an object store, which takes credentials.
+        OptionError: the stream has transformations or is not of journals, or the table is in an object store,
+            for which there are no credentials. % %
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
-    # The tasks that write files are those that read journals, so there is no place for a transformation
-    # between the two. The plan shows whether the query has one.
+    # The same tasks read journals and write files, so there is no place for a transformation in between. The
+    # plan shows whether the query has one.
     options = bare_stream(df)
     if options is None:
         expected = "the rows of a stream of journals as load() gives them"
@@ -89,31 +90,34 @@ def prepare_files(
     *,
     app_id: str,
 ) -> tuple[FileCommits, FileTarget]:
-    """Make the table if there is none, compare its columns, and say where tasks write.
+    """Create the table if it does not exist, compare its columns, and return where tasks write.
 
     Args:
         spark: The session.
         table: The table.
         layout: How it is made.
         schema: Columns of the rows.
-        storage_options: How ``deltalake`` enters its object store; None: it has to be in a directory.
+        storage_options: Options of ``deltalake`` for the table's object store. If None, the table has to be
+            in a directory.
         app_id: For errors.
 
     Raises:
-        OptionError: it is in an object store, and nothing says how to enter that.
+        OptionError: the table is in an object store, but there are no ``storage_options``.
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """
-    # The table has to exist before the query starts: the files have its columns, and the commit compares its
-    # id.
+    # The table has to exist before the query starts, because the files have its columns and the commit
+    # compares its id.
     detail = table.check(spark, None) or layout.make(spark, table, schema)
     fitted = fitted_rows(table.name, app_id, schema, table.schema(spark), detail.partition_by)
-    # Before the store is asked: without credentials deltalake looks for some, which takes its time.
+    # This check comes before any request to the store: without credentials, deltalake searches for some,
+    # which takes a long time.
     if storage_options is None and local_path(detail.location) is None:
         expected = "ingest() with storage_options, or a table in a directory"
         raise OptionError("lane", f"direct, into the object store of {table.name}", expected)
     files = FileCommits(table.name, detail.location, detail.table_id, storage_options or {})
-    # The table is opened once now, so that one that takes no files is refused before a task has written one.
+    # Open the table once now, so that a table that does not accept files is refused before a task has written
+    # one.
     files.open(table.current_location(spark))
     target = file_target(
         files,
@@ -129,7 +133,7 @@ def prepare_files(
 def fitted_rows(
     table: str, app_id: str, schema: StructType, table_schema: StructType, partition_by: Sequence[str]
 ) -> FittedRows:
-    """Compare the columns of rows with those of a table into which tasks write them.
+    """Compare the columns of rows with those of the table to which tasks write them.
 
     Args:
         table: The table's name, for errors.
@@ -153,14 +157,14 @@ def fitted_rows(
         if is_nested and bare(source_type) != bare(table_type):
             problem = (
                 f"column {source_field.name} is {table_type.simpleString()} in the table and "
-                f"{source_type.simpleString()} in the query, and the direct lane converts no nested columns"
+                f"{source_type.simpleString()} in the query: the direct lane cannot convert nested columns"
             )
             raise TableRefusedError(table, f"{problem}. {OTHER_WAY}")
     kinds = {column.name: column.dataType for column in table_schema.fields}
     for name in partition_by:
         if not isinstance(kinds[name], PARTITION_TYPES):
             problem = (
-                f"it is partitioned by {name} {kinds[name].simpleString()}, which the direct lane does not do"
+                f"it is partitioned by {name} {kinds[name].simpleString()}, which this lane does not support"
             )
             raise TableRefusedError(table, f"{problem}. {OTHER_WAY}")
     return FittedRows(written, tuple(column.name for column in table_schema.fields if not column.nullable))
@@ -175,15 +179,15 @@ def file_target(
     properties: Mapping[str, str | None],
     file_bytes: int | None,
 ) -> FileTarget:
-    """Return where tasks write the rows of a schema, and how.
+    """Return where and how tasks write the rows of a schema.
 
     Args:
-        files: Commits the files.
+        files: The committer of the files.
         schema: Columns of the rows.
-        fitted: The same columns as the table stores them.
+        fitted: The same columns, as the table stores them.
         partition_by: The table's partition columns.
         properties: The table's properties.
-        file_bytes: Size at which a task begins another file, None for the default.
+        file_bytes: Size at which a task starts another file; None for the default.
     """
     return FileTarget(
         files.table,

@@ -1,7 +1,8 @@
-"""Reads small files, of a query checkpoint and of a table's log, wherever Spark's file systems reach.
+"""Reads small files of a query checkpoint and of a table's log, on any file system that Spark can reach.
 
-A Spark job for one line costs a tenth of a second, and a commit of the sink would pay for five of them. So a
-classic session opens the file itself, through Hadoop; Spark Connect, which has no such way, runs the job.
+A Spark job for one line takes a tenth of a second, and a commit of the sink would need five of them.
+Therefore a classic session opens the file directly, through Hadoop. Spark Connect cannot do that, so it runs
+the job.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ Result = TypeVar("Result")
 NOT_FOUND = "java.io.FileNotFoundException"
 
 NO_SPACE = ("No space left on device", "Disk quota exceeded", "not enough space on the disk")
-"""Messages of operating systems about a full disk."""
+"""Messages of operating systems for a full disk."""
 
 SCARCE_BYTES = 64 << 20
-"""Free bytes below which a disk counts as full: a file that did not fit is deleted again."""
+"""A disk with fewer free bytes counts as full, because the file that did not fit may have been deleted
+again."""
 
 FIRST_COMMIT = f"{0:020}.json"
 """Name of a table's first commit in its log."""
 
 LINES_LOOKED_AT = 20
-"""Lines read one by one: each is a call to the JVM, so Spark searches the rest of a long file."""
+"""Maximum number of lines to read one by one. Each is a call to the JVM, so Spark searches the rest of a long
+file."""
 
 
 def read_text(spark: SparkSession, path: str) -> str:
@@ -64,14 +67,14 @@ class SparkFiles:
 
 
 def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
-    """Return the first line that matches a regular expression, "" if no line does.
+    """Return the first line that matches a regular expression, or "" if no line does.
 
     Returns:
         None if the file does not exist.
     """
     if is_classic(spark):
-        # The file is read line by line: that of a large commit has a line for each data file, and the line in
-        # question comes early.
+        # Read the file line by line: the file of a large commit has a line for each data file, and the
+        # requested line comes early.
         with _opened(spark, path) as reader:
             if reader is None:
                 return None
@@ -92,19 +95,19 @@ def path_exists(spark: SparkSession, path: str) -> bool:
         if is_classic(spark):  # Spark's own reader logs a warning of 80 lines about a missing path.
             files, name = _file_system(spark, path)
             return bool(files.exists(name))
-    # Spark Connect checks the path only when it is asked for the columns.
+    # Spark Connect checks the path only when the columns are requested.
     return _if_exists(lambda: _files_below(spark, path).schema) is not None
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
-    """Say whether a directory holds a file, at any depth; not whether it is there."""
+    """Say whether a directory contains a file, at any depth. False also if there is no directory."""
     with suppress(*jvm_errors(spark)):
         if is_classic(spark):
             files, name = _file_system(spark, path)
             if not files.exists(name):
                 return False
             root = str(files.makeQualified(name).toString())
-            # Spark leaves out hidden files, such as checksums and logs, so they do not count.
+            # Spark ignores hidden files, such as checksums and logs, so they do not count.
             listed = files.listFiles(name, True)  # noqa: FBT003 - Java's
             while listed.hasNext():
                 below = str(listed.next().getPath().toString()).removeprefix(root)
@@ -115,9 +118,9 @@ def has_files(spark: SparkSession, path: str) -> bool:
 
 
 def unwritable(spark: SparkSession, path: str) -> str:
-    """Return why a directory cannot be written, "" if it can or if that is unknown. Nothing is left behind.
+    """Return why a directory cannot be written, or "" if it can be written or that is unknown.
 
-    Object stores are not tried: they would keep an object in place of the directory.
+    Nothing is left behind. Object stores are not tried, because they would keep an object for the directory.
     """
     if not is_classic(spark):
         return ""
@@ -126,8 +129,8 @@ def unwritable(spark: SparkSession, path: str) -> str:
     if scheme not in ("file", "hdfs"):
         return ""
     try:
-        # The directory is made, because whether that is possible depends on its ancestors, their permissions
-        # and quotas. It is deleted again.
+        # Create the directory and delete it again: whether that is possible depends on its ancestors, their
+        # permissions and quotas.
         existed = files.exists(directory)
         files.mkdirs(directory)
         local = str(directory.toUri().getPath())
@@ -144,7 +147,7 @@ def unwritable(spark: SparkSession, path: str) -> str:
 
 
 def free_bytes(spark: SparkSession, path: str) -> int | None:
-    """Return the bytes that are free on the disk of a directory of this machine; None for other paths."""
+    """Return the free bytes on the disk of a directory of this machine, or None for other paths."""
     with suppress(OSError, *jvm_errors(spark)):
         if is_classic(spark):
             files, directory = _file_system(spark, path)
@@ -160,14 +163,15 @@ def free_bytes(spark: SparkSession, path: str) -> int | None:
 
 
 def without_space(spark: SparkSession, text: str, places: Mapping[str, str | None]) -> str:
-    """Return which disk is full according to an error, "" if its text is about something else.
+    """Return which disk is full according to an error, or "" if its text is about something else.
 
-    Java names no path. The error names the disk with the least free space, or all places if that is unknown.
+    Java's error names no path. The result names the disk with the least free space, or all places if that is
+    unknown.
 
     Args:
         spark: The session.
         text: The error's text.
-        places: What is written, with its directory, as far as that is known.
+        places: The directory of everything that is written, by name; None if it is unknown.
     """
     message = next((message for message in NO_SPACE if message in text), None)
     if message is None:
@@ -182,10 +186,10 @@ def without_space(spark: SparkSession, text: str, places: Mapping[str, str | Non
 
 
 def clear_unfinished(spark: SparkSession, root: str) -> None:
-    """Delete the remains of a query checkpoint's first file after a kill: Spark would refuse to start on it.
+    """Delete the unfinished first file of a query checkpoint, on which Spark would refuse to start.
 
-    Only where there is nothing else, so no batch is forgotten. Where that is not possible, as on Spark
-    Connect, Spark reports the error.
+    This is done only if there is nothing else, so no batch is forgotten. Where it is not possible, as on
+    Spark Connect, Spark reports the error.
     """
     if not is_classic(spark):
         return
@@ -193,33 +197,33 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
         files, directory = _file_system(spark, offsets_directory(root))
         statuses = files.listStatus(directory) if files.exists(directory) else []
         paths = [status.getPath() for status in statuses]
-        # Spark writes the first offsets to a temporary file and renames it. Killed in between, it leaves a
-        # directory that is not empty and has no offsets, and refuses to start on that.
+        # Spark writes the first offsets to a temporary file and renames it. If it is killed in between, it
+        # leaves a directory that is not empty but has no offsets, and refuses to start on that.
         if all(is_unfinished(path.getName()) for path in paths):
             for path in paths:
                 files.delete(path, False)  # noqa: FBT003 - Java's
 
 
 def put_first_commit(source: Path, directory: Path) -> None:
-    """Make a table in a directory out of the first commit of an empty table, unless the directory has a log.
+    """Put the first commit of an empty table into a directory, unless the directory has a log.
 
-    The commit is there as a whole or not at all. Of two processes that make a table one succeeds.
+    The commit exists as a whole or not at all. If two processes create a table, one of them succeeds.
     """
     log = directory / "_delta_log"
-    # Temporary files begin with a dot. Any other file is a commit, or what is left of a damaged log.
+    # Temporary files begin with a dot. Any other file is a commit or part of a damaged log.
     if log.is_dir() and any(file.is_file() and not file.name.startswith(".") for file in log.iterdir()):
         return
     log.mkdir(exist_ok=True)
     with suppress(FileExistsError):
-        # Hadoop's checksum of a commit that never came would contradict this one.
+        # Hadoop's checksum of a commit that was never finished would contradict this commit.
         (log / f".{FIRST_COMMIT}.crc").unlink(missing_ok=True)
-        # A link fails if the name exists, where a rename would replace what another process has just
+        # A link fails if the name exists, whereas a rename would replace what another process has just
         # committed.
         os.link(source / "_delta_log" / FIRST_COMMIT, log / FIRST_COMMIT)
 
 
 def delete_directory(spark: SparkSession, path: str) -> None:
-    """Delete a directory with all that is in it, if it is there. For a classic session."""
+    """Delete a directory and its contents, if it exists. Requires a classic session."""
     files, directory = _file_system(spark, path)
     files.delete(directory, True)  # noqa: FBT003 - Java's
 
@@ -229,7 +233,7 @@ def _files_below(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _if_exists(read: Callable[[], Result]) -> Result | None:
-    """Return the result of a read of a path, None if the path does not exist."""
+    """Return the result of reading a path, or None if the path does not exist."""
     try:
         return read()
     except AnalysisException as error:
@@ -250,7 +254,7 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
 
 
 def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
-    """Return the errors of calls to a session's JVM; none on Spark Connect, whose package lacks py4j."""
+    """Return the classes of errors of JVM calls; none on Spark Connect, whose package lacks py4j."""
     if not is_classic(spark):
         return ()
     from py4j.protocol import Py4JError
@@ -259,7 +263,7 @@ def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Say whether the session's JVM can be called; Spark Connect sessions have no JVM."""
+    """Say whether the session's JVM can be called. Sessions of Spark Connect have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
 
 
@@ -271,7 +275,7 @@ def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's packages
 
 
 def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system for a path, and its name of that."""
+    """Return Hadoop's file system for a path, and Hadoop's form of the path."""
     name = _jvm(spark).org.apache.hadoop.fs.Path(path)
     return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
 
@@ -282,13 +286,13 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
     from py4j.protocol import Py4JJavaError
 
     files, name = _file_system(spark, path)
-    if not files.exists(name):  # Learning of a missing file by an exception takes 50 ms.
+    if not files.exists(name):  # An exception for a missing file takes 50 ms.
         yield None
         return
     try:
         stream = files.open(name)
     except Py4JJavaError as error:
-        # The file may have been deleted since it was looked for, as by a clean-up of the log.
+        # The file may have been deleted since the check, for example by a clean-up of the log.
         if error.java_exception.getClass().getName() != NOT_FOUND:
             raise
         yield None

@@ -1,11 +1,11 @@
-"""A Delta table that the format ``gazette_delta`` fills, in processes without a session of Spark.
+"""The Delta table of the format ``gazette_delta``, for processes without a Spark session.
 
-Spark starts a Python process for each thing it asks of a data source's writer, and none of them has a
-session. So ``deltalake`` opens, makes and commits the table here, and the files of its log are its history.
-Of two commits that were decided on one snapshot, ``deltalake`` lets one through.
+Spark starts a Python process for each call of a data source's writer, and none of these processes has a
+session. Therefore ``deltalake`` opens, creates and commits to the table here, and its history is read from
+the files of its log. If two commits are based on the same snapshot, ``deltalake`` accepts only one.
 
-A process commits one batch and ends, so nothing is remembered between batches: each is decided by the table's
-ledger and the query checkpoint alone.
+A process commits one batch and ends, so nothing is remembered between batches. Each batch is decided by the
+table's ledger and the query checkpoint alone.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ VALUE_TYPES = (
     TimestampNTZType,
     TimestampType,
 )
-"""Types of single values that a Delta table and a task's files have."""
+"""Types of single values that both a Delta table and a task's files support."""
 
 
 class DeltaFormatTable:
-    """The table, which :class:`~gazette_spark._ledger.file_batches.FileBatches` fills."""
+    """The table to which :class:`~gazette_spark._ledger.file_batches.FileBatches` commits."""
 
     max_attempts = 5
 
     def __init__(self, options: DeltaFormatOptions, checkpoint: str | None = None) -> None:
-        """Name the table; nothing is read yet.
+        """Name the table. Nothing is read yet.
 
         Args:
             options: Options of the format.
@@ -87,24 +87,24 @@ class DeltaFormatTable:
         if checkpoint is not None and is_inside(checkpoint, self._location):
             problem = f"the query checkpoint {checkpoint} lies inside the table; put it elsewhere"
             raise TableRefusedError(self.name, problem)
-        # Without a session nothing says the table's id, so the id of the first snapshot is kept. From then on
-        # another table is refused.
+        # Without a session, the table's id is not known in advance, so the id of the first snapshot is kept.
+        # From then on, another table is refused.
         self._files = FileCommits(self.name, self._location, None, options.storage_options)
 
     def __repr__(self) -> str:
         return f"DeltaFormatTable({self.name}, {self._options.app_id!r})"
 
     def prepare(self, schema: StructType) -> tuple[FileTarget, str]:
-        """Make the table if there is none, compare its columns, and say where tasks write.
+        """Create the table if it does not exist, compare its columns, and return where tasks write.
 
         Args:
             schema: Columns of the rows.
 
         Returns:
-            The target, and the table's shape, which a commit compares.
+            The target, and the shape of the table, which a commit compares.
 
         Raises:
-            OptionError: the table has other partitions than ``partitionBy`` says.
+            OptionError: the table has other partitions than those in ``partitionBy``.
             SchemaMismatchError: the columns are not the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows.
         """
@@ -115,7 +115,7 @@ class DeltaFormatTable:
         check_retention(self.name, metadata.configuration)
         partitions, expected = tuple(metadata.partition_columns), self._options.partition_by
         if expected is not None and [*map(str.lower, expected)] != [*map(str.lower, partitions)]:
-            got = f"{','.join(expected)}, and the table has {','.join(partitions) or 'no partitions'}"
+            got = f"{','.join(expected)}, but the table has {','.join(partitions) or 'no partitions'}"
             raise OptionError(
                 "partitionBy", got, "the table's partitions, or another table: they never change"
             )
@@ -137,16 +137,17 @@ class DeltaFormatTable:
         return self._files.shape
 
     def read_ledger(self, app_id: str) -> LedgerState:
-        """Open the newest snapshot, and read an app id's state from the log, up to it or further."""
-        # Opened after the ledger was read, the snapshot would hide a commit in between, and deltalake would
-        # take one transaction number twice.
+        """Open the newest snapshot, and read an app id's state from the log."""
+        # If the snapshot were opened after the ledger was read, it would hide a commit in between, and
+        # deltalake would accept the same transaction number twice.
         snapshot = self._files.open()
         directory = local_path(self._location)
 
         def newest(limit: int) -> list[HistoryRow]:
             if directory is not None:
                 return list(islice(directory_history(Path(directory)), limit))
-            # One by one: the numbers by which deltalake counts versions back are not always theirs.
+            # Read the files one by one, because deltalake counts versions backwards, and its numbers are not
+            # always right.
             return list(log_files(snapshot, limit))
 
         return read_state(newest, app_id, table=self.name)
@@ -164,14 +165,14 @@ class DeltaFormatTable:
         return CheckpointReader(root, open_store)
 
     def _make(self, schema: StructType) -> None:
-        """Make the table of the rows' columns, unless there is one."""
+        """Create the table with the rows' columns, unless it exists."""
         location, options = self._files.location, self._files.storage_options
         try:
             if deltalake.DeltaTable.is_deltatable(location, options):
                 return
         except (DeltaError, OSError) as error:
             raise TableRefusedError(
-                self.name, f"deltalake cannot enter {location}: {deltalake_text(error)}"
+                self.name, f"deltalake cannot access {location}: {deltalake_text(error)}"
             ) from error
         fitted = fit(self.name, schema, None, add=True)
         if isinstance(fitted, Unfit):
@@ -199,17 +200,17 @@ class DeltaFormatTable:
                 storage_options=options,
             )
         except (DeltaError, OSError, ValueError) as error:
-            # Another process may have made it at the same time. Opening the table shows that.
+            # Another process may have created it at the same time, which opening the table shows.
             if not deltalake.DeltaTable.is_deltatable(location, options):
-                problem = f"deltalake makes no table there: {deltalake_text(error)}"
+                problem = f"deltalake cannot create a table there: {deltalake_text(error)}"
                 raise TableRefusedError(self.name, problem) from error
 
     def _check_empty(self) -> None:
-        """Refuse to make a table in a directory with files of something else."""
+        """Refuse to create a table in a directory with other files."""
         directory = local_path(self._location)
         if directory is None or not Path(directory).is_dir():
             return
-        # A log without a commit is of a process that died while it made the table.
+        # A log without a commit is left by a process that died while it created the table.
         if (Path(directory) / "_delta_log").exists():
             return
         if any(not path.name.startswith((".", "_")) for path in Path(directory).iterdir()):
@@ -217,7 +218,7 @@ class DeltaFormatTable:
 
 
 def _foreign_type(kind: DataType) -> str | None:
-    """Return a type within another one that no Delta table of a task's files has, None without one."""
+    """Return a type, within another one, that tasks cannot write to a Delta table, or None."""
     match kind:
         case StructType():
             inner = [field.dataType for field in kind.fields]

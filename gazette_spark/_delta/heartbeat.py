@@ -1,8 +1,9 @@
 """Keeps the ledger of an idle query from being cleaned up.
 
-Delta deletes log entries past ``delta.logRetentionDuration``, 30 days unless a table says otherwise. A query
-without news writes nothing. While others commit to its table, its newest entry grows old, and with the log
-entry the ledger is lost. So once a day a query that is idle writes its newest entry again, without rows.
+Delta deletes log entries that are older than ``delta.logRetentionDuration``, by default 30 days. A query
+without new rows writes nothing. If others commit to its table, its newest entry becomes old, and the ledger
+is lost together with the log entry. Therefore an idle query writes its newest entry again once a day, without
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ HEARTBEAT_S = 24 * 3600.0
 
 
 class Heartbeat:
-    """Calls a function whenever a query has been idle for long, until that returns False. Pickles."""
+    """Calls a function whenever a query has been idle for long, until it returns False. It can be pickled."""
 
     def __init__(self, interval_s: float = HEARTBEAT_S) -> None:
         self.interval_s = interval_s
@@ -28,35 +29,35 @@ class Heartbeat:
         return f"Heartbeat({self.interval_s:g} s, armed={self._timer is not None})"
 
     def __getstate__(self) -> float:
-        """Return the interval: a timer belongs to its process."""
+        """Return the interval, because a timer belongs to its process."""
         return self.interval_s
 
     def __setstate__(self, state: float) -> None:
-        """Take the interval, with nothing armed."""
+        """Restore the interval, without a timer."""
         self.interval_s, self._timer = state, None
 
     def arm(self, beat: Callable[[], bool]) -> None:
-        """Call ``beat`` after the interval, on a separate thread, unless this is called again before."""
+        """Call ``beat`` on a separate thread after the interval, unless this is called again before that."""
         self.disarm()
 
         def fire() -> None:
             try:
                 again = beat()
-            except Exception:  # Whatever this is, the next batch meets it again and reports it.
+            except Exception:  # The next batch meets the same problem and reports it.
                 log.warning("heartbeat_failed", exc_info=True)
                 again = True
-            # A batch may have armed another timer meanwhile, or the query may have ended.
+            # In the meantime, a batch may have started another timer, or the query may have ended.
             if again and self._timer is timer:
                 self.arm(beat)
 
         timer = threading.Timer(self.interval_s, fire)
-        # A program that is done must not wait a day for this thread.
+        # A program that has finished must not wait a day for this thread.
         timer.daemon = True
         self._timer = timer
         timer.start()
 
     def disarm(self) -> None:
-        """Stop calling; a call under way continues."""
+        """Stop calling. A call that has begun continues."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,31 +1,31 @@
-"""Errors of calls to Spark's JVM, shortened where the JVM gets them back.
+"""Shortens errors of calls to Spark's JVM before the JVM gets them back.
 
-A stream's batch that raises one sends its text to Spark, which searches it for the signs of a stopped query
-with a pattern that takes stack for each character. The usual Java stack trace overflows it: 1,000 lines on
-the console, and the query never ends as stopped.
+If the function of ``foreachBatch`` raises such an error, Spark searches its text for signs of a stopped
+query, with a pattern that needs stack for each character. An ordinary Java stack trace overflows the stack.
+Then the console shows 1,000 lines, and the query never ends as stopped.
 """
 
 from __future__ import annotations
 
 MAX_TEXT = 900
-"""Characters of a text that Spark's pattern reads within the stack of its thread."""
+"""Number of characters that Spark's pattern can read within the stack of its thread."""
 
 MAX_CAUSES = 20
-"""Causes of an exception that are looked at."""
+"""Maximum number of causes of an exception to examine."""
 
 INTERRUPTIONS = (
     "java.lang.InterruptedException",
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
-"""Exceptions that Spark looks for."""
+"""Exceptions by which Spark recognizes a stopped query."""
 
 
 TRACEBACK = "Traceback (most recent call last):"
 
 
 def short_java_error(error: Exception) -> Exception | None:
-    """Return an error with the texts of Java's exceptions and no stack; None for other errors."""
+    """Return an error with the texts of Java's exceptions but no stack, or None for other errors."""
     if type(error).__name__ != "Py4JJavaError":
         return None  # Spark Connect's package has no py4j.
     from py4j.protocol import Py4JError, Py4JJavaError
@@ -38,14 +38,14 @@ def short_java_error(error: Exception) -> Exception | None:
             cause = cause.getCause()
     except Py4JError:
         return None
-    # Spark looks for the classes of an interruption in this text, to tell a stopped query from a failed one.
-    # So the name of one is kept, wherever it was.
+    # Spark searches this text for classes of interruptions, to distinguish a stopped query from a failed one.
+    # Therefore such a name is kept, wherever it occurs.
     text = short_text(texts)
 
     def shown(_self: object) -> str:
         return f"An error occurred while calling Spark: {text}"
 
-    # Spark knows it by this name.
+    # Spark recognizes the error by this name.
     names = {"__str__": shown, "__module__": Py4JJavaError.__module__, "__qualname__": "Py4JJavaError"}
     kind = type("Py4JJavaError", (Py4JJavaError,), names)
     made: Exception = kind(error.errmsg, error.java_exception)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ def short_java_error(error: Exception) -> Exception | None:
 
 
 def without_frames(text: str) -> str:
-    r"""Return a text without the frames of a traceback of Python, which a task's error has.
+    r"""Return a text without the frames of a Python traceback, which a task's error contains.
 
     >>> without_frames("a.PythonException: Traceback (most recent call last):\n  File x\n    f()\nb.C: no")
     'a.PythonException: b.C: no'
@@ -65,7 +65,7 @@ def without_frames(text: str) -> str:
     frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
     behind = lines[frames[-1] + 1 :] if frames else lines
     while behind and behind[0].startswith("    "):
-        behind = behind[1:]  # The line of code, and marks below it.
+        behind = behind[1:]  # Skip the line of code and the marks below it.
     return before.partition(TRACEBACK)[0] + "\n".join(behind).strip()
 
 

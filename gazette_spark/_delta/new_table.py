@@ -1,7 +1,7 @@
 """The definition of a new table: columns, partitions or clusters, properties.
 
-It is made by one statement of SQL, from names and types that are quoted here: that works by path and by
-name, and where Spark Connect's server has Delta but not Delta's plugin for Connect.
+The table is created by one SQL statement from quoted names and types. This works by path and by name, and
+also if the server of Spark Connect has Delta but not Delta's plugin for Connect.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gazette_spark.errors import OptionError, TableRefusedError
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """Definition of a table that :class:`~gazette_spark.sink.DeltaSink` makes.
+    """Definition of the table that :class:`~gazette_spark.sink.DeltaSink` creates if it does not exist.
 
-    An existing table is left as it is. Other partitions than these are an error, because they never change.
-    Its clustering and properties may have been altered since, and stay as they are.
+    An existing table is not changed. If its partitions differ, an error is raised, because partitions can
+    never change. Its clustering and properties may have been altered since, so they are not compared.
     """
 
     schema: StructType | str | None = None
-    """Columns, with NOT NULL and comments, as a type or as DDL; None takes those of the first batch, all of
-    which may be null."""
+    """Columns, with NOT NULL and comments, as a type or as DDL. None takes the columns of the first batch, as
+    nullable columns."""
     partition_by: Sequence[str] = ()
     cluster_by: Sequence[str] = ()
-    """Columns of liquid clustering, top-level ones; not together with ``partition_by``."""
+    """Top-level columns for liquid clustering. Cannot be combined with ``partition_by``."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse an invalid definition, as far as that shows without Spark."""
+        """Refuse an invalid definition, as far as it can be checked without Spark."""
         schema: object = self.schema
         if not isinstance(schema, StructType | str | None):
             expected = "a StructType, DDL such as 'id BIGINT NOT NULL, text STRING', or None"
@@ -50,7 +50,9 @@ class NewTable:
             object.__setattr__(self, name, columns)
         if self.partition_by and self.cluster_by:
             got = f"partition_by={list(self.partition_by)}, cluster_by={list(self.cluster_by)}"
-            raise OptionError("new_table", got, "one of the two: Delta has partitions or clusters")
+            raise OptionError(
+                "new_table", got, "only one of the two: Delta has either partitions or clusters"
+            )
         properties: object = self.properties
         expected = "texts by name: {'delta.appendOnly': 'true'}"
         if not isinstance(properties, Mapping):
@@ -62,15 +64,16 @@ class NewTable:
             self._check_columns(self.schema)
 
     def parsed(self, spark: SparkSession) -> StructType | None:
-        """Return the schema as a type; None if it is the first batch's."""
+        """Return the schema as a type, or None if the first batch determines it."""
         return spark.createDataFrame([], self.schema).schema if isinstance(self.schema, str) else self.schema
 
     def columns(self, spark: SparkSession, rows: StructType) -> StructType:
-        """Return the columns of the table to be made.
+        """Return the columns of the table to be created.
 
         Args:
             spark: A session, to read DDL.
-            rows: Schema of the first batch. Columns from it may be null: a later batch may lack values.
+            rows: Schema of the first batch. Columns that are taken from it are nullable, because a later
+                batch may lack values.
         """
         schema = self.parsed(spark)
         if schema is None:
@@ -80,7 +83,7 @@ class NewTable:
         return schema
 
     def statement(self, table: str, schema: StructType) -> str:
-        """Return the SQL that makes a table of these columns, unless there is one."""
+        """Return the SQL statement that creates a table with these columns, unless it exists."""
         parts = [f"CREATE TABLE IF NOT EXISTS {table} ({ddl(schema)}) USING delta"]
         if self.partition_by:
             parts.append(f"PARTITIONED BY ({_listed(self.partition_by)})")
@@ -92,15 +95,15 @@ class NewTable:
         return " ".join(parts)
 
     def check_partitions(self, table: str, actual: Sequence[str]) -> None:
-        """Refuse a table that exists with other partitions.
+        """Refuse an existing table that has other partitions.
 
         Raises:
             TableRefusedError: naming both.
         """
         if [name.lower() for name in self.partition_by] != [name.lower() for name in actual]:
             problem = (
-                f"it is partitioned by {_shown(actual)}, and new_table asks for {_shown(self.partition_by)}."
-                " Partitions of a table cannot be changed: ask for those it has, or write to another table"
+                f"it is partitioned by {_shown(actual)}, but new_table requests {_shown(self.partition_by)}."
+                " Partitions of a table cannot be changed: request those it has, or write to another table"
             )
             raise TableRefusedError(table, problem)
 
@@ -112,9 +115,10 @@ class NewTable:
 
 
 def ddl(schema: StructType) -> str:
-    """Return a table's columns as ``CREATE TABLE`` takes them.
+    """Return a table's columns in the form of ``CREATE TABLE``.
 
-    What SQL cannot say is left out: that an array or a map has no nulls, and metadata other than comments.
+    SQL cannot express everything: it leaves out that an array or a map has no nulls, and all metadata other
+    than comments.
     """
     return ", ".join(_field(column, " ") for column in schema.fields)
 
@@ -140,7 +144,7 @@ def _type(kind: DataType) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a literal of SQL."""
+    """Return a SQL literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -1,11 +1,12 @@
-"""What a session lacks for a query, found before the query starts and said in one line.
+"""Checks before a query starts what its session lacks, and reports it in one line.
 
-Spark reports the same later: a session without Delta by a syntax error in the sink's first statement, a
-Delta for another Spark in 300 lines of Java, workers without the package or without a way to the brokers by a
-failed task of the first batch.
+Spark would report the same problems later: a session without Delta as a syntax error in the sink's first
+statement, a Delta release for another Spark in 300 lines of Java, and workers that lack the package or cannot
+reach the brokers as a failed task of the first batch.
 
-Each check is made once: of a session's Delta by one statement, of its workers by one task for each address of
-brokers. On Spark Connect the workers are not checked: the client does not see the options of a query.
+Each check is made once: one statement checks a session's Delta, and one task for each broker address checks
+its workers. On Spark Connect the workers are not checked, because the client does not see the options of a
+query.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ from gazette_spark._planning.access import security_for_tasks
 from gazette_spark.errors import MissingModuleError, OptionError
 
 DELTA_SESSION = (
-    "one that configure_spark_with_delta_pip(SparkSession.builder) of the package delta-spark has made, with "
+    "one from configure_spark_with_delta_pip(SparkSession.builder) of the package delta-spark, with "
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog; for spark-submit these "
     "two as --conf, and --packages io.delta:delta-spark_4.2_2.13:4.4.0"
 )
-"""How a session gets Delta."""
+"""How to create a session with Delta."""
 
 DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
 
 DELTA_JAR = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?2\.\d+-(?P<delta>\d+\.\d{1,9})[^/]*\.jar$")
-"""Name of Delta's jar: the release of Spark that it is for, which older names omit, and its own release."""
+"""Pattern for the name of Delta's jar. Its groups are the release of Spark that the jar is for, which older
+names omit, and the release of Delta."""
 
 SPARK_OF_DELTA = {"3.0": "3.5", "3.1": "3.5", "3.2": "3.5", "3.3": "3.5", "4.0": "4.0"}
-"""Release of Spark by that of Delta, for jars whose names do not say it."""
+"""Release of Spark by release of Delta, for jars whose names omit it."""
 
 NO_TABLE = "DESCRIBE DETAIL delta.`/gazette_spark/no/table`"
-"""A statement of Delta's that only looks for a directory."""
+"""A statement of Delta that only looks for a directory."""
 
 WITHOUT_BOTH_SETTINGS = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -53,26 +55,26 @@ NO_JOURNAL = "name=gazette_spark/no/journal"
 """A selector whose listing is empty."""
 
 _checked: set[tuple[str, str]] = set()
-"""Checks that have passed, by Spark application."""
+"""The checks that have passed, by Spark application."""
 
 
 def check_delta(spark: SparkSession) -> None:
-    """Check that a session has Delta, for its release of Spark.
+    """Check that a session has Delta for its release of Spark.
 
     Raises:
-        OptionError: it lacks Delta; the error names the settings that it needs.
+        OptionError: the session lacks Delta; the error names the necessary settings.
     """
     key = (_application(spark), "delta")
     if key in _checked:
         return
-    # The jar's name tells: a Delta for another Spark loads, and then fails with a missing method in 300 lines
-    # of Java.
+    # Check the jar's name first: a Delta release for another Spark loads, and then fails because of a missing
+    # method, with 300 lines of Java.
     if (jar := delta_jar(spark)) and (problem := unfit_jar(jar, spark.version)):
         raise OptionError("spark", problem, DELTA_SESSION)
     try:
         spark.sql(NO_TABLE).collect()
     except AnalysisException as error:
-        # Without Delta, Spark takes a word of the statement for a table's name; or it says itself that one of
+        # Without Delta, Spark mistakes a word of the statement for a table's name, or it reports that one of
         # the two settings is missing.
         condition, parameters = error.getCondition(), error.getMessageParameters() or {}
         is_table_name = parameters.get("relationName", "").strip("`") == "DETAIL"
@@ -81,13 +83,14 @@ def check_delta(spark: SparkSession) -> None:
     except jvm_errors(spark) as error:
         text = str(short_java_error(error) or error).partition("\n")[0]
         raise OptionError("spark", f"a Delta Lake that does not work: {text}", DELTA_SESSION) from None
-    # Without a name for the application, the check of another application would count for this one.
+    # If the application has no name, the result is not remembered, because it would also count for other
+    # applications.
     if key[0]:
         _checked.add(key)
 
 
 def unfit_jar(location: str, spark_version: str) -> str:
-    """Return why Delta's jar does not fit a release of Spark, "" if it does, or its name does not show it.
+    """Return why Delta's jar does not fit a release of Spark; "" if it fits or its name shows nothing.
 
     >>> unfit_jar("file:/jars/delta-spark_2.13-4.0.0.jar", "4.2.0")
     'delta-spark_2.13-4.0.0.jar, which is Delta Lake for Spark 4.0, in a session of Spark 4.2.0'
@@ -104,15 +107,15 @@ def unfit_jar(location: str, spark_version: str) -> str:
 
 
 def check_workers(spark: SparkSession, options: SourceOptions) -> None:
-    """Check that a task has the package, and that the brokers of a query answer it.
+    """Check that tasks have the package and that the brokers of a query answer them.
 
     Args:
         spark: The session.
         options: The options of ``format("gazette")``.
 
     Raises:
-        MissingModuleError: the workers' Python lacks the package, or one that it needs.
-        OptionError: it does not run, or no broker answers there.
+        MissingModuleError: the workers' Python lacks this package or one that it needs.
+        OptionError: a task fails for another reason, or no broker answers it.
     """
     if not is_classic(spark):
         return
@@ -120,7 +123,8 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     key = (_application(spark), f"workers {address}")
     if key in _checked:
         return
-    # This is not an Arrow UDF, because that needs pyarrow on the worker, which may be what is missing.
+    # This is not an Arrow UDF, because such a function needs pyarrow on the worker, and that may be what is
+    # missing.
     look = F.udf(look_around(options if address else None), "string", useArrow=False)
     failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
@@ -134,13 +138,13 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
         raise MissingModuleError(report["module"], report["interpreter"])
     if "problem" in report:
         got = f"{address!r}, which the driver may reach, and a task on {report['host']} does not: "
-        expected = "an address that each machine of the cluster reaches: open the network to it"
+        expected = "an address that each machine of the cluster can reach: open the network to it"
         raise OptionError("brokerAddress", got + report["problem"], expected)
     _checked.add(key)
 
 
 def look_around(options: SourceOptions | None) -> Callable[[], str]:
-    """Return a function that says what a task lacks. It is pickled with its code: the package may be missing.
+    """Return a function that reports what a task lacks.
 
     Args:
         options: Options of the brokers to call; None for a query without brokers.
@@ -175,7 +179,7 @@ def look_around(options: SourceOptions | None) -> Callable[[], str]:
 
 
 def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
-    """Yield the options of each Gazette stream that a query reads; none on Spark Connect.
+    """Yield the options of each Gazette stream that a query reads; nothing on Spark Connect.
 
     Raises:
         OptionError: one of them is invalid.
@@ -184,17 +188,17 @@ def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
         return
     with suppress(*jvm_errors(df.sparkSession)):
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-        # The options are in the plan and nowhere else: a DataFrame does not show what it was loaded with.
+        # Only the plan contains the options: a DataFrame does not show the options with which it was loaded.
         for leaf in map(leaves.apply, range(leaves.size())):
             if (options := _stream_options(leaf)) is not None:
                 yield parse_options(options, "stream")
 
 
 def bare_stream(df: DataFrame) -> dict[str, str] | None:
-    """Return the options of a Gazette stream whose rows are as ``load()`` gives them.
+    """Return the options of a Gazette stream if the DataFrame is what ``load()`` returned.
 
     Returns:
-        None for any other query, and on Spark Connect, whose client does not see it.
+        The options; None for any other query, and on Spark Connect, whose client does not see the plan.
     """
     if is_classic(df.sparkSession):
         with suppress(*jvm_errors(df.sparkSession)):
@@ -203,7 +207,7 @@ def bare_stream(df: DataFrame) -> dict[str, str] | None:
 
 
 def _stream_options(node: Any) -> dict[str, str] | None:  # noqa: ANN401 - Java's
-    """Return the options of a Gazette stream in a query's plan, None for any other node."""
+    """Return the options of a Gazette stream in a query's plan, or None for any other node."""
     if node.getClass().getSimpleName() != "StreamingRelationV2" or node.sourceName() != "gazette":
         return None
     options = node.extraOptions()
@@ -211,14 +215,14 @@ def _stream_options(node: Any) -> dict[str, str] | None:  # noqa: ANN401 - Java'
 
 
 def _application(spark: SparkSession) -> str:
-    """Return the name of what has jars and workers: all sessions of an application share them."""
+    """Return the id of the Spark application, whose sessions share jars and workers."""
     if is_classic(spark):
         return str(spark.sparkContext.applicationId)
     return str(getattr(spark, "session_id", ""))
 
 
 def delta_jar(spark: SparkSession) -> str:
-    """Return where the class of Delta's extension comes from, "" if that is not known."""
+    """Return the location of the class of Delta's extension, or "" if it is unknown."""
     if not is_classic(spark):
         return ""
     with suppress(*jvm_errors(spark)):

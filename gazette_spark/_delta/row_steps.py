@@ -1,7 +1,7 @@
-"""Fits the rows of a batch to the columns and the layout of their table: DataFrame in, DataFrame out.
+"""Fits the rows of a batch to the columns and the layout of their table.
 
-The columns are those of the snapshot that the batch was decided on. Another writer may still change them
-before the commit. Then Delta rejects the write, and everything is read and decided again.
+The columns are those of the snapshot on which the batch was decided. If another writer changes them before
+the commit, Delta rejects the write, and everything is read and decided again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gazette_spark.locations import local_path
 log = logging.getLogger(__name__)
 
 EVOLUTIONS = ("fail", "addNewColumns")
-"""Policies for columns that a table does not have; the words are those of Databricks' Auto Loader."""
+"""Policies for columns that a table does not have. The names are those of Databricks' Auto Loader."""
 
 MAPPING = "delta.columnMapping.mode"
 MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode"
-"""Default column mapping of tables that a session makes."""
+"""Setting: default column mapping of tables that a session creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How a sink makes its table, changes its columns, and sizes its files."""
+    """How a sink creates its table, changes the columns, and sizes the files."""
 
     new_table: NewTable | None = None
     schema_evolution: str = "fail"
@@ -61,7 +61,7 @@ class TableLayout:
         for name in ("target_file_bytes", "compact_every"):
             value: object = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise OptionError(name, repr(value)[:80], "a whole number from 1 on, or None")
+                raise OptionError(name, repr(value)[:80], "a whole number of at least 1, or None")
 
     @property
     def adds_columns(self) -> bool:
@@ -69,10 +69,10 @@ class TableLayout:
         return self.schema_evolution == "addNewColumns"
 
     def make(self, spark: SparkSession, target: DeltaTable, rows: StructType) -> TableDetail:
-        """Make the table for rows of a schema, as ``new_table`` says, unless it exists; return its detail.
+        """Create the table by ``new_table`` for rows of a schema, unless it exists; return its detail.
 
         Raises:
-            TableRefusedError: Delta makes none there.
+            TableRefusedError: Delta cannot create a table there.
         """
         new = self.new_table or NewTable()
         columns = new.columns(spark, rows)
@@ -80,9 +80,9 @@ class TableLayout:
         if (detail := target.detail(spark)) is not None:
             return detail
 
-        # Delta takes a directory with anything in it for a table, and has done nothing. A process that was
-        # killed in its first commit has left files there, or a log without a commit. They stay: another
-        # process may be about to commit them. The table is made beside, and its first commit put in place.
+        # Delta mistakes any directory with files for a table, and has done nothing. A process that was killed
+        # in its first commit left files there, or a log without a commit. They stay, because another process
+        # may be about to commit them. Create the table elsewhere, and put its first commit in place.
         directory = None if target.path is None else local_path(target.path)
         if directory is not None and Path(directory).is_dir():
             beside = Path(directory).with_name(f".{Path(directory).name}-{uuid.uuid4().hex}")
@@ -94,8 +94,8 @@ class TableLayout:
             detail = target.detail(spark)
         if detail is None:
             problem = (
-                "Delta Lake makes no table there: its location holds files of a process that died while it "
-                "made the table. If no other process is making it, delete them, and start again"
+                "Delta Lake cannot create a table there: its location has files of a process that died while "
+                "creating the table. If no other process is creating it, delete the files and start again"
             )
             raise TableRefusedError(target.name, problem)
         return detail
@@ -107,7 +107,7 @@ class AlignedRows:
 
     df: DataFrame
     table: TableSnapshot
-    """The table that they were aligned to, with its detail if the columns depended on it."""
+    """The table to which they were aligned, with its detail if the columns depended on it."""
     exists: bool
     """Whether the table exists now."""
     add_columns: bool
@@ -123,18 +123,18 @@ def align(
     *,
     beside: tuple[str, ...] = (),
 ) -> AlignedRows:
-    """Bring rows into the columns of their table, make that if ``layout`` defines it, and size the files.
+    """Fit rows to the columns of their table, create the table if ``layout`` defines it, and size the files.
 
     Args:
         df: The rows.
         table: The snapshot on which the batch was decided.
         target: The table.
-        layout: How the table is made, and may change.
+        layout: How the table is created, and how it may change.
         batch: The batch of the rows.
-        beside: Columns of the rows that are not stored, and stay as they are.
+        beside: Columns of the rows that are not stored and remain unchanged.
 
     Raises:
-        SchemaMismatchError: the rows do not fit; the table is unchanged.
+        SchemaMismatchError: the rows do not fit. The table is unchanged.
     """
     spark = df.sparkSession
     stored = df.drop(*beside).schema if beside else df.schema
@@ -142,7 +142,7 @@ def align(
     fitted, table = fit_columns(spark, stored, table, target, layout)
     if isinstance(fitted, Unfit):
         raise SchemaMismatchError(target.name, batch.app_id, batch.batch_id, fitted.problems)
-    # Delta makes a missing table of the first rows. Only a definition needs a separate statement, and that
+    # Delta creates a missing table from the first rows. Only a definition needs a separate statement, which
     # comes after the comparison, so that rows that do not fit leave no empty table behind.
     exists = table.exists
     if not exists and layout.new_table is not None:
@@ -151,11 +151,11 @@ def align(
     if fitted.added:
         log.info("adding_columns table=%s columns=%s", target.name, ",".join(fitted.added))
     if table.schema is not None:
-        # Delta checks no nulls within arrays and maps, so rows with one would get into a table that forbids
-        # it.
+        # Delta does not check for nulls within arrays and maps, so such rows would get into a table that
+        # forbids them.
         df = without_unchecked_nulls(df, table.schema)
-    # The bytes of the journals decide: they are known before the batch runs, and are the same when it runs
-    # again (decision 0015).
+    # The number of bytes in the journals decides, because it is known before the batch runs and is the same
+    # when it runs again (decision 0015).
     files = files_wanted(batch_bytes(batch), layout.target_file_bytes)
     rows = in_files(conform(df, fitted.schema, beside), files, target.partition_by)
     return AlignedRows(rows, table, exists, bool(fitted.added))
@@ -167,19 +167,20 @@ def fit_columns(
     """Compare the columns of rows with those of their table, or of the table to be made.
 
     Returns:
-        The result, and the snapshot with all that it depends on.
+        The result, and the snapshot with all values on which the result depends.
     """
     columns, detail = table.schema, table.detail
     if not table.exists:
         new = layout.new_table or NewTable()
-        # What a table is made with depends on the session, too: with column mapping its names may have any
-        # character.
+        # The properties of a new table also depend on the session: with column mapping, its names may have
+        # any character.
         mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
         columns = new.parsed(spark)
         detail = TableDetail("", "", properties={MAPPING: mapping, **new.properties})
     fitted = fit(target.name, rows, columns, add=layout.adds_columns, rules=_rules(detail))
     if isinstance(fitted, Unfit) and table.exists and detail is None:
-        # The strictest rules were assumed, which suffices for most batches. Only a misfit is worth the read.
+        # The comparison has assumed the strictest rules, which suffices for most batches. Only if the rows do
+        # not fit is it worth reading the table's detail.
         table = replace(table, detail=target.detail(spark))
         fitted = fit(target.name, rows, columns, add=layout.adds_columns, rules=_rules(table.detail))
     return fitted, table

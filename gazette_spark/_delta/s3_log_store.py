@@ -1,11 +1,12 @@
-"""The log store by which Delta commits to tables on S3, and whether two drivers may use it.
+"""The log store with which Delta commits to tables on S3, and the check that two drivers may use it.
 
-Delta's own one asks whether a commit's file exists and then puts it. In between, another driver can do the
-same: both believe that the version is theirs, and the commit of one of them is overwritten. Of 60 versions
-that two drivers wanted at once, both got 20 to 36. The ledger notices later that a batch of ours has gone,
-but nothing brings back a commit of somebody else. So the sink refuses such a session.
+Delta's own log store checks whether a commit's file exists and then puts it. In between, another driver can
+do the same: both believe that the version is theirs, and one commit overwrites the other. When two drivers
+competed for 60 versions, both believed that they had got 20 to 36 of them. The ledger would detect later that
+one of its batches is lost, but nothing could restore a lost commit of another program. Therefore the sink
+refuses such a session.
 
-The log store in ``jvm/`` puts the file on condition that it does not exist.
+The log store in ``jvm/`` puts the file on the condition that it does not exist.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from gazette_spark.errors import OptionError, TableRefusedError
 LOG_STORE = "gazette.spark.ConditionalS3LogStore"
 
 JAR = Path(__file__).with_name("s3-log-store.jar")
-"""The compiled log store; missing where the package was installed from source without a JDK."""
+"""The compiled log store, which is missing if the package was installed from source without a JDK."""
 
 SAFE = frozenset({LOG_STORE, "io.delta.storage.S3DynamoDBLogStore"})
-"""Classes of log stores that let one of several drivers through."""
+"""Classes of log stores that accept a version from only one of several drivers."""
 
 SCHEMES = frozenset({"s3", "s3a", "s3n"})
-"""Schemes for which Delta takes its log store for S3 by default."""
+"""Schemes for which Delta uses its log store for S3 by default."""
 
 DATABRICKS = "spark.databricks.clusterUsageTags.clusterId"
-"""Setting of every cluster of Databricks, where a separate service orders the commits."""
+"""Setting of every Databricks cluster, where a separate service orders the commits."""
 
 
 def s3_log_store() -> dict[str, str]:
-    """Return the settings of a Spark session whose Delta tables on ``s3a://`` several drivers may write.
+    """Return settings for a Spark session with which several drivers may write Delta tables on ``s3a://``.
 
-    Delta's own log store lets two drivers commit the same version of a table on S3. These settings name one
-    that commits by a conditional put, and the jar that has it. It needs Hadoop 3.4.2 or later: Spark bundles
-    such a release since 4.1. Where ``spark.jars`` names other jars already, append this one to them.
+    Delta's own log store lets two drivers commit the same version of a table on S3. These settings name a log
+    store that commits by a conditional put, and the jar that contains it. It needs Hadoop 3.4.2 or later,
+    which Spark bundles since 4.1. If ``spark.jars`` already names other jars, append this one to them.
 
     Raises:
         OptionError: the jar is missing, because the package was built without a JDK.
@@ -49,7 +50,7 @@ def s3_log_store() -> dict[str, str]:
 
 
 def setting_of(scheme: str) -> str:
-    """Return the setting that names Delta's log store for the locations of a scheme."""
+    """Return the key of the setting that names Delta's log store for locations with a scheme."""
     return f"spark.delta.logStore.{scheme}.impl"
 
 
@@ -62,13 +63,13 @@ def check_log_store(spark: SparkSession, location: str, table: str) -> None:
         table: Name of the table.
 
     Raises:
-        TableRefusedError: naming the ways out.
+        TableRefusedError: two drivers could. The error says what to do.
     """
     scheme = urlsplit(location).scheme.lower()
     if scheme not in SCHEMES or spark.conf.get(DATABRICKS, None):
         return
-    # The class decides, because no call tells whether a log store puts conditionally. One that is not listed
-    # may be as good, and is refused: a lost commit is silent (decision 0041).
+    # The class decides, because there is no call that shows whether a log store puts conditionally. A class
+    # that is not listed may be just as good, but is refused, because a lost commit is silent (decision 0041).
     log_store = spark.conf.get(setting_of(scheme), None)
     if log_store in SAFE:
         return

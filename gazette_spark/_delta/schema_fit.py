@@ -1,7 +1,7 @@
 """Compare a batch's columns with a table's, before anything is written.
 
-:func:`fit` compares two schemas, by names as Delta does: without regard to case, wherever in the struct they
-are. It returns the schema that the rows are written in, or the problem of each column:
+:func:`fit` compares two schemas by names, as Delta does: without regard to case or to the order of columns.
+It returns the schema in which the rows are written, or the problem of each column:
 
 =============================================  ====================================================
 same type                                      written
@@ -12,10 +12,10 @@ column or field that the batch does not have   null; refused if the table says N
 name that differs in case                      the table's
 =============================================  ====================================================
 
-Fields are those of structs, of structs in arrays and in maps, at any depth. :func:`conform` brings rows into
-the shape. Delta's rules depend on how a table is named. By path it refuses an INT for a BIGINT. By name it
-accepts any text for a number and fails on invalid ones. Only things that Delta alone knows are left to its
-rules: NOT NULL, CHECK, and generated columns.
+Fields are those of structs, also of structs in arrays and maps, at any depth. :func:`conform` converts rows
+to that schema. Delta's own rules depend on how a table is named: by path, it refuses an INT for a BIGINT; by
+name, it accepts any text for a number and fails on invalid ones. Therefore only rules that Delta alone can
+check are left to it: NOT NULL, CHECK, and generated columns.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from gazette_spark._delta.sql_names import quoted
 from gazette_spark.errors import ColumnProblem
 
 FORBIDDEN = " ,;{}()\n\t="
-"""Characters that Delta takes in a column's name only with column mapping."""
+"""Characters that Delta accepts in a column's name only with column mapping."""
 
 CHANGE_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-"""Names that a table with a change data feed needs itself."""
+"""Names of columns that Delta reserves in a table with a change data feed."""
 
 INTEGERS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 """Integer types, narrow to wide, with the decimal digits of their largest value."""
@@ -68,24 +68,24 @@ EXACT: dict[type[DataType], tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Properties, beside its schema, that decide which columns a table accepts. By default the strictest."""
+    """Properties that determine which columns a table accepts; by default, the strictest."""
 
     any_name: bool = False
-    """The table maps columns, so that their names may have any character."""
+    """Whether the table maps columns, so that their names may have any character."""
     change_feed: bool = True
-    """The table has a change data feed, whose column names are reserved."""
+    """Whether the table has a change data feed, whose column names are reserved."""
     fills: bool = False
-    """The table may compute columns that a batch lacks: generated ones, identities, defaults."""
+    """Whether the table may compute columns that a batch lacks: generated columns, identities, defaults."""
     type_change: str = "ALTER COLUMN … TYPE, with the table property delta.enableTypeWidening"
-    """How ALTER TABLE gives a column a wider type."""
+    """The ALTER TABLE clause that gives a column a wider type."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFit:
-    """Schema of a batch that can be written."""
+    """The schema in which a batch can be written."""
 
     schema: StructType
-    """The batch's columns in their order, with the names and types they get."""
+    """The batch's columns in their order, with the names and types that they get."""
     added: tuple[str, ...] = ()
     """Columns and fields that the write adds to the table."""
 
@@ -99,7 +99,7 @@ class Unfit:
 
 @dataclass
 class _SchemaComparison:
-    """The settings of a comparison, and its findings so far."""
+    """The settings of a comparison, and its results so far."""
 
     table: str
     rules: Rules
@@ -111,17 +111,18 @@ class _SchemaComparison:
 def fit(
     table: str, batch: StructType, existing: StructType | None, *, add: bool, rules: Rules = Rules()
 ) -> SchemaFit | Unfit:
-    """Say how rows are to be written to a table.
+    """Determine how to write rows to a table.
 
     Args:
-        table: Its name, for statements in advice.
+        table: Name of the table, for statements in advice.
         batch: The rows' schema.
-        existing: The table's, None if it is made from the rows.
-        add: Whether the table may get columns.
+        existing: The table's schema; None if the table is created from the rows.
+        add: Whether columns may be added to the table.
         rules: Properties of the table.
     """
     comparison = _SchemaComparison(table, rules, add=add or existing is None)
-    # All columns are compared before anything is refused. Delta names one problem at a time.
+    # All columns are compared before anything is refused, because Delta would name only one problem at a
+    # time.
     written = _fields(comparison, "", batch, StructType() if existing is None else existing)
     if comparison.problems:
         return Unfit(tuple(comparison.problems))
@@ -133,7 +134,7 @@ def fit(
 def _fields(
     comparison: _SchemaComparison, path: str, batch: StructType, existing: StructType
 ) -> dict[str, StructField]:
-    """Return the written types of a struct's fields, by lower name: first the table's, then new ones."""
+    """Return the written types of a struct's fields by lower-case name: first the table's, then new ones."""
     sources = _by_lower_name(comparison, path, batch)
     targets = {column.name.lower(): column for column in existing.fields}
     fields = {}
@@ -155,17 +156,17 @@ def _fields(
 def _by_lower_name(comparison: _SchemaComparison, path: str, batch: StructType) -> dict[str, StructField]:
     fields: dict[str, StructField] = {}
     for column in batch.fields:
-        # Spark can have both if it distinguishes upper and lower case; Delta cannot store them.
+        # Spark can have both names if it distinguishes upper and lower case, but Delta cannot store them.
         other = fields.setdefault(column.name.lower(), column)
         if other is not column:
-            problem = f"occurs twice, as {other.name!r} and {column.name!r}, which are one name to Delta"
+            problem = f"occurs twice, as {other.name!r} and {column.name!r}, which are the same name to Delta"
             advice = "rename one of them, or drop it"
             comparison.problems.append(ColumnProblem(path + column.name, problem, advice))
     return fields
 
 
 def _type(comparison: _SchemaComparison, path: str, source: DataType, target: DataType) -> DataType:
-    """Return as which type values are written to a column of another."""
+    """Return the type in which values of ``source`` are written to a column of ``target``."""
     match source, target:
         case StructType(), StructType():
             return StructType(list(_fields(comparison, path + ".", source, target).values()))
@@ -180,7 +181,7 @@ def _type(comparison: _SchemaComparison, path: str, source: DataType, target: Da
     # then fail at the first value that does not fit (decision 0015).
     if not holds(target, source):
         old, new = target.simpleString(), source.simpleString()
-        problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
+        problem = f"is {old} in the table but {new} in the batch, and not all such values fit"
         change = comparison.rules.type_change
         advice = f"cast it in the query, or change the table's type (ALTER TABLE … {change})"
         comparison.problems.append(ColumnProblem(path, problem, advice, old, new))
@@ -188,11 +189,11 @@ def _type(comparison: _SchemaComparison, path: str, source: DataType, target: Da
 
 
 def _check_missing(comparison: _SchemaComparison, path: str, column: StructField) -> None:
-    """Refuse rows that lack a column which must not be null. Delta may compute columns, but no fields.
+    """Refuse rows that lack a NOT NULL column. Delta may compute columns, but not fields.
 
     A nullable struct does not excuse its fields: to Delta, the fields of a null struct are null.
     """
-    # Which columns those are is left to Delta, which refuses a batch without one that it cannot compute.
+    # Delta decides which columns it can compute, and refuses a batch that lacks any other.
     if comparison.rules.fills and not path:
         return
     name = path + column.name
@@ -201,21 +202,21 @@ def _check_missing(comparison: _SchemaComparison, path: str, column: StructField
             _check_missing(comparison, name + ".", field)
         return
     advice = f"give it in the query, or ALTER TABLE {comparison.table} ALTER COLUMN {name} DROP NOT NULL"
-    problem = "is NOT NULL in the table, and the batch does not have it"
+    problem = "is NOT NULL in the table, but the batch does not have it"
     comparison.problems.append(ColumnProblem(name, problem, advice, column.dataType.simpleString()))
 
 
 def _check_new(comparison: _SchemaComparison, path: str, new: StructField, *, is_outermost: bool) -> None:
-    """Report problems of adding a column or field, and those in it, to the table."""
+    """Report problems with adding a column or field, including its nested fields, to the table."""
     name, kind = path + new.name, new.dataType.simpleString()
     if problem := _bad_name(new.name, comparison.rules, top=not path):
         comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     if isinstance(new.dataType, NullType):
-        problem = "has no type in the batch, only nulls", "cast it to one in the query, or drop it"
+        problem = "has no type in the batch, only nulls", "cast it to a type in the query, or drop it"
         comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     elif is_outermost and not comparison.add:
         advice = "schema_evolution='addNewColumns' adds it to the table; or leave it out of the query"
-        problem = f"is not in the table, and {kind} in the batch", advice
+        problem = f"is not in the table, but is {kind} in the batch", advice
         comparison.problems.append(ColumnProblem(name, *problem, None, kind))
     for inner_path, inner in _inner_structs(name, new.dataType):
         for column in _by_lower_name(comparison, inner_path, inner).values():
@@ -223,7 +224,7 @@ def _check_new(comparison: _SchemaComparison, path: str, new: StructField, *, is
 
 
 def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]]:
-    """Yield the structs next below a type, with the prefix of their fields' names."""
+    """Yield the structs directly below a type, with the prefix of their fields' names."""
     match kind:
         case StructType():
             yield path + ".", kind
@@ -235,23 +236,23 @@ def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]
 
 
 def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
-    """Return problem and advice if Delta does not take a name."""
+    """Return a problem and advice if Delta does not accept a name, or None."""
     if not name:
         return "has an empty name", "rename it in the query"
     forbidden = "".join(sorted(set(name) & set(FORBIDDEN)))
     if forbidden and not rules.any_name:
         advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
-        return f"has {forbidden!r} in its name, which Delta takes only with column mapping", advice
+        return f"has {forbidden!r} in its name, which Delta accepts only with column mapping", advice
     if top and name.lower() in CHANGE_COLUMNS and rules.change_feed:
-        return "has a name that the table's change data feed needs", "rename it in the query"
+        return "has a name that is reserved for the table's change data feed", "rename it in the query"
     return None
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
-    """Tell whether each value of a type is one of another, so that no cast can fail or change it."""
+    """Say whether each value of a type is also one of another type, so that no cast can fail or change it."""
     wide, narrow = bare(wide), bare(narrow)
-    # A number takes no text, and a text nothing but texts: that a value can be printed is no reason to store
-    # what was printed.
+    # A text is never stored as a number, and only texts are stored as text: that a value can be printed is
+    # not a reason to store its printed form.
     if wide == narrow or isinstance(narrow, NullType):
         return True
     if isinstance(wide, DecimalType):
@@ -268,7 +269,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def bare(kind: DataType) -> DataType:
-    """Return a type without nullability, comments and lengths of texts: what values are made of."""
+    """Return a type without nullability, comments and lengths of texts, which do not change its values."""
     match kind:
         case StructType():
             return StructType([StructField(field.name, bare(field.dataType)) for field in kind.fields])
@@ -282,9 +283,9 @@ def bare(kind: DataType) -> DataType:
 
 
 def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:
-    """Return rows in the schema of :attr:`SchemaFit.schema`, which has their columns in their order.
+    """Convert rows to the schema of :attr:`SchemaFit.schema`, which has their columns in the same order.
 
-    Those ``beside`` are not in the schema, and stay as they are.
+    Columns in ``beside`` are not in the schema and remain unchanged.
     """
     columns = [column for column in df.schema.fields if column.name not in beside]
     pairs = list(zip(columns, schema.fields, strict=True))
@@ -297,7 +298,7 @@ def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> Da
 
 
 def _shaped(column: Column, source: DataType, target: DataType) -> Column:
-    """Return an expression for the values of a column as another type of the same shape."""
+    """Return an expression that converts a column to another type of the same shape."""
     if bare(source) == bare(target):
         return column
     match source, target:
@@ -312,12 +313,12 @@ def _shaped(column: Column, source: DataType, target: DataType) -> Column:
                     else _shaped(column.getField(old.name), old.dataType, field.dataType)
                 )
                 fields.append(value.alias(field.name))
-            # Without the condition a null struct would become a struct of nulls.
+            # Without the condition, a null struct would become a struct of nulls.
             return F.when(column.isNotNull(), F.struct(*fields))
         case ArrayType(), ArrayType():
             return F.transform(column, lambda value: _shaped(value, source.elementType, target.elementType))
         case MapType(), MapType():
-            # A cast that changes no value makes no two keys equal.
+            # A cast that changes no value cannot make two keys equal.
             keyed = F.transform_keys(column, lambda key, _: _shaped(key, source.keyType, target.keyType))
             return F.transform_values(
                 keyed, lambda _, value: _shaped(value, source.valueType, target.valueType)

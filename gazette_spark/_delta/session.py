@@ -1,4 +1,4 @@
-"""The session of a thread, and settings of it that one statement needs, and nothing after it."""
+"""The session of a thread, and temporary settings of a session for one statement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def session_or_active(spark: SparkSession | None) -> SparkSession:
     """Return a session, by default the one that is active in this thread.
 
     Raises:
-        OptionError: none is.
+        OptionError: no session is active.
     """
     session = spark or SparkSession.getActiveSession()
     if session is None:
@@ -24,13 +24,13 @@ def session_or_active(spark: SparkSession | None) -> SparkSession:
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change a session's settings for a while; afterwards the earlier values are back, also after an error.
+    """Change a session's settings temporarily, and restore the earlier values, also after an error.
 
-    A query's batches have a separate session. Other threads of a shared session see the changed settings,
-    too.
+    The batches of a query have a separate session. Other threads that share the session also see the changed
+    settings.
     """
-    # All of them are read before the first is changed: one that the session refuses must leave the others as
-    # they were.
+    # Read all settings before changing the first one: if the session refuses one, the others must remain
+    # unchanged.
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

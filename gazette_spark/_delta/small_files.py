@@ -1,7 +1,7 @@
-"""How many files a batch becomes, and when a table's small ones are put together.
+"""Determines the number of files for a batch, and when the small files of a table are compacted.
 
-Both are decided from offsets and numbers that are known anyway: the bytes a batch has read, and how many
-entries the app id has made. So neither costs a look at the rows, and both are the same after a restart.
+Both depend only on offsets and numbers that are known anyway: the bytes that a batch reads, and the number of
+entries of the app id. So neither needs to look at the rows, and both are the same after a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def batch_bytes(batch: Batch) -> int | None:
-    """Return how many bytes of its journals a batch has read, or None if it also reads other sources."""
+    """Return the number of bytes of journals in a batch, or None if it also reads other sources."""
     total = 0
     for begin, end in zip(batch.begin, batch.end, strict=True):
         if not isinstance(begin, JournalOffsets) or not isinstance(end, JournalOffsets):
@@ -29,11 +29,11 @@ def batch_bytes(batch: Batch) -> int | None:
 
 
 def files_wanted(read_bytes: int | None, target_file_bytes: int | None) -> int | None:
-    """Return the number of parts to write a batch in, None to keep its partitions.
+    """Return the number of parts in which to write a batch, or None to keep its partitions.
 
     Args:
-        read_bytes: Bytes the batch has read, None if not known.
-        target_file_bytes: Bytes read for each file, about.
+        read_bytes: Number of bytes that the batch has read; None if it is unknown.
+        target_file_bytes: Approximate number of bytes to read for each file.
     """
     if read_bytes is None or target_file_bytes is None:
         return None
@@ -41,10 +41,10 @@ def files_wanted(read_bytes: int | None, target_file_bytes: int | None) -> int |
 
 
 def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> DataFrame:
-    """Return rows in ``files`` parts at most.
+    """Return the rows in at most ``files`` parts.
 
-    In a table without partitions neighbouring parts are joined, without a shuffle. In one with partitions
-    each part would leave a file in each of them; so rows are brought together by partition.
+    For a table without partitions, neighbouring parts are joined without a shuffle. For a table with
+    partitions, each part would write a file in each partition, so rows are first grouped by partition.
     """
     if files is None:
         return df
@@ -54,14 +54,14 @@ def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> D
 
 
 def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:
-    """Tell whether to compact a table after an entry: those of an app id are numbered without holes."""
+    """Say whether to compact a table after an entry; the entries of an app id are numbered without holes."""
     return compact_every is not None and (entry.txn_version + 1) % compact_every == 0
 
 
 def compact(spark: SparkSession, table: str) -> None:
-    """Compact the small files of a table. A failure is only logged: it must not stop a query.
+    """Compact the small files of a table. A failure is only logged, because it must not stop a query.
 
-    Delta skips files that are large already. Its commit changes no row and has no ledger entry.
+    Delta skips files that are already large. The commit changes no row and has no ledger entry.
     """
     try:
         row = spark.sql(f"OPTIMIZE {table}").select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()

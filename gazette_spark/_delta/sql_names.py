@@ -1,10 +1,10 @@
-"""Names as SQL takes them."""
+"""Quotes names for SQL."""
 
 from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """Return a name quoted for SQL and ``col``, with any characters."""
+    """Quote a name with any characters for SQL and for ``col``."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -14,7 +14,7 @@ def table_at(path: str) -> str:
 
 
 def path_of(name: str) -> str | None:
-    """Return the directory that :func:`table_at` made a name of, None if a name is of the catalog."""
+    """Return the directory in a name from :func:`table_at`, or None for a name in the catalog."""
     if name.startswith("delta.`") and name.endswith("`"):
         return name[len("delta.`") : -1].replace("``", "`")
     return None

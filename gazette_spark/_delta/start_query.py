@@ -1,4 +1,4 @@
-"""Starts the query whose batches a sink takes."""
+"""Starts the query whose batches a sink writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start_query(
 
     Args:
         df: The stream.
-        sink: Takes the batches.
+        sink: The sink that writes the batches.
         root: The query checkpoint.
         query_name: Name of the query in Spark's listings.
         output_mode: Spark's output mode.
@@ -39,9 +39,9 @@ def start_query(
         writer = writer.queryName(query_name)
     if trigger:
         writer = writer.trigger(**trigger)
-    # Spark 4.0 and 4.1 run one batch under these triggers, and a new query's first batch only records its
-    # start. So that batch is run before, or the run would read nothing (decision 0033).
+    # With these triggers, Spark 4.0 and 4.1 run only one batch, and a new query's first batch only records
+    # its start. Therefore that batch is run first; otherwise the run would read nothing (decision 0033).
     once = bool(trigger.keys() & {"availableNow", "once"}) and not ADMISSION_CONTROL
     if once and not has_files(df.sparkSession, offsets_directory(root)):
-        writer.start().awaitTermination()  # It is one batch, which records the start and reads nothing.
+        writer.start().awaitTermination()  # This batch records the start and reads nothing.
     return writer.start()

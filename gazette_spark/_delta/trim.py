@@ -1,9 +1,9 @@
 """Drops the rows of a batch that its table already has.
 
-Which rows those are is decided by offsets (:mod:`gazette_spark._ledger.decision`); here they are found by the
-columns that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns
-mean something else, or were changed. It ends the query, because keeping the row could double it and dropping
-it could lose it.
+Offsets decide which rows those are (:mod:`gazette_spark._ledger.decision`). This module finds them by the
+columns that contain a row's origin. If a row does not come from the batch's bytes, the columns were changed
+or have another meaning. Such a row ends the query, because keeping it could duplicate it and dropping it
+could lose it.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from gazette_spark.errors import TrimError
 log = logging.getLogger(__name__)
 
 METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
-"""The source's columns of a row's journal and offset."""
+"""The source's columns that contain a row's journal and offset."""
 
 COMMITTED_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_ack_offset": LongType()}
-"""The same for queries of committed messages, where a message belongs to the bytes that committed it."""
+"""The corresponding columns in queries of committed messages: a message belongs to the bytes that committed
+it."""
 
 RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
-"""Columns of the format ``raw``. Only all three together say where a row comes from: records may have fields
+"""Columns of the format ``raw``. Only all three together show a row's origin, because records may have fields
 named ``journal`` and ``offset``."""
 
 
 def origin_columns(schema: StructType) -> tuple[str, str] | None:
-    """Return the names of the columns of a row's journal and offset, None if they are missing."""
+    """Return the names of the columns of a row's journal and offset, or None if they are missing."""
     if has_columns(schema, METADATA_COLUMNS):
         return "_journal", "_offset"
     return ("journal", "offset") if has_columns(schema, RAW_COLUMNS) else None
 
 
 def range_origin(schema: StructType, isolation: Isolation) -> tuple[str, str] | None:
-    """Return the columns that say to which bytes of a batch a row belongs; None if they are missing."""
+    """Return the columns that show to which bytes of a batch a row belongs, or None if they are missing."""
     if isolation == "read_uncommitted":
         return origin_columns(schema)
     return ("_journal", "_ack_offset") if has_columns(schema, COMMITTED_COLUMNS) else None
 
 
 def has_columns(schema: StructType, columns: Mapping[str, DataType]) -> bool:
-    """Say whether a schema has columns of these names and types."""
+    """Say whether a schema has columns with these names and types."""
     types = {field.name: field.dataType for field in schema.fields}
     return all(types.get(name) == kind for name, kind in columns.items())
 
 
 def missing_columns(schema: StructType, isolation: Isolation = "read_uncommitted") -> str:
-    """Say why rows of a schema cannot be matched with journal offsets, and what to do."""
+    """Return why rows of a schema cannot be matched with journal offsets, and what to do."""
     expected = "_journal and _offset (or journal, offset and value as BINARY, of the format raw)"
     if isolation == "read_committed":
         expected = "_journal and _ack_offset"
@@ -68,7 +69,7 @@ def trim(df: DataFrame, ranges: Sequence[NewRange], batch: Batch) -> DataFrame:
     """Return the rows of a batch that its table does not have.
 
     Raises:
-        TrimError: the rows do not say where they come from.
+        TrimError: the rows lack the columns of their origin.
     """
     origin = range_origin(df.schema, batch.isolation)
     if origin is None:
@@ -77,20 +78,20 @@ def trim(df: DataFrame, ranges: Sequence[NewRange], batch: Batch) -> DataFrame:
     dropped = [SkippedGap(span.journal, span.begin, span.since) for span in ranges if span.begin < span.since]
     if dropped:
         line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(dropped)}"
-        log.warning("rows are in the table, trimmed %s", line)
+        log.warning("rows_trimmed %s", line)
     return rows_in_ranges(df, ranges, origin)
 
 
 def rows_in_ranges(
     df: DataFrame, ranges: Sequence[NewRange], columns: tuple[str, str], *, doing: str = "trim"
 ) -> DataFrame:
-    """Return the rows in the given ranges; running it fails at a row outside the batch's offsets.
+    """Return the rows in the given ranges. Running it fails at a row outside the batch's offsets.
 
-    ``doing`` is the impossible action in the error's text.
+    ``doing`` names in the error's text what is impossible.
     """
     journal, offset = (F.col(name) for name in columns)
-    # The expression has three cases: before since, the table has the row; from there to end, the row is new;
-    # elsewhere, it is from none of the batch's bytes.
+    # The expression has three cases: before since, the table has the row; from since to end, the row is new;
+    # everywhere else, the row is not from the batch's bytes.
     begin, since, end = range_columns(ranges, journal)
     shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
     problem = F.concat_ws(
@@ -101,12 +102,13 @@ def rows_in_ranges(
 
 
 def range_columns(ranges: Sequence[NewRange], journal: Column) -> tuple[Column, Column, Column]:
-    """Return begin, since and end of a journal's range, null for other journals.
+    """Return begin, since and end of a journal's range; null for other journals.
 
-    The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
+    The ranges are one constant, a map by journal: one condition for each journal would make the expression
+    too deep.
     """
     by_journal = json.dumps({span.journal: [span.begin, span.since, span.end] for span in ranges})
-    # For a journal that the batch does not read, try_element_at gives null. The row is then refused, with its
-    # journal and offset in the text.
+    # For a journal that the batch does not read, try_element_at returns null. Then the row is refused, with
+    # its journal and offset in the error's text.
     span = F.try_element_at(F.from_json(F.lit(by_journal), "MAP<STRING, ARRAY<BIGINT>>"), journal)
     return F.get(span, 0), F.get(span, 1), F.get(span, 2)

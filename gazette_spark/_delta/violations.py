@@ -1,8 +1,8 @@
-"""The rows that do not fit a Delta table, and the reasons: what makes a dead letter.
+"""Finds the rows that do not fit a Delta table, and the reasons.
 
-A row is a misfit if its record could not be read, if a NOT NULL column of the table would get null, or if a
-CHECK constraint of the table is false for it; as in SQL, one that is null passes. Everything is one
-expression over the batch, so a row's fate follows from the row and the table's rules alone.
+A row does not fit if its record could not be read, if a NOT NULL column of the table would be null, or if a
+CHECK constraint of the table is false; as in SQL, a constraint that is null passes. The check is one
+expression over the batch, so its result depends only on the row and on the table's rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gazette_spark._delta.upsert import Upsert
 from gazette_spark.errors import BadRowError
 
 RECORD = "_record"
-"""The source's column for a record's bytes."""
+"""The source's column with a record's bytes."""
 
 ORIGIN_COLUMNS = ("_journal", "_offset", "_end_offset", "_ack_offset", RECORD)
 """The source's columns about a row's origin. A query with dead letters has to read some of them, but the main
@@ -34,16 +34,17 @@ table need not store them.
 
 REASON = "__gazette_reason"
 PLACE = "__gazette_letter"
-"""Helper columns, in no table: why a row does not fit; journal and offset of a dead letter."""
+"""Names of helper columns that are in no table: why a row does not fit, and journal and offset of a dead
+letter."""
 
 CHANGED = (
-    "a row that was not a dead letter does not fit the table: the batch was evaluated twice, with two "
+    "a row that was not a dead letter does not fit the table: two evaluations of the batch had different "
     "results. Make the query's expressions deterministic, or persist the batch:"
 )
-"""Beginning of the error for a row that fits in the first pass over a batch and not in the second."""
+"""Beginning of the error for a row that fits in the first pass over a batch but not in the second."""
 
 RULE_PREFIX = "delta.constraints."
-"""Table properties with this prefix hold the expressions of CHECK constraints."""
+"""Prefix of table properties that contain the expressions of CHECK constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +52,31 @@ class NullCheck:
     """A place in a row where a table forbids null."""
 
     path: str
-    """Such as ``at.x``, ``list.element``, ``map.value.x``."""
+    """Path of the place, such as ``at.x``, ``list.element`` or ``map.value.x``."""
     has_null: Callable[[Column], Column]
-    """Given the row's column, says whether there is a null; null in a row without such a place."""
+    """Returns, for the row's column, whether there is a null; null for a row without such a place."""
     by_delta: bool
-    """Whether Delta also checks it: columns and fields of structs, but nothing in arrays and maps."""
+    """Whether Delta also checks the place. It checks columns and fields of structs, but nothing in arrays and
+    maps."""
 
     def reason(self) -> str:
-        """Return the problem of a row that has a null there."""
+        """Return the problem of a row that has a null in this place."""
         return f"column {self.path} is NULL but the table's is NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """Rules that a table has for its rows."""
+    """A table's rules for its rows."""
 
     schema: StructType | None = None
-    """The table's columns, None if there is no table yet."""
+    """The table's columns; None if there is no table yet."""
     checks: tuple[tuple[str, str], ...] = ()
-    """Name and SQL expression of each CHECK constraint, by name."""
+    """Name and SQL expression of each CHECK constraint, sorted by name."""
 
     @classmethod
     def of(cls, schema: StructType | None, properties: Mapping[str, str]) -> TableRules:
         """Return the rules of a table with these columns and properties."""
-        # They are sorted below, because the text of the reasons is stored and should not depend on the order
+        # Sort the constraints, because the text of the reasons is stored and should not depend on the order
         # of properties.
         checks = {
             name.removeprefix(RULE_PREFIX): text
@@ -95,19 +97,19 @@ class RowSplit:
     rules: TableRules
     """The main table's."""
     corrupt_column: str
-    """Column, if the rows have it, that is not null in records that could not be read."""
+    """Column that is not null in records that could not be read, if the rows have such a column."""
     origin: tuple[str, str]
     """Columns of a row's journal and offset."""
     is_committed: bool
-    """The rows are committed messages, which have acknowledgements."""
+    """Whether the rows are committed messages, which have acknowledgements."""
     upsert: Upsert | None = None
-    """How rows are merged into the main table, if they are."""
+    """How rows are merged into the main table; None if they are appended."""
 
     def misfits(self, df: DataFrame, app_id: str) -> DataFrame:
-        """Return the rows that do not fit, as the table of dead letters has them."""
+        """Return the rows that do not fit, with the columns of the table of dead letters."""
         reasoned = self._reasoned(df)
         journal, offset = self.origin
-        # A message is looked for in the bytes that committed it, so letters of such queries keep that offset.
+        # A message belongs to the bytes that committed it, so dead letters of such queries keep that offset.
         acks = [F.col("_ack_offset").alias("ack_offset")] if self.is_committed else []
         ends = F.col("_end_offset") if "_end_offset" in df.columns else F.lit(None)
         return reasoned.where(F.col(REASON).isNotNull()).select(
@@ -121,7 +123,7 @@ class RowSplit:
         )
 
     def fitting(self, df: DataFrame, letters: DataFrame | None) -> DataFrame:
-        """Return the other rows, without columns that are for dead letters alone.
+        """Return the other rows, without columns that only dead letters need.
 
         Running it fails at a row that does not fit and is not a dead letter.
 
@@ -130,13 +132,13 @@ class RowSplit:
             letters: Positions of the dead letters, or None.
         """
         reasoned = self._reasoned(df)
-        # The place decides, and not the reason: a record that is a letter stays one, even if this evaluation
-        # finds that it fits.
+        # The position decides, not the reason: a record that is a dead letter remains one, even if it fits in
+        # this evaluation.
         if letters is not None:
             place = origin_place(reasoned, self.origin)
             reasoned = reasoned.join(letters, place == letters[PLACE], "left_anti")
-        # A new table gets the columns that say where a row comes from, but not its bytes. Where rows are
-        # merged by key, their origin also says which of them is the last.
+        # A new table gets the columns of a row's origin, but not the record's bytes. If rows are merged by
+        # key, their origin also determines which of them is the last.
         unwanted = (RECORD,) if self.upsert or self.rules.schema is None else ORIGIN_COLUMNS
         dropped = [
             name
@@ -146,9 +148,9 @@ class RowSplit:
         return failing(reasoned, F.col(REASON), CHANGED).drop(REASON, *dropped)
 
     def _reasoned(self, df: DataFrame) -> DataFrame:
-        """Return the rows with the column :data:`REASON`: why a row does not fit, null if it fits."""
+        """Return the rows with the column :data:`REASON`, which is null if a row fits."""
         rules = self.rules
-        # A CHECK may use columns that the rows lack: they are null there.
+        # A CHECK may use columns that the rows lack; such columns are null.
         missing = {
             field.name: F.lit(None).cast(field.dataType)
             for field in (rules.schema.fields if rules.schema else ())
@@ -159,28 +161,28 @@ class RowSplit:
             for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
         ]
         reasons += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
-        # All reasons are named, so that a record can be mended at once. As in SQL, a CHECK that is null
+        # Name all reasons, so that a record can be repaired in one go. As in SQL, a CHECK that is null
         # passes.
         reason = F.nullif(F.concat_ws("; ", *reasons), F.lit("")) if reasons else F.lit(None).cast("string")
         flag = self.upsert.delete_when if self.upsert else None
         if flag is not None and flag in df.columns:
-            # A row that deletes another one is not stored, so the table's rules do not apply to it.
+            # A row that deletes another row is not stored, so the table's rules do not apply to it.
             deletes = F.coalesce(F.col(quoted(flag)), F.lit(False))  # noqa: FBT003 - a literal
             reason = F.when(~deletes, reason)
-        # A record that could not be read has nulls everywhere, so it would break every NOT NULL rule as well.
-        # That it does not parse is the reason.
+        # A record that could not be read has nulls in all columns, so it would also break every NOT NULL
+        # rule. The only reason to report is that it could not be read.
         if self.corrupt_column in df.columns:
             unread = F.col(quoted(self.corrupt_column)).isNotNull()
             reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
-        if not missing:  # Spark Connect takes no empty list of columns.
+        if not missing:  # Spark Connect does not accept an empty list of columns.
             return df.withColumn(REASON, reason)
         return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
 
     def _raw(self, df: DataFrame) -> Column:
-        """Return the record's bytes, or their best substitute."""
+        """Return the record's bytes, or the best substitute for them."""
         types = {field.name: field.dataType for field in df.schema.fields}
-        # These are the source's bytes, if the query reads them. A column called value is the record only in
-        # rows of the format raw.
+        # Use the source's bytes if the query reads them. A column named value is the record only in rows of
+        # the format raw.
         for column in (RECORD, "value") if self.origin == ("journal", "offset") else (RECORD,):
             if types.get(column) == BinaryType():
                 return F.col(column)
@@ -194,15 +196,15 @@ class RowSplit:
 def origin_place(rows: DataFrame, origin: tuple[str, str]) -> Column:
     """Return journal and offset as one value.
 
-    Two equal columns would not do: Spark carries conditions over from one of them to the other, and
-    :func:`~gazette_spark._delta.trim.rows_in_ranges` fails at rows that are not the batch's.
+    Two equal columns are not possible here: Spark copies conditions from one to the other, and
+    :func:`~gazette_spark._delta.trim.rows_in_ranges` fails at rows that do not belong to the batch.
     """
     journal, offset = origin
     return F.struct(rows[journal].alias("journal"), rows[offset].alias("offset"))
 
 
 def without_unchecked_nulls(df: DataFrame, schema: StructType) -> DataFrame:
-    """Return rows that, when run, fail at a null that the table forbids and Delta does not look for."""
+    """Return rows that, when run, fail at a null that the table forbids but Delta does not check."""
     reasons = [
         F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
         for column, check in null_checks(schema, df.schema)
@@ -214,8 +216,8 @@ def without_unchecked_nulls(df: DataFrame, schema: StructType) -> DataFrame:
 def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
     """Return rows that, when run, fail at a row with a problem; see :func:`named_rows`.
 
-    Spark moves conditions ahead of joins and other conditions, where they meet rows that those would drop. It
-    does not move this one, nor later ones ahead of it, because part of it is not deterministic.
+    Spark moves conditions before joins and other conditions, where they see rows that those would drop. It
+    does not move this condition, nor later ones before it, because a part of it is not deterministic.
 
     Args:
         df: Rows, with or without the columns of a row's origin.
@@ -232,15 +234,15 @@ def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
 
 
 BAD_ROW = re.compile(r"\brow: (.*?) \|")
-"""Spark's error text at a row for which :func:`failing` fails, with a group for the problem."""
+"""Pattern for Spark's error text at a row for which :func:`failing` fails, with a group for the problem."""
 
 
 @contextmanager
 def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> Iterator[None]:
-    """Raise this package's error if rows of :func:`failing` fail when they are run.
+    """Raise an error of this package if rows of :func:`failing` fail when they are run.
 
     Raises:
-        BadRowError: naming the row.
+        BadRowError: a row has failed; the error names it.
     """
     failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
@@ -252,9 +254,9 @@ def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> I
 
 
 def null_checks(table: StructType, rows: StructType) -> Iterator[tuple[str, NullCheck]]:
-    """Yield the places where a table takes no null and rows may have one, each with the rows' column.
+    """Yield the places where a table forbids null but rows may have one, each with the rows' column.
 
-    Columns that the rows lack are left out. Without them every row would be dead, so the batch is refused.
+    Columns that the rows lack are left out: no row would fit without them, so the batch is refused elsewhere.
     """
     for column, source in _common(table, rows):
         yield from ((source.name, check) for check in _checks(column.name, column, source))
@@ -268,9 +270,9 @@ def _common(table: StructType, rows: StructType) -> Iterator[tuple[StructField, 
 
 
 def _checks(path: str, column: StructField, source: StructField) -> Iterator[NullCheck]:
-    """Yield the checks of a column or field of the table, and of what is in its values."""
-    # Delta enforces NOT NULL for columns and fields of structs when it writes. In arrays and maps it does not
-    # look, so a null would get in.
+    """Yield the checks for a column or field of the table, and for the parts of its values."""
+    # When it writes, Delta enforces NOT NULL for columns and fields of structs, but not within arrays and
+    # maps, where a null would get in.
     if not column.nullable:
         yield NullCheck(path, F.isnull, by_delta=True)
     match column.dataType, source.dataType:
@@ -293,9 +295,9 @@ def _checks(path: str, column: StructField, source: StructField) -> Iterator[Nul
 def _element_checks(
     path: str, values: Callable[[Column], Column], element: StructField, source: DataType
 ) -> Iterator[NullCheck]:
-    """Yield the checks of the values in an array or map. Delta makes none of them."""
+    """Yield the checks for the values in an array or map, none of which Delta makes."""
     for check in _checks(path, element, StructField("", source)):
-        # A null element is a violation itself. It has no fields that could also violate.
+        # A null element violates the rule itself, and has no fields that could also violate one.
         has_null = check.has_null if check.path == path else partial(_in_struct, check.has_null)
         yield replace(check, has_null=partial(_in_any, values, has_null), by_delta=False)
 

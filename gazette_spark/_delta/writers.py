@@ -1,12 +1,12 @@
-"""The three ways in which a batch gets into a Delta table: appended, merged by key, or as files of tasks.
+"""The three ways to write a batch to a Delta table: append it, merge it by key, or commit files from tasks.
 
-Each way is one Delta commit that carries the rows, the ledger entry and a transaction number. What has become
-of it, only the table's history says: Delta may skip a number that it knows without an error, and may raise a
+Each way is one Delta commit that contains the rows, the ledger entry and a transaction number. Only the
+table's history shows its outcome: Delta skips a number that it has seen without an error, and may raise a
 conflict for a commit that succeeded.
 
-MERGE has no writer options. Delta takes transaction number and ``userMetadata`` from the session, so they
-are set there for the statement. With a transaction number Delta commits a MERGE that changes nothing, too:
-offsets that move without rows get their entry.
+MERGE has no writer options. Delta takes the transaction number and ``userMetadata`` from the session, so they
+are set there for the statement. With a transaction number, Delta commits even a MERGE that changes nothing,
+so offsets that move without rows get their entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ try:
     )
 except ModuleNotFoundError as missing:
     problems = {
-        "delta": "the sink needs the package delta-spark; the package named delta is another one",
+        "delta": "the sink needs the package delta-spark; the package named delta is a different one",
         "pyspark": "Spark is not installed",
     }
     if (name := (missing.name or "").partition(".")[0]) not in problems:
@@ -65,22 +65,23 @@ CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""Delta's conflict errors; they do not share a base."""
+"""Delta's conflict errors, which have no common base class."""
 
 BAD_KEY = re.compile(r"upsert: (a key .*?) \|")
-"""Spark's error text where :func:`last_rows` meets a key that is null or there twice, with a group for it."""
+"""Pattern for Spark's error text if :func:`last_rows` meets a key that is null or occurs twice, with a group
+for the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What is known of a write before the table's history has been read again."""
+    """What is known about a write before the table's history has been read again."""
 
     table: TableSnapshot
-    """The table that the rows were fitted to."""
+    """The table to which the rows were fitted."""
     adds_columns: bool = False
-    """The write adds columns to it."""
+    """Whether the write adds columns to the table."""
     conflict: Exception | None = None
-    """What Delta has raised, if it has raised a conflict."""
+    """The conflict that Delta raised, if any."""
 
 
 class AppendWriter:
@@ -101,10 +102,10 @@ class AppendWriter:
         load_conflict_classes(spark)
 
     def commit(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
-        """Try once to write rows and their entry.
+        """Try once to write rows together with their entry.
 
         Raises:
-            SinkError: the rows cannot be written to this table; nothing was written.
+            SinkError: the rows cannot be written to this table. Nothing was written.
         """
         try:
             return self._write(rows, entry, table, batch)
@@ -116,7 +117,7 @@ class AppendWriter:
             return WriteResult(table, conflict=error)
 
     def commit_entry(self, spark: SparkSession, entry: LedgerEntry) -> None:
-        """Commit an entry without rows to the table, which exists."""
+        """Commit an entry without rows to an existing table."""
         self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
@@ -126,7 +127,7 @@ class AppendWriter:
 
 
 class FileWriter(AppendWriter):
-    """Commits data files that tasks write; the rows name the files. See :mod:`gazette_spark._ingest`."""
+    """Commits data files that tasks write. The rows name the files; see :mod:`gazette_spark._ingest`."""
 
     reads_columns = False
 
@@ -135,8 +136,8 @@ class FileWriter(AppendWriter):
         self._files = files
 
     def open(self, spark: SparkSession) -> None:
-        """Open the snapshot to commit on. Whatever is committed for the app id after that is a conflict."""
-        # This comes before the ledger is read, because deltalake compares a transaction number only with
+        """Open the snapshot on which to commit. Anything committed for the app id after it is a conflict."""
+        # This is called before the ledger is read, because deltalake compares a transaction number only with
         # commits since its snapshot.
         self._files.open(self._target.current_location(spark))
 
@@ -149,44 +150,44 @@ class FileWriter(AppendWriter):
 
 
 class MergeWriter(AppendWriter):
-    """Keeps one row of each key: the last."""
+    """Keeps one row for each key: the last one."""
 
     def __init__(self, target: DeltaTable, layout: TableLayout, upsert: Upsert) -> None:
         super().__init__(target, layout)
         self._upsert = upsert
         self._alone_at: tuple[int, str] | None = None
-        """Version and newest attempt of the table after this writer's last write, if that was committed on a
-        table without rows of others."""
+        """Version and newest attempt of the table after this writer's last write, if the table had no rows of
+        others then."""
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
         spark, newest = rows.sparkSession, table.ledger.entry
-        # This reads the keys of all rows, so it is done before the first merged batch only. From then on
-        # merging keeps the keys single, and the ledger refuses batches without upsert.
+        # This reads the keys of all rows, so it is done only before the first merged batch. From then on,
+        # merging keeps keys unique, and the ledger refuses batches without upsert.
         if table.exists and (newest is None or newest.mode != "upsert"):
             check_keys_once(self._target, spark, entry, self._upsert)
         complete = batch.output_mode == "complete"
         if complete:
             # A complete result replaces all rows, so rows of others would be deleted. The history is searched
-            # for them at first, and whenever somebody else has committed.
+            # for other writers at the first batch, and whenever another writer has committed.
             if table.exists and (table.ledger.table_version, table.attempt) != self._alone_at:
                 check_alone(self._target, spark, entry.app_id, table.ledger)
-            # If this write becomes the next version, nobody else has committed, and the next batch need not
-            # search. If not, the pair does not match, and it searches.
+            # If this write becomes the next version, no other writer has committed, and the next batch need
+            # not search. Otherwise the pair does not match, and the next batch searches.
             self._alone_at = table.ledger.table_version + 1, entry.attempt
         last = last_rows(self._target, rows, entry, self._upsert, grouped=batch.output_mode != "append")
         aligned = align(last, table, self._target, self._layout, batch, beside=self._upsert.beside)
         try:
-            # A MERGE creates no table, so the first rows are appended.
+            # A MERGE does not create a table, so the first rows are appended.
             if aligned.exists:
                 merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
-            else:  # Delta makes the table of the rows; a row that deletes has nothing to delete.
+            else:  # Delta creates the table from the rows; a row that deletes has nothing to delete.
                 made = aligned.df
                 if self._upsert.delete_when is not None:
                     made = made.where(~_column(self._upsert.delete_when))
                 made = made.select(*map(_column, self._upsert.stored(made.columns)))
                 self._target.append(made, entry, exists=False)
         except PySparkException as error:
-            # The rows run here, and with them the checks of their keys that `last_rows` has put in.
+            # The rows run here, and with them the checks of their keys, which `last_rows` added.
             if match := BAD_KEY.search(str(error)):
                 null = "is null" in match[1]
                 way_out = (
@@ -199,9 +200,9 @@ class MergeWriter(AppendWriter):
 
 
 def load_conflict_classes(spark: SparkSession) -> None:
-    """Make Spark Connect raise Delta's conflicts by their classes, as classic PySpark does.
+    """Make Spark Connect raise Delta's conflicts with their classes, as classic PySpark does.
 
-    Where Delta's package for Connect is missing, a conflict ends the query, which loses nothing else.
+    If Delta's package for Connect is missing, a conflict ends the query, but nothing is lost.
     """
     if not is_classic(spark):
         with suppress(ImportError):
@@ -211,41 +212,43 @@ def load_conflict_classes(spark: SparkSession) -> None:
 def last_rows(
     target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert, *, grouped: bool = False
 ) -> DataFrame:
-    """Return the last row of each key: the columns that are stored, and ``delete_when`` without nulls.
+    """Return the last row of each key, with the columns that are stored and ``delete_when`` without nulls.
 
-    Running it fails if a key is null, or there twice in rows that are ``grouped`` by their keys and have
-    nothing that says which of two is the last.
+    Running it fails if a key is null, or if a key occurs twice in rows that are ``grouped`` by their keys and
+    have no order.
 
     Raises:
         UpsertError: the batch's columns do not fit ``upsert``.
     """
     origin: Origin | None = range_origin(df.schema, entry.isolation)
-    # All messages of a transaction have the offset of its acknowledgement, so their own offsets order them.
+    # All messages of a transaction have the offset of its acknowledgement, so they are ordered by their own
+    # offsets.
     if origin is not None and entry.isolation == "read_committed" and "_offset" in df.columns:
-        origin = (*origin, "_offset")  # Messages of a transaction have one acknowledgement.
+        origin = (*origin, "_offset")  # Messages of a transaction share one acknowledgement.
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     if problem := upsert.unfit(types, origin, grouped=grouped):
         raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
 
-    # A null in a key is most likely a record that did not parse. As a key it would keep one of these.
+    # A null in a key most likely means that the record could not be parsed. If null were a key, only one such
+    # record would be kept.
     text = f"upsert: a key is null ({', '.join(upsert.keys)})"
     text += f", in the row of {', '.join(origin)} =" if origin else ""
     shown = [F.coalesce(_column(name).cast("string"), F.lit("null")) for name in origin or ()]
     problem_text = F.concat_ws(" ", F.lit(text), *shown, F.lit("|"))
     has_key = reduce(and_, [_column(name).isNotNull() for name in upsert.keys])
-    # The check is in the plan of the rows, because a check before it would run the batch once more.
+    # The check is part of the plan of the rows, because a separate check would run the batch once more.
     rows = df.where(F.when(has_key, has_key).otherwise(F.raise_error(problem_text)))
 
-    # Without an order no row of a key is the last, so there may be one only.
+    # Without an order, no row of a key is the last one, so a key may have only one row.
     place = free_name("place_from_last", df.columns)
     if origin is not None or upsert.order_by is not None:
         rows = rows.withColumn(place, F.expr(rank(upsert, origin))).where(_column(place) == 1)
     else:
         rows = rows.withColumn(place, F.expr(copies(upsert)))
-        text = f"upsert: a key ({', '.join(upsert.keys)}) is there twice in a batch, so the keys are not the"
+        text = f"upsert: a key ({', '.join(upsert.keys)}) occurs twice in a batch, so the keys are not the"
         twice = F.raise_error(F.lit(f"{text} grouping keys |"))
         rows = rows.where(F.when(_column(place) == 1, F.lit(True)).otherwise(twice))  # noqa: FBT003 - a value
-    # A null is no deletion. In the conditions of a MERGE it would be neither true nor false, and a new row
+    # A null is not a deletion. In the conditions of a MERGE it would be neither true nor false, and a new row
     # would be lost.
     flag = upsert.delete_when
     deleted = [] if flag is None else [F.expr(f"coalesce({quoted(flag)}, false)").alias(flag)]
@@ -255,20 +258,20 @@ def last_rows(
 def merge_rows(
     target: DeltaTable, aligned: AlignedRows, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
 ) -> None:
-    """Merge rows, of which no two have one key, into a table that exists, in one Delta commit with ``entry``.
+    """Merge rows with unique keys into an existing table, in one Delta commit with ``entry``.
 
-    The failpoint ``sink.during_merge`` is reached when all is set and the statement comes next. Tests that
-    are to kill a running MERGE do so in its tasks, or at a rename of Delta's log.
+    The failpoint ``sink.during_merge`` is reached directly before the statement. Tests that kill a running
+    MERGE do so in its tasks, or at a rename in Delta's log.
 
     Args:
         target: The table.
         aligned: The rows.
         entry: Their ledger entry.
         upsert: How rows are merged.
-        complete: The rows are all rows of the table: others are deleted.
+        complete: Whether the rows are the whole new content of the table, so that all others are deleted.
     """
     spark = aligned.df.sparkSession
-    # The name of an attempt is unique, so no other batch of this session has a view of that name.
+    # The name of an attempt is unique, so no other batch of this session has a view with that name.
     view = f"gazette_spark_{entry.attempt}"
     aligned.df.createOrReplaceTempView(view)
     merge = merge_statement(
@@ -277,12 +280,12 @@ def merge_rows(
     settings = {
         "spark.databricks.delta.write.txnAppId": APP_ID_PREFIX + entry.app_id,
         "spark.databricks.delta.write.txnVersion": str(entry.txn_version),
-        # Spark replaces ${…} in settings; JSON has another way to write the dollar sign.
+        # Spark replaces ${…} in settings, so write the dollar sign as a JSON escape.
         "spark.databricks.delta.commitInfo.userMetadata": entry.to_json().replace("${", "\\u0024{"),
         "spark.sql.parquet.compression.codec": "zstd",
     }
     try:
-        # The settings hold for this statement alone. One that stayed would give the next write of the session
+        # The settings apply to this statement only. If they remained, the next write of the session would get
         # this transaction number, and Delta would skip that write.
         with session_settings(spark, settings):
             failpoint("sink.during_merge")
@@ -292,16 +295,17 @@ def merge_rows(
 
 
 def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry, upsert: Upsert) -> None:
-    """Check that a table's rows were one of each key before the first batch is merged into it.
+    """Check that the keys in a table are unique before the first batch is merged into it.
 
-    A key that is there twice would be updated twice, by each batch. Later on, merging keeps them single.
+    If a key occurs twice, each batch would update both rows. After the first batch, merging keeps keys
+    unique.
 
     Raises:
-        UpsertError: naming a key that is there twice.
+        UpsertError: a key occurs twice; the error names it.
     """
     rows = target.rows(spark)
     if not {*upsert.keys} <= {*rows.columns}:
-        return  # Fitting the rows to the table names the column.
+        return  # The column is missing; fitting the rows to the table reports that.
     keys = [_column(name) for name in upsert.keys]
     twice = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("copies")).where("copies > 1").limit(1).collect()
     if twice:
@@ -309,7 +313,7 @@ def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry,
         shown = ", ".join(f"{name}={value!r}" for name, value in zip(upsert.keys, values, strict=True))
         problem = (
             f"{number} rows of the table have the key {shown}, and each batch would update all of them. "
-            "Leave one row of each key in the table, or write to another one"
+            "Keep only one row for each key in the table, or write to another table"
         )
         raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
 

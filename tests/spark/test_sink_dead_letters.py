@@ -301,7 +301,7 @@ def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> 
         tables.sink().start(rate, checkpoint=checkpoint)
     rows = rate.selectExpr("'j' AS _journal", "value AS _offset", "value AS id", "'a' AS name")
     same = DeltaSink(APP_ID, path=str(tables.table), dead_letters=DeadLetters(path=str(tables.table)))
-    with pytest.raises(OptionError, match="a place apart"):
+    with pytest.raises(OptionError, match="a place outside"):
         same.start(rows, checkpoint=checkpoint)
     query = tables.sink().start(rows, checkpoint=checkpoint, availableNow=True)
     with pytest.raises(StreamingQueryException, match=r"DeadLetterError.*other sources"):

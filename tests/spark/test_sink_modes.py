@@ -205,7 +205,7 @@ def test_a_complete_result_takes_no_rows_of_others_away(
     stream.sql("CREATE TABLE {t} (journal STRING, count BIGINT) USING delta")
     stream.sql("INSERT INTO {t} VALUES ('x', 1)")
     stream.append(4)
-    with pytest.raises(TableRefusedError, match="it holds rows that app id 'orders' did not write"):
+    with pytest.raises(TableRefusedError, match="it has rows that app id 'orders' did not write"):
         result()
     stream.sql("DELETE FROM {t}")
     result()

@@ -214,7 +214,7 @@ def test_a_mode_that_repeats_rows_is_merged_by_the_grouping_keys(
         ("a", 0, 5), ("a", 2, 4), ("b", 1, 5), ("b", 3, 4),
     }  # fmt: skip
     stream.append(9)
-    with pytest.raises(StreamingQueryException, match=r"a key \(journal\) is there twice"):
+    with pytest.raises(StreamingQueryException, match=r"a key \(journal\) occurs twice"):
         run("journal")
 
 

@@ -83,7 +83,7 @@ def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
         verdict = verdict_on(stream, found.location)
         assert verdict.exact, verdict
         other = DeltaSink(APP_ID, new_table=NewTable(RAW_DDL, partition_by=["offset"]), **where)
-        with pytest.raises(TableRefusedError, match=r"new_table asks for \(offset\)"):
+        with pytest.raises(TableRefusedError, match=r"new_table requests \(offset\)"):
             run_rows(stream, other)
     finally:
         stream.spark.sql("DROP DATABASE made CASCADE")
@@ -172,7 +172,7 @@ def test_what_is_decided_is_what_delta_takes(
             assert json.loads(actions["commitInfo"]["userMetadata"])["end"][0]["journals"] == {"a": at}
         fail = DeltaSink(APP_ID, **where)
         with pytest.raises(
-            SchemaMismatchError, match="column 'extra' is not in the table, and int in the batch"
+            SchemaMismatchError, match="column 'extra' is not in the table, but is int in the batch"
         ):
             fail.write_batch(
                 spark.sql("SELECT 1L AS id, 1 AS extra"), *(JournalOffsets({"a": n}) for n in (at, at + 1))

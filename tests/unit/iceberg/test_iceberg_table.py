@@ -641,7 +641,7 @@ def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
     null = pa.RecordBatch.from_pylist([{"journal": "a"}], schema=arrow_schema(stream.schema))
     with pytest.raises(TableRefusedError, match="column N is NOT NULL, and 1 records of rows have none"):
         stream.files(null)
-    with pytest.raises(SchemaMismatchError, match=r"N.*is NOT NULL in the table, and the batch does not"):
+    with pytest.raises(SchemaMismatchError, match=r"N.*is NOT NULL in the table, but the batch does not"):
         stream.other(schema=sql.StructType().add("journal", sql.StringType())).table.prepare(
             sql.StructType().add("journal", sql.StringType())
         )

@@ -408,7 +408,7 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
     assert stream.contents() == {"a": [0, 1], "b": [0]}
     for other in ("n", "journal,n"):
         stream.options["partitionBy"] = other
-        with pytest.raises(OptionError, match=r"'partitionBy': got .*, and the table has journal"):
+        with pytest.raises(OptionError, match=r"'partitionBy': got .*, but the table has journal"):
             stream.write()
     del stream.options["partitionBy"]
     stream.write()
@@ -417,7 +417,7 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
     ):
         Stream(tmp_path / "other", partitionBy="day").write()
     floats = StructType().add("x", DoubleType()).add("n", LongType())
-    with pytest.raises(TableRefusedError, match="partitioned by x double, which the direct lane does not do"):
+    with pytest.raises(TableRefusedError, match="partitioned by x double, which this lane does not support"):
         Stream(tmp_path / "other", partitionBy="x").write(schema=floats)
     assert not (tmp_path / "other" / "table").exists()
 

@@ -97,7 +97,7 @@ def test_other_partitions_are_refused() -> None:
     new = NewTable(partition_by=["Day"])
     new.check_partitions("t", ["day"])
     with pytest.raises(
-        TableRefusedError, match=r"partitioned by \(day, id\), and new_table asks for \(Day\)"
+        TableRefusedError, match=r"partitioned by \(day, id\), but new_table requests \(Day\)"
     ):
         new.check_partitions("t", ["day", "id"])
     with pytest.raises(TableRefusedError, match=r"partitioned by nothing"):

@@ -104,7 +104,7 @@ def test_no_offset_is_adopted_behind_which_the_journal_has_rows_of_the_table(
 @pytest.mark.parametrize(
     ("content", "end", "way_out"),
     [
-        pytest.param(OLD, 900, "Nothing has to be adopted: start with a new checkpoint", id="same"),
+        pytest.param(OLD, 900, "There is nothing to adopt: start with a new checkpoint", id="same"),
         pytest.param(OLD[:430], 900, r"differ from the table's somewhere in \[400, 500\)", id="lost"),
         pytest.param(OLD, 960, r"differ from the table's somewhere in \[900, 960\)", id="not_recorded"),
     ],

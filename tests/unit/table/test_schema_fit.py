@@ -124,7 +124,7 @@ def test_what_is_new_is_added_on_request_or_refused(
 @pytest.mark.parametrize(
     ("batch", "table", "column", "said"),
     [
-        pytest.param(columns(id=TEXT), TABLE, "id", "is bigint in the table and string", id="other type"),
+        pytest.param(columns(id=TEXT), TABLE, "id", "is bigint in the table but string", id="other type"),
         pytest.param(columns(id=INT), columns(id=ShortType()), "id", "smallint", id="wider type"),
         pytest.param(columns(at=INT), TABLE, "at", "struct<x:int,y:string>", id="no struct"),
         pytest.param(columns(at=columns(x=LONG)), TABLE, "at.x", "is int in the table", id="wider field"),
@@ -216,7 +216,7 @@ def test_the_error_lists_columns_types_and_ways_out() -> None:
     text = str(error)
     assert "table t, app id 'orders', batch 7: its columns do not fit the table; nothing was written" in text
     assert (
-        "column 'id' is bigint in the table and string in the batch, not all of whose values fit; cast it"
+        "column 'id' is bigint in the table but string in the batch, and not all such values fit; cast it"
         in text
     )
     assert text.endswith("And 3 more columns")

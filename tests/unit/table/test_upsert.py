@@ -70,7 +70,7 @@ def test_lists_of_names_are_as_good_as_tuples() -> None:
             Upsert(("id",), "name"),
             TYPES,
             ORIGIN,
-            "delete_when='name' is of the type string",
+            "delete_when='name' has the type string",
             id="no boolean",
         ),
         pytest.param(
