@@ -1,37 +1,37 @@
 """The exactly-once Delta writer.
 
-Why a row is neither lost nor doubled:
+Why a row is neither lost nor written twice:
 
-- **One Delta commit has the rows of a batch and a ledger entry**: the offsets of the batch, and the offsets
-  up to which the table is filled. Either both are visible or neither is.
-- **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
-  it with the offsets that Spark wrote into the query checkpoint for this batch. It writes only rows that
-  continue the table, byte by byte. It skips a batch that the table has, and refuses anything else
-  (:mod:`gazette_spark._ledger.decision`). The source gives the same rows for the same offsets, always.
-- **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
-  entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
-- **A commit that raises no error may still have been skipped.** Delta silently skips a transaction number it
-  knows, and may raise a conflict for a write that was committed. So after each write the sink reads the
-  history again: the newest entry must be its own, and the one before it the one it decided on.
+- **One Delta commit contains the rows of a batch and a ledger entry**, which records the offsets of the batch
+  and the offsets up to which the table is filled. Either both are visible or neither is.
+- **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares it
+  with the offsets that Spark wrote into the query checkpoint for this batch. It writes only rows that
+  continue the table to the byte, skips a batch that the table already has, and refuses anything else
+  (:mod:`gazette_spark._ledger.decision`). The source always returns the same rows for the same offsets.
+- **The write is a compare-and-set.** Its Delta transaction number is one more than the highest of all
+  entries, undone ones included. If two writers decided on the same entry, Delta accepts only one of them.
+- **A commit that raises no error may still have been skipped.** Delta silently skips a transaction number
+  that it has seen, and may raise a conflict for a write that was committed. Therefore the sink reads the
+  history again after each write: the newest entry must be its own, and the entry before it the one on which
+  it decided.
 
-The state after a crash, as the next run finds it:
+What the next run finds after a crash:
 
-========================================  ================================================
-before the Delta commit                   files nobody refers to; the batch is run again
-after it, before Spark's ``commits/<n>``  the entry; the batch is run again, and skipped
+========================================  ==========================================================
+before the Delta commit                   files without a commit; the batch runs again
+after it, before Spark's ``commits/<n>``  the entry; the batch runs again and is skipped
 query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume`
-query checkpoint copied, second writer    an entry of another: one of the two is fenced
-========================================  ================================================
+query checkpoint copied, second writer    an entry of the other writer; one of the two is refused
+========================================  ==========================================================
 
-:meth:`DeltaSink._commit` tells how one batch gets into the table, from top to bottom. Rows that do not fit
-can go to a second table (:mod:`gazette_spark._ledger.dead_letters`): its commit comes first, and the table
-stays the authority.
+:meth:`DeltaSink._commit` shows from top to bottom how one batch gets into the table. Rows that do not fit can
+go to a second table (:mod:`gazette_spark._ledger.dead_letters`). The commit to that table comes first, but
+the main table remains the authority.
 
-The source's first batch is empty and pins the start of the query. It makes the table and its first entry. On
-an existing table, a query that does not continue the table is refused at this batch.
+The source's first batch is empty and pins the start of the query. It creates the table and the first entry.
+If the table exists and the query does not continue it, this batch is refused.
 
-Everything here works on Spark Connect, except for finding the query checkpoint when its path is not
-given.
+Everything here works on Spark Connect, except for finding the query checkpoint if its path is not given.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from functools import partial
 from tempfile import gettempdir
 from typing import Any, Literal
 
-# First of all, because it says which package is missing.
+# This import comes first, because it reports which package is missing.
 from gazette_spark._delta.writers import AppendWriter, FileWriter, MergeWriter  # isort: skip
 
 from pyspark.sql import DataFrame, SparkSession
@@ -113,14 +113,15 @@ from gazette_spark.spark_versions import QUERY_ID
 log = logging.getLogger(__name__)
 
 VISIBLE = (
-    "a query started with DeltaSink.start(df, output_mode=…) in place of foreachBatch(sink), or on classic "
+    "a query started with DeltaSink.start(df, output_mode=…) instead of foreachBatch(sink), or on classic "
     "Spark a sink that is called in the thread of its batch: a batch of the modes update and complete gives "
     "rows again"
 )
-"""How the sink learns a query's output mode."""
+"""What to do so that the sink can see a query's output mode."""
 
 MAX_ATTEMPTS = 5
-"""Attempts to write one batch. Delta may turn one down for a reason that passes, such as a changed schema."""
+"""Maximum number of attempts to write one batch. Delta may reject one for a temporary reason, such as a
+changed schema."""
 
 
 class DeltaSink:
@@ -149,44 +150,45 @@ class DeltaSink:
         dead_letters: DeadLetters | None = None,
         allow_single_driver: bool = False,
     ) -> None:
-        """Configure the writer; nothing is read or made yet.
+        """Configure the writer. Nothing is read or created yet.
 
         Args:
-            app_id: Name of this stream in the table. Keep it for the table's life; two streams in one
-                table need two.
+            app_id: Name of this stream in the table. Keep it for the life of the table. Two streams in one
+                table need two names.
             path: Directory of the table.
-            table: Or its name in the catalog.
-            checkpoint: The query's checkpoint directory. Needed for ``foreachBatch`` on Spark Connect.
+            table: Name of the table in the catalog, instead of ``path``.
+            checkpoint: The query's checkpoint directory. Required for ``foreachBatch`` on Spark Connect.
             on_overlap: Policy for a batch that is partly in the table: ``fail``, or ``trim`` to drop the rows
-                that the table has. For that the batch needs the columns ``_journal`` and ``_offset``, or
-                ``journal, offset, value`` of the format ``raw``, and each row has to follow from one record.
-                A query that starts behind the table's end is accepted then, unless it keeps state.
-            accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
-                end)`` from the end of the table to the start of the query, to the byte, as ``GapError``
-                names them. The ledger records these gaps.
-            on_new_checkpoint: Policy for a new checkpoint of a query whose rows do not follow from journal
-                offsets alone, because it keeps state or reads other sources: ``fail``, or ``restart`` to
-                accept that its state begins empty, and its other sources where the query says: what the old
-                state held is lost, and their rows may come again.
-            new_table: Definition of a missing table: columns, partitions or clusters, properties. By default,
-                the table gets the columns of the first batch.
+                that the table already has. Trimming needs the columns ``_journal`` and ``_offset``, or
+                ``journal, offset, value`` of the format ``raw``, and each row has to come from one record.
+                With ``trim``, a query may also start before the table's end, unless it keeps state.
+            accept_gaps: Ranges ``(begin, end)`` of bytes, by journal, that may be missing from the table
+                permanently. Each must reach exactly from the end of the table to the start of the query, as
+                ``GapError`` prints it. The ledger records these gaps.
+            on_new_checkpoint: Policy for a new checkpoint of a query whose rows do not depend on journal
+                offsets alone, because it keeps state or reads other sources: ``fail``, or ``restart``. With
+                ``restart``, the state begins empty, so what the old state contained is lost, and other
+                sources start where the query says, so their rows may be written again.
+            new_table: Definition of the table if it does not exist: columns, partitions or clusters,
+                properties. By default, the table gets the columns of the first batch.
             schema_evolution: Policy for columns and fields that the table does not have: ``fail``, or
-                ``addNewColumns`` to add them in the batch's commit. Any other misfit is an error.
-            target_file_bytes: Write one file for about this number of journal bytes. A small batch is then
-                read by fewer tasks, too.
-            compact_every: Compact the table's small files (OPTIMIZE) each time after this number of ledger
-                entries.
-            upsert: Keep one row of each key, the last, in place of all of them. Then the table accepts no
-                batches without it under this app id.
-            audit: Count each batch's rows by journal, and digest their bytes where the batch has them
-                (columns ``journal, offset, value`` of the format ``raw``), for its ledger entry. Each batch
-                is read twice for that.
-            dead_letters: A second table for the rows that do not fit this one. The query has one source,
-                whose columns ``_journal`` and ``_offset`` it keeps, or ``journal, offset, value`` of the
-                format ``raw``, and makes at most one row of a record.
-            allow_single_driver: Accept a table on S3 in a session whose log store lets two drivers commit
-                the same version. Then nothing else may ever write the table: not a second query, nor an
-                OPTIMIZE elsewhere. :func:`~gazette_spark.s3_log_store` makes this unnecessary.
+                ``addNewColumns`` to add them in the batch's commit. Any other column that does not fit is an
+                error.
+            target_file_bytes: Number of journal bytes for which to write about one file. Fewer tasks then
+                read a small batch.
+            compact_every: Compact the table's small files (OPTIMIZE) each time this number of ledger entries
+                has been written.
+            upsert: Keep only the last row of each key. From then on, the table accepts only batches with
+                ``upsert`` under this app id.
+            audit: Whether to count each batch's rows by journal for its ledger entry, and digest their bytes
+                if the batch has them (columns ``journal, offset, value`` of the format ``raw``). This reads
+                each batch twice.
+            dead_letters: A second table for the rows that do not fit this one. The query must have one
+                source, must keep its columns ``_journal`` and ``_offset`` (or ``journal, offset, value`` of
+                the format ``raw``), and must make at most one row of each record.
+            allow_single_driver: Accept a table on S3 in a session whose log store lets two drivers commit the
+                same version. Then no other program may ever write to the table: neither a second query nor an
+                OPTIMIZE. :func:`~gazette_spark.s3_log_store` makes this unnecessary.
         """
         check_app_id("app_id", app_id)
         if (path is None) == (table is None):
@@ -196,9 +198,9 @@ class DeltaSink:
         if on_new_checkpoint not in ("fail", "restart"):
             raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'restart'")
         # A MERGE takes transaction id and entry from the session's settings, where Spark replaces ${…}. The
-        # entry's JSON can escape the dollar sign, an app id cannot.
+        # entry's JSON can escape the dollar sign, but an app id cannot.
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
-            raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
+            raise OptionError("app_id", repr(app_id[:80]), "a name without ${, if rows are merged by key")
         self.app_id = app_id
         self._target = DeltaTable(path=path, table=table, allow_single_driver=allow_single_driver)
         self._layout = TableLayout(new_table, schema_evolution, target_file_bytes, compact_every)
@@ -216,35 +218,36 @@ class DeltaSink:
         )
         self._checkpoint = checkpoint
         self._output_mode: str | None = None
-        """Output mode of the query, None where :meth:`start` did not set it."""
+        """Output mode of the query; None if :meth:`start` did not set it."""
 
-        # State of a run: at most what saves a look at the table or proves that nobody else has written. None
-        # of it decides what is in the table, so a sink that has lost it is only slower.
-        # What a run remembers; see _for_query.
+        # The state of a run saves reads of the table, or proves that no other writer has written. It never
+        # decides what is in the table, so a sink that has lost its state is only slower. What a run
+        # remembers; see _for_query.
         self._writer = (
             AppendWriter(self._target, self._layout)
             if upsert is None
             else MergeWriter(self._target, self._layout, upsert)
         )
         self._checked = False
-        """The table exists, and was found fit for this sink."""
+        """Whether the table exists and was checked for this sink."""
         self._seen: str | None = None
-        """Attempt of the newest entry after this run's last batch. Another there means another writer."""
+        """Attempt of the newest entry after this run's last batch. If another entry is the newest, there is
+        another writer."""
         self._last_table: TableSnapshot | None = None
-        """The table as it was read last: the next read starts from there, and saves only work."""
+        """The table as it was read last. This is only a cache: the next read starts from it."""
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
-        # A batch and a heartbeat both move the newest entry. A heartbeat between a batch's decision and its
-        # check would look like another writer, and the batch would be fenced off.
+        # A batch and a heartbeat both replace the newest entry. A heartbeat between a batch's decision and
+        # its check would look like another writer, and the batch would be refused.
         self._turn = threading.Lock()
-        """Held by a batch, and by a heartbeat."""
+        """Held by a batch and by a heartbeat."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the lock: Spark Connect pickles the sink."""
+        """Return the state without the lock, because Spark Connect pickles the sink."""
         return {name: value for name, value in vars(self).items() if name != "_turn"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take all, with a lock of this process."""
+        """Restore the state, with a new lock."""
         vars(self).update(state)
         self._turn = threading.Lock()
 
@@ -265,44 +268,45 @@ class DeltaSink:
 
         Args:
             df: The stream.
-            checkpoint: Its checkpoint directory, unless the sink has it already.
+            checkpoint: The query's checkpoint directory, unless the sink already has it.
             query_name: Name of the query in Spark's listings.
-            output_mode: Spark's output mode. ``update`` and ``complete`` give a row of each group again and
-                again, so the sink needs ``upsert``, whose keys are the grouping keys. A batch under
-                ``complete`` is the whole table, which no other stream may share.
-            lane: Who writes the rows. ``spark``: Spark's writer, from the rows of the stream. ``direct``: the
-                tasks that read the journals, as files of the table; no row goes through the JVM, which takes
-                about a third of the time. That needs a stream as ``load()`` gives it, a table in a directory,
-                and :func:`~gazette_spark.ingest` says what else. ``auto``: the direct lane where it can do
-                the work, else Spark; the log says which, and why. Rows and ledger are the same.
-            trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``. On Spark 4.0 and 4.1
-                that is one batch, as large as the source's limits allow.
+            output_mode: Spark's output mode. ``update`` and ``complete`` return rows of the same group
+                repeatedly, so the sink needs ``upsert`` with the grouping keys as keys. With ``complete``,
+                each batch is the whole table, so no other stream may share it.
+            lane: What writes the rows. With ``spark``, Spark's writer writes the rows of the stream. With
+                ``direct``, the tasks that read the journals also write the table's files; no row goes through
+                the JVM, so this takes about a third of the time. It needs a stream as ``load()`` returns it
+                and a table in a directory; :func:`~gazette_spark.ingest` names the other conditions. ``auto``
+                takes the direct lane if possible, and otherwise Spark's; the log says which, and why. Rows
+                and ledger are the same.
+            trigger: As for ``DataStreamWriter.trigger``, such as ``availableNow=True``. On Spark 4.0 and 4.1,
+                that is one batch, which is as large as the source's limits allow.
         """
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
-        # What can be refused is refused here, in one line, and not by the first batch in a hundred lines of
+        # Refuse here whatever can be refused, in one line: the first batch would do it in a hundred lines of
         # Java.
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         if lane not in ("auto", "spark", "direct"):
             raise OptionError("lane", repr(lane), "'auto', 'spark' or 'direct'")
         check_output_mode(output_mode, self._upsert)
-        # Each run gets a copy. A sink that had served one query would pass that query's output mode and place
-        # in the checkpoint on to the next one.
+        # Each run gets a copy of the sink. Otherwise a sink that has served one query would keep that query's
+        # output mode and position in the checkpoint for the next one.
         sink = self._for_query(root, output_mode)
         check_delta(df.sparkSession)
         for options in gazette_options(df):
             check_workers(df.sparkSession, options)
         sink._check_start(df, root)
-        # The lane is chosen last, because the direct lane makes a missing table to learn its id and columns.
-        # A query that is refused above must not leave an empty table behind.
+        # Choose the lane last, because the direct lane creates a missing table to learn its id and columns. A
+        # query that is refused above must not leave an empty table behind.
         df, sink = sink._in_lane(df, lane)
         return start_query(df, sink, root, query_name=query_name, output_mode=output_mode, trigger=trigger)
 
     def _in_lane(self, df: DataFrame, lane: str) -> tuple[DataFrame, DeltaSink]:
-        """Return what the query runs: rows for Spark to write, or tasks that write files."""
-        # With a FileWriter, ingest has chosen the lane already: these rows name files.
+        """Return the DataFrame and the sink of a lane: rows for Spark to write, or tasks that write files."""
+        # With a FileWriter, ingest has already chosen the lane, and these rows name files.
         if lane == "spark" or isinstance(self._writer, FileWriter):
             return df, self
         about = f"app_id={self.app_id} table={self._target.name}"
@@ -310,11 +314,11 @@ class DeltaSink:
             self._check_files_only()
             file_rows, files = file_stream(df, self._target, self._layout, self.app_id)
         except GazetteError as reason:
-            # What this lane cannot do is no error under auto: Spark's writer makes the same rows and the same
-            # ledger, only slower (decision 0032).
+            # With auto, it is not an error if this lane does not support something: Spark's writer writes the
+            # same rows and the same ledger, only more slowly (decision 0032).
             if lane == "direct":
                 raise
-            log.info("lane=spark %s because: %s", about, reason)
+            log.info("lane=spark %s reason: %s", about, reason)
             return df, self
         log.info("lane=direct %s", about)
         return file_rows, self.with_files(files)
@@ -327,7 +331,7 @@ class DeltaSink:
     def for_files(
         self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
     ) -> tuple[DeltaSink, FileTarget]:
-        """Make the table if there is none; return the sink of a run whose tasks write files, and the target.
+        """Create a missing table; return the sink of a run whose tasks write files, and their target.
 
         Raises:
             OptionError: an option of the sink needs rows that Spark writes.
@@ -342,10 +346,10 @@ class DeltaSink:
         return self.with_files(files), target
 
     def _check_files_only(self) -> None:
-        """Refuse the options whose rows Spark has to write.
+        """Refuse options that require Spark to write the rows.
 
         Raises:
-            OptionError: naming the first one.
+            OptionError: such an option is set; the error names the first one.
         """
         options = {
             "upsert": self._upsert is not None,
@@ -355,7 +359,9 @@ class DeltaSink:
             "schema_evolution": self._layout.adds_columns,
         }
         if name := next((name for name, is_set in options.items() if is_set), None):
-            raise OptionError(name, "on the direct lane", "left out, or lane='spark': Spark writes such rows")
+            raise OptionError(
+                name, "on the direct lane", "to be unset, or lane='spark': Spark writes such rows"
+            )
 
     def with_files(self, files: FileCommits) -> DeltaSink:
         """Return this sink for batches whose rows name data files; see :mod:`gazette_spark._ingest`."""
@@ -364,42 +370,44 @@ class DeltaSink:
         return sink
 
     def _for_query(self, checkpoint: str, output_mode: str) -> DeltaSink:
-        """Return this sink for a run of a query. Nothing that another run remembers holds for it."""
+        """Return this sink for a run of a query, without the state of other runs."""
         sink = copy(self)
         sink._checkpoint, sink._output_mode = checkpoint, output_mode
-        # The table may have been dropped, altered or filled by others since another run looked at it.
+        # Since another run read the table, others may have dropped, altered or written it.
         sink._checked, sink._seen, sink._last_table = False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._writer, sink._heartbeat = copy(self._writer), copy(self._heartbeat)
         return sink
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
-        """Return the table's newest entry of this app id, None without an entry."""
+        """Return the table's newest entry of this app id, or None if there is none."""
         session = session_or_active(spark)
         check_delta(session)
         return self._target.ledger(session, self.app_id).entry
 
     def commits(self, spark: SparkSession | None = None) -> list[GroupCommit]:
-        """Return the table's position after each of its commits, oldest first, as far as its history goes.
+        """Return the table's position after each commit, oldest first, as far as the history goes back.
 
-        Commits without a position of this app id are left out. A RESTORE to a version is there: it takes the
-        position back.
+        Commits without a position of this app id are left out. A RESTORE to a version is included, because it
+        takes the position back.
         """
         return table_commits(self._target.history(session_or_active(spark), None), self.app_id)
 
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
 
-        All journals of the ledger are in it, with the fingerprints by which the query recognizes them. Where
-        some were deleted or are not read any more, or the query has several sources, use :meth:`resume`.
+        It contains all journals of the ledger, with the fingerprints by which the query recognizes them. If
+        some of them were deleted or are no longer read, or if the query has several sources, use
+        :meth:`resume`.
 
         Returns:
-            JSON, or None if the table has no entry yet: start then where you like. If all entries were
-            undone, as by a RESTORE to before the first one, the offsets at which the table's rows began.
+            JSON, or None if the table has no entry yet, so that you can start anywhere. If all entries were
+            undone, for example by a RESTORE to a version before the first one, the offsets at which the
+            table's rows began.
         """
         state = self._target.ledger(session_or_active(spark), self.app_id)
-        # After a RESTORE to before the first entry there are no rows, so a query fills the table again from
-        # where its rows began. The default start, latest, would leave all of them out.
+        # After a RESTORE to a version before the first entry there are no rows, so a query fills the table
+        # again from where its rows began. The default start, latest, would leave out all of them.
         offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
         prints = state.entry.fingerprints if state.entry else {}
         return JournalOffsets(offsets, fingerprints=prints).to_json() if offsets else None
@@ -407,23 +415,23 @@ class DeltaSink:
     def resume(self, reader: DataStreamReader, spark: SparkSession | None = None) -> DataStreamReader:
         """Start a query that has lost its checkpoint at the table's current position.
 
-        ``sink.start(sink.resume(reader).load(), checkpoint=…)`` is right for every start of a query: on a
-        new table, and where Spark finds the checkpoint, it changes nothing. A query of several sources
-        resumes each reader. Journals of the ledger that were deleted, or that the reader does not select, do
-        not count. Selected journals that the ledger does not know start at their first byte.
+        ``sink.start(sink.resume(reader).load(), checkpoint=…)`` is right for every start of a query: it
+        changes nothing for a new table, or if Spark finds the checkpoint. In a query with several sources,
+        resume each reader. Journals of the ledger that were deleted, or that the reader does not select, are
+        ignored. Selected journals that are not in the ledger start at their first byte.
 
         Args:
-            reader: ``spark.readStream.format("gazette")`` with its options. Where the table has a ledger,
-                ``startingOffsets`` and the starting times are of no effect.
+            reader: ``spark.readStream.format("gazette")`` with its options. If the table has a ledger,
+                ``startingOffsets`` and the starting times have no effect.
             spark: The session, if not the active one.
 
         Returns:
-            The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
+            The reader, with the option ``resumeOffsets`` set to the offsets of the table's ledger, if any.
 
         Raises:
-            TypeError: ``reader`` is not a reader, but for example the DataFrame that its ``load`` returned.
+            TypeError: ``reader`` is not a reader, but, for example, the DataFrame that its ``load`` returned.
         """
-        # Spark Connect has another class of readers, which may not be importable here.
+        # Spark Connect has a different class of readers, which may not be importable here.
         if type(reader).__name__ != "DataStreamReader":
             given = (
                 f"resume expects spark.readStream.format('gazette') with options, not {type(reader).__name__}"
@@ -441,30 +449,30 @@ class DeltaSink:
         recreated: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> LedgerEntry:
-        """Begin the ledger of a table at ``offsets``, because it was cleaned up or there never was one.
+        """Begin the ledger of a table at ``offsets``, because it was cleaned up or never existed.
 
-        A commit without rows records it. Afterwards the table is continued like any other:
-        ``sink.start(sink.resume(reader).load(), checkpoint=…)``, with a new checkpoint.
+        The ledger begins with a commit without rows. After that, continue the table like any other, with a
+        new checkpoint: ``sink.start(sink.resume(reader).load(), checkpoint=…)``.
 
         Args:
             offsets: By journal, the next byte after the table's rows, as ``gazette-spark offsets show TABLE
-                --from-data`` prints it. Rows that contradict it are found where the table says where rows
-                come from; else it is taken on trust. Of a table of committed messages they have ``starts``,
-                too: where its query began.
+                --from-data`` prints it. If the table has the columns of the rows' origin, rows past these
+                offsets are an error; otherwise the offsets cannot be checked. For a table of committed
+                messages they need ``starts``, that is, where its query began.
             spark: The session, if not the active one.
-            recreated: Or the table has a ledger, and the journals in ``offsets`` were deleted and created
-                again with other bytes. Their rows go on there; rows of the old ones stay. All other journals
-                go on as they are.
-            options: With ``recreated``, the options of the query's reader that say where the journals are and
-                how to enter. The journals' bytes are compared with the ledger: no bytes are written twice.
+            recreated: Set this if the table has a ledger, but the journals in ``offsets`` were deleted and
+                created again with other bytes. Their rows continue at these offsets, and rows of the old
+                journals stay. All other journals continue unchanged.
+            options: With ``recreated``, the options of the query's reader that are needed to read the
+                journals. Their bytes are compared with the ledger, so that no bytes are written twice.
 
         Returns:
-            The entry. Calling again with the same offsets changes nothing.
+            The entry. Another call with the same offsets changes nothing.
 
         Raises:
             OptionError: ``recreated`` comes without ``options``.
-            TableRefusedError: the table has a ledger, or rows past the offsets; or ``recreated`` names a
-                journal that the ledger does not know, or that has the bytes of the table's rows still.
+            TableRefusedError: the table has a ledger, or rows past the offsets; or, with ``recreated``, a
+                journal is not in the ledger or still has the bytes of the table's rows.
         """
         session = session_or_active(spark)
         self._target.check(session, None)
@@ -474,14 +482,14 @@ class DeltaSink:
         return adopt(self._target, session, self.app_id, offsets, mode=mode)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Bring one batch into the table, or find it there.
+        """Write one batch to the table, unless the table already has it.
 
         Raises:
-            SinkError: the batch does not continue the table; nothing was written.
+            SinkError: the batch does not continue the table. Nothing was written.
         """
         failpoint("sink.entry")
-        # The query is not idle. A heartbeat that has begun holds the lock: this batch waits for its commit,
-        # and then decides on the entry that it has left.
+        # The query is not idle. A heartbeat that has begun holds the lock, so this batch waits for its commit
+        # and then decides on its entry.
         self._heartbeat.disarm()
         spark = df.sparkSession
         query = _running_query(spark)
@@ -489,8 +497,8 @@ class DeltaSink:
             try:
                 self._run_batch(df, batch_id, query)
             except GazetteError as error:
-                # Spark prints the traceback of whatever ends a query. The package's errors are complete
-                # without it.
+                # Spark prints the traceback of any error that ends a query. Errors of this package are
+                # complete without it.
                 raise without_internal_frames(error) from None
             except Exception as error:
                 log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
@@ -499,22 +507,23 @@ class DeltaSink:
                 if (shorter := short_java_error(error)) is None:
                     raise
                 raise shorter from None
-        # A heartbeat has to end with its query. On classic Spark the query is asked whether it is active; on
-        # Spark Connect the process ends with it. A caller without a query could end unnoticed, so it gets
-        # none.
+        # A heartbeat has to end with its query. On classic Spark, the heartbeat asks the query whether it is
+        # active; on Spark Connect, the process ends with the query. A caller without a query could end
+        # unnoticed, so it gets no heartbeat.
         if query is not None or not is_classic(spark):
             self._heartbeat.arm(partial(self._beat, spark, query))
         failpoint("sink.return")
 
     def _run_batch(self, df: DataFrame, batch_id: int, query: Any) -> None:  # noqa: ANN401 - Java's
-        """Find out what the query asks of the table, and bring it in."""
-        # Forgotten until this batch is done: whoever runs after a failure is a new writer.
+        """Determine the batch from the query checkpoint, and commit it."""
+        # This state is forgotten until the batch is done, because after a failure any next run is a new
+        # writer.
         seen, self._seen = self._seen, None
         last_table, self._last_table = self._last_table, None
         spark = df.sparkSession
-        # The offsets of the batch are in the query checkpoint: Spark writes offsets/<n> before it runs batch
-        # n. The rows could not say them. A batch may move offsets without a row, and a query may drop the
-        # columns of a row's origin.
+        # The offsets of the batch come from the query checkpoint: Spark writes offsets/<n> before it runs
+        # batch n. The rows do not show them, because a batch may move offsets without a row, and a query may
+        # drop the columns of a row's origin.
         root = self._checkpoint or (query and str(query.resolvedCheckpointRoot()))
         if not root:
             problem = (
@@ -529,14 +538,14 @@ class DeltaSink:
         exists = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(SparkFiles(spark), root, batch_id)
         if not mode and batch.stateful:
-            # Without state, update gives the rows of append, and Spark refuses complete.
-            raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
+            # Without state, update returns the same rows as append, and Spark refuses complete.
+            raise OptionError("outputMode", "an unknown mode for a query with state", VISIBLE)
         batch = replace(batch, output_mode=mode or "append")
         self._last_table = table = self._commit(df, batch, seen=seen, last_table=last_table)
-        # It is remembered only now. From here on, another newest entry means another writer.
+        # Remember the entry only now. From here on, another newest entry means another writer.
         self._seen = table.attempt
         if not exists:
-            self._check_table(df, root)  # Again, now that the first batch has made the table.
+            self._check_table(df, root)  # Check again, now that the first batch has created the table.
         self._checked = True
 
     def _commit(  # noqa: C901, PLR0912, PLR0915 - the story of a batch, to be checked by reading it once.
@@ -546,33 +555,33 @@ class DeltaSink:
 
         Args:
             df: The rows of the batch.
-            batch: What the query asks: the rows between two positions.
-            seen: Attempt of the entry that was the newest after this writer's last batch, None for its first.
-            last_table: The table as it was read last; it only saves work.
+            batch: The range of the batch, and where it comes from.
+            seen: Attempt of the entry that was the newest after this writer's last batch; None for its first.
+            last_table: The table as it was read last, as a cache.
 
         Returns:
-            The table, whose newest entry has the batch.
+            The table after the batch. Its newest entry covers the batch.
 
         Raises:
             SinkError: the batch is not in the table.
         """
         spark, name = df.sparkSession, self._target.name
         if self._upsert is not None:
-            # The entry records it, because one later batch that is appended and not merged would give keys a
-            # second row, for good (decision 0014).
+            # The entry records the mode, because a single later batch that is appended instead of merged
+            # would permanently give keys a second row (decision 0014).
             batch = replace(batch, mode="upsert")
         about = f"app_id={self.app_id} batch_id={batch.batch_id}"
         conflict: Exception | None = None
         read = partial(self._target.snapshot, spark, self.app_id)
-        # Each turn of the loop is a whole attempt: read, decide, write, look. A decision is good for the
-        # entry that it was made on and for no other, so nothing of it is carried over to the next turn.
+        # Each iteration is a complete attempt: read, decide, write, check. A decision is valid only for the
+        # entry on which it is based, so nothing of it is kept for the next iteration.
         table = last_table or TableSnapshot()
         for _ in range(MAX_ATTEMPTS):
-            # Read everything the decision depends on, once. The order matters. Were the dead letters read
-            # last, a RESTORE of their table could make them look in step with an entry that is not the newest
-            # any more. And the direct lane commits on the snapshot that it opens here: opened after the
-            # ledger was read, it would hide a commit in between, and deltalake would take one transaction
-            # number twice.
+            # Read everything on which the decision depends, once. The order matters. If the dead letters were
+            # read last, a RESTORE of their table could make them appear to be in step with an entry that is
+            # no longer the newest. And the direct lane commits on the snapshot that it opens here: if it were
+            # opened after the ledger was read, it would hide a commit in between, and deltalake would accept
+            # one transaction number twice.
             letters = table.letters
             if self._letters is not None:
                 letters = self._letters.ledger(spark, letters)
@@ -580,111 +589,113 @@ class DeltaSink:
             table = read(table, columns=self._writer.reads_columns, detail=self._letters is not None)
             before = table = replace(table, letters=letters)
 
-            # Decide. Another commit after this read makes ours fail, or shows when the table is read again.
+            # Decide. Another commit after this read makes ours fail, or is seen when the table is read again.
             # It never makes the decision wrong, because the commit is a compare-and-set on this entry.
             decision = decide(
                 before.ledger, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed
             )
             if isinstance(decision, Refusal):
-                # A conflict in the turn before is named as the cause.
+                # A conflict in the previous iteration is given as the cause.
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 log.info("batch_skipped %s", about)
                 if batch.stateful:
-                    # The next batch begins with the state that this one leaves, so it has to run although
-                    # its rows are not needed. Without that Spark ends the query
-                    # (STATE_STORE_COMMIT_VALIDATION_FAILED). A batch whose state exists already may run
+                    # The next batch begins with the state that this one leaves, so this batch has to run
+                    # although its rows are not needed. Otherwise Spark ends the query
+                    # (STATE_STORE_COMMIT_VALIDATION_FAILED). A batch whose state already exists may run
                     # again, with the same result.
                     df.write.format("noop").mode("overwrite").save()
                 return before
 
-            # Of a batch that is partly in the table, write the rest.
-            # The filter is part of the plan of the rows, and it fails at a row that is from none of the
-            # batch's bytes: then the columns do not mean what the sink takes them for (decision 0012).
+            # If the batch is partly in the table, write the rest. The filter is part of the plan of the rows.
+            # It fails at a row that does not come from the batch's bytes, because then the columns have
+            # another meaning than the sink assumes (decision 0012).
             rows = trim(df, decision.new_ranges, batch) if decision.new_ranges else df
 
-            # Dead letters commit first. A crash between the two commits leaves letters whose batch is not in
-            # the table, and the next run finds them by journal and offset. In the other order it would leave
-            # a batch in the table whose letters nobody writes. If the table was written with other dead
-            # letters until now, these are closed before: no writer that still uses them can commit any more.
+            # Commit dead letters first. A crash between the two commits then leaves dead letters whose batch
+            # is not in the table, and the next run finds them by journal and offset. In the other order, it
+            # would leave a batch in the table whose dead letters would never be written. If the table was
+            # written with other dead letters until now, close these first, so that no writer that still uses
+            # them can commit.
             split: SplitBatch | None = SplitBatch(rows, decision.entry)
             if not close_letters(spark, self._target, before, decision, self._letters):
                 split = None
             elif self._letters is not None:
                 split = self._letters.split(rows, batch, before, decision)
             if split is None:
-                continue  # Another writer has committed dead letters meanwhile.
+                continue  # In the meantime, another writer has committed dead letters.
 
-            # Write the rest and its entry in one commit. Spark runs the rows here, so what is wrong with one
-            # of them shows here.
+            # Write the rest together with its entry in one commit. Spark runs the rows here, so an invalid
+            # row raises its error here.
             entry = split.entry
             with (
                 named_rows(spark, name, self.app_id, batch.batch_id),
                 self._named_full_disk(spark, batch.batch_id),
             ):
-                # The rows are counted in a separate pass, because the metadata of a commit are fixed before
-                # its rows run, and a second commit with the counts could be lost in a crash (decision 0018).
-                # A fence has none of the batch's rows.
+                # Count the rows in a separate pass, because the metadata of a commit is fixed before its rows
+                # run, and a second commit with the counts could be lost in a crash (decision 0018). A fence
+                # contains none of the batch's rows.
                 if self._audit and split.completes_batch:
                     entry = replace(entry, audit=audit_rows(split.rows, entry.read_through))
-                # A crash from here on leaves files without a commit, or the commit without the knowledge of
-                # it. In both cases Spark runs the batch again, and the table decides.
+                # A crash from here on leaves files without a commit, or a commit that Spark does not know of.
+                # In both cases Spark runs the batch again, and the table decides.
                 failpoint("sink.before_write")
                 result = self._writer.commit(split.rows, entry, before, batch)
                 failpoint("sink.after_write")
 
-            # Only the table knows what has become of the write: Delta may have skipped it without an error,
-            # and a conflict does not reveal whether the commit succeeded.
+            # Only the table shows the outcome of the write: Delta may have skipped it without an error, and a
+            # conflict does not reveal whether the commit succeeded.
             conflict = result.conflict
             table = read(before)
             outcome = verify(before.ledger, table.ledger, entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refusal):
                 raise outcome.error from conflict
             if not isinstance(outcome, Committed):
-                # The conflict was about something else, such as columns that changed or a table that somebody
-                # made first. The next turn reads what is there now.
-                continue  # It is not in the table, and nobody else's batch is. Read and decide again.
-            # The entry is this writer's. If the next turn finds another one, somebody else has written.
+                # The conflict had another reason, such as changed columns or a table that another process
+                # created first. The next iteration reads the current state.
+                continue  # Neither this batch nor another writer's is in the table. Read and decide again.
+            # The entry is this writer's. If the next iteration finds another one, another writer has written.
             seen = entry.attempt
-            # Nobody committed in between if the version is the next one; then columns and detail need not be
-            # read again. That saves a job for each batch of a large table.
+            # If the version is the next one, no other writer has committed in between, so columns and detail
+            # need not be read again. For a large table, that saves a job for each batch.
             if not result.adds_columns:
                 table = table.with_columns_of(result.table)
             if not split.completes_batch:
-                continue  # It was a fence: now nobody else is between the two commits of a batch.
+                continue  # The entry was a fence. Now no other writer is between the two commits of a batch.
             written = f"{about} table_version={table.ledger.entry_version}"
             log.info("batch_written %s", written)
             if entry.gaps:
-                log.warning("bytes are left out, recorded %s %s", written, ranges_text(entry.gaps))
-            # Compaction comes after the batch, and is never a part of it. A failure is only logged, because a
-            # query must not stop for a table that is slow to read.
+                log.warning("bytes are left out and recorded %s %s", written, ranges_text(entry.gaps))
+            # Compaction comes after the batch and is never a part of it. A failure is only logged, because a
+            # query must not stop only because its table has become slow to read.
             if compaction_due(entry, self._layout.compact_every):
                 compact(spark, name)
             return table
-        problem = f"batch {batch.batch_id} was turned down {MAX_ATTEMPTS} times by commits of others"
+        problem = f"batch {batch.batch_id} was rejected {MAX_ATTEMPTS} times due to commits of others"
         raise TableRefusedError(name, problem) from conflict
 
     def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
-        """Write the newest entry again if it is still this run's; return whether to do so again later."""
+        """Write the newest entry again if it is still this run's, and return whether to do so again later."""
         with self._turn:
-            # These are read under the lock, because a batch clears both while it runs.
+            # Read these under the lock, because a batch clears both while it runs.
             last_table, seen = self._last_table, self._seen
-            # On Spark Connect there is no query to ask, and the process that runs batches ends with it.
+            # On Spark Connect there is no query to ask, but the process that runs batches ends with the
+            # query.
             if last_table is None or seen is None or not (query is None or query.isActive()):
                 return False
-            # The order is that of a batch: what the commit is made on comes first, then the ledger.
+            # The order is the same as for a batch: open what the commit is based on, then read the ledger.
             self._writer.open(spark)
             before = self._target.snapshot(spark, self.app_id, last_table)
             if before.attempt != seen:
-                return False  # Another writer has moved on; the next batch hears of it.
-            # It keeps query, batch and time: the same batch is its replay.
+                return False  # Another writer has committed. The next batch reports that.
+            # The entry keeps query, batch and time, so the same batch is its replay.
             entry = entry_without_rows(before.ledger, uuid.uuid4().hex)
-            # Spark's lane raises at a conflict, and the thread tries again after the next interval. The
-            # direct lane returns it, and the table shows below that nothing was written.
+            # Spark's lane raises a conflict, and the thread tries again after the next interval. The direct
+            # lane returns it, and the check of the table below shows that nothing was written.
             self._writer.commit_entry(spark, entry)
             after = self._target.snapshot(spark, self.app_id, before)
-            # The entry was skipped, or another writer was faster. The next batch says so; a second heartbeat
-            # would hide it.
+            # The entry was skipped, or another writer was faster. The next batch reports that; a second
+            # heartbeat would hide it.
             if after.attempt != entry.attempt:
                 return False
             self._last_table, self._seen = after.with_columns_of(before), entry.attempt
@@ -692,51 +703,51 @@ class DeltaSink:
             return True
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
-        """Write the rows of an offset range to the table, unless they are there.
+        """Write the rows of an offset range to the table, unless it already has them.
 
-        As with a batch of a stream, rows and ledger entry are one Delta commit, and only what continues the
-        table is written. Journals that are new to the table are pinned by a separate commit before it,
-        without rows, as a stream's first batch does. A failed call may be repeated with the same arguments.
+        As for a batch of a stream, rows and ledger entry are one Delta commit, and only rows that continue
+        the table are written. Journals that are new to the table are pinned first by a separate commit
+        without rows, like a stream's first batch. A failed call may be repeated with the same arguments.
 
         Args:
-            df: The rows of ``[begin, end)``, and no others, each time it is run.
-                :mod:`gazette_spark._backfill` makes one.
+            df: A DataFrame that returns exactly the rows of ``[begin, end)`` each time it runs.
+                :mod:`gazette_spark._backfill` makes such a DataFrame.
             begin: First byte of each journal.
-            end: Byte behind the last one, of the same journals. Of committed messages it names ``starts``,
-                too: a row is then of the range that has its acknowledgement.
+            end: Byte after the last one, for the same journals. For committed messages it also needs
+                ``starts``; a row then belongs to the range that contains its acknowledgement.
 
         Returns:
-            Whether rows were written; if not, the table had all of the range.
+            Whether rows were written. If not, the table already had the whole range.
 
         Raises:
-            OffsetError: the two are not of the same journals, or one goes back.
-            SinkError: the range does not continue the table; nothing was written.
+            OffsetError: ``begin`` and ``end`` name different journals, or an end is before its begin.
+            SinkError: the range does not continue the table. Nothing was written.
         """
-        # A journal of begin alone would have no end, and one of end alone no begin: the ledger could not tell
-        # its first byte from a gap.
+        # A journal that is only in begin would have no end, and one that is only in end no begin: the ledger
+        # could not distinguish its first byte from a gap.
         if begin.read_through.keys() != end.read_through.keys():
-            raise OffsetError("begin and end of a batch are not of the same journals")
+            raise OffsetError("the begin and the end of the batch name different journals")
         check_forward(begin, end)
         failpoint("sink.entry")
-        # Each call is a separate query, with an id that nobody has used. So a repeated call is never mistaken
-        # for a replay by its id: whether the table has its bytes, only the offsets say.
+        # Each call is a separate query with a unique id. So a repeated call is never mistaken for a replay
+        # because of its id: only the offsets show whether the table has its bytes.
         spark, name = df.sparkSession, f"batch-{uuid.uuid4().hex}"
         seen, self._seen = None, None
         last_table, self._last_table = self._last_table, None
-        # With dead letters the columns of each call are checked, because the splitting of rows depends on
-        # them.
+        # With dead letters, check the columns at each call, because the splitting of rows depends on them.
         if last_table is None or self._letters is not None:
             self._check_table(df, None)
         table = self._target.snapshot(spark, self.app_id, last_table)
-        # To the decision, bytes of a journal without an entry follow a gap. So an entry without rows names
-        # the first byte of each new journal before, as the empty batch 0 of a stream does. A crash after it
-        # leaves pinned journals, which the next call continues (decision 0007).
+        # Bytes of a journal that is not in the ledger would look like bytes after a gap. Therefore an entry
+        # without rows first records the first byte of each new journal, like the empty batch 0 of a stream. A
+        # crash after it leaves pinned journals, which the next call continues (decision 0007).
         if first := pinned_journals(table.ledger.entry, begin, end, self._target.name):
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
             table = self._commit(df.limit(0), pinned, seen=None, last_table=table)
             seen = table.attempt
             self._check_table(df, None)
-        # seen is the pin's entry: if another writer commits between the two, this call ends with FencedError.
+        # seen is the entry of the pin. If another writer commits between the two commits, this call ends with
+        # FencedError.
         batch = Batch(self._target.name, self.app_id, name, 1, (begin,), (end,))
         self._last_table = after = self._commit(df, batch, seen=seen, last_table=table)
         self._seen = after.attempt
@@ -745,13 +756,13 @@ class DeltaSink:
 
     @contextmanager
     def _named_full_disk(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
-        """Raise the package's error where a batch finds no space, with the directory."""
+        """Raise an error that names the directory if a batch finds no space."""
         try:
             yield
         except Exception as error:
             places = {
                 "the table": self._target.path or self._target.location,
-                "the query checkpoint": self._checkpoint,  # A task writes a query's state there.
+                "the query checkpoint": self._checkpoint,  # A task writes the query's state there.
                 "Spark's scratch files": spark.conf.get("spark.local.dir", None) or gettempdir(),
             }
             if problem := without_space(spark, str(error), places):
@@ -759,21 +770,21 @@ class DeltaSink:
             raise
 
     def _check_start(self, df: DataFrame, root: str) -> None:
-        """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
+        """Refuse what the first batch would refuse, as far as it is already known."""
         spark = df.sparkSession
-        # The first batch checks a missing table again, once it has been made.
+        # If the table is missing, the first batch checks it after creating it.
         self._checked = exists = self._check_table(df, root) is not None
         check_places(self._target, spark, root, exists=exists)
         if not exists:
             return
-        # Only rows that are appended as they are can be compared before there is a batch: a batch with
-        # letters drops columns, one that is merged may, and rows of the direct lane name files.
+        # Only rows that are appended unchanged can be compared before there is a batch: splitting off dead
+        # letters drops columns, a merge may drop columns, and rows of the direct lane name files.
         compares = self._upsert is None and self._letters is None and self._writer.reads_columns
         try:
             table = self._target.snapshot(spark, self.app_id, columns=compares)
         except GazetteError as error:
             log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
-            return  # The first batch says the same, unless the table has changed until then.
+            return  # The first batch reports the same, unless the table changes before that.
         if (self._output_mode or "").lower() == "complete":
             check_alone(self._target, spark, self.app_id, table.ledger)
         warn_of_other_writers(self._target, spark, self.app_id, table.ledger)
@@ -781,12 +792,13 @@ class DeltaSink:
             fitted, table = fit_columns(spark, df.schema, table, self._target, self._layout)
             if isinstance(fitted, Unfit):
                 raise SchemaMismatchError(self._target.name, self.app_id, None, fitted.problems)
-        # The ledger that was read here is the first batch's starting point, as a cache: that batch reads
-        # whatever has been committed since.
+        # The ledger that was read here is a cache for the first batch, which reads only what has been
+        # committed since.
         self._last_table = table
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
-        """Refuse a table on which exactly-once cannot be kept; return its detail, None if there is none."""
+        """Refuse a table without support for exactly-once writes; return its detail, None if it is
+        missing."""
         spark, new_table = df.sparkSession, self._layout.new_table
         detail = self._target.check(spark, checkpoint)
         if detail is not None and new_table is not None:
@@ -802,22 +814,24 @@ def check_output_mode(mode: str, upsert: Upsert | None) -> None:
     """Refuse an output mode whose batches repeat rows, unless rows are merged by key.
 
     Raises:
-        OptionError: naming the mode and the ways out.
+        OptionError: the mode is refused; the error says what to do.
     """
     if mode.lower() not in ("append", "update", "complete"):
         raise OptionError("outputMode", repr(mode), "append, or update or complete with upsert")
     if mode.lower() != "append" and upsert is None:
-        ways = "append, or DeltaSink(upsert=Upsert(keys)) with the grouping keys: each batch gives rows again"
+        ways = (
+            "append, or DeltaSink(upsert=Upsert(keys)) with the grouping keys: batches repeat rows of a group"
+        )
         raise OptionError("outputMode", mode, ways)
 
 
 def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
-    """Return Spark's query that runs this thread's batch, None where it cannot be found.
+    """Return Spark's query that runs this thread's batch, or None if it cannot be found.
 
-    It cannot on Spark Connect, and in threads that a function for ``foreachBatch`` starts.
+    It cannot be found on Spark Connect, or in threads that a function for ``foreachBatch`` starts.
 
-    ``spark.streams`` lists the queries of one session, which need not be the first one of the program, and a
-    batch has a separate session without any. All sessions of a JVM share the map of queries by id.
+    ``spark.streams`` lists only the queries of one session, which need not be the program's first session,
+    and the session of a batch has no queries. But all sessions of a JVM share the map of queries by id.
     """
     if not is_classic(spark):
         return None
