@@ -1,8 +1,9 @@
 """Fill a table from journals in one batch, so that a stream can continue from its end.
 
-A batch query of the source reads up to the journals' ends when it is planned, and does not report them. Here
-the plan is made first. Its offsets are read *and* recorded in the table's ledger, in the same commit as the
-rows. So bytes appended meanwhile belong to a later batch, which begins at ``DeltaSink.resume_offsets``.
+An ordinary batch query reads up to the journals' ends at the time when it is planned, and does not report
+these ends. A backfill plans first. The planned range is read *and* recorded in the table's ledger, in the
+same commit as the rows. Bytes that are appended in the meantime belong to a later batch, which begins at
+``DeltaSink.resume_offsets``.
 
 ==============================  ==========================================================
 a journal that the table ...    is read from
@@ -11,10 +12,11 @@ does not have                   the options' offset, by default its first byte
 has rows of, or has pinned      the end of the table, regardless of the options
 ==============================  ==========================================================
 
-So a second run writes the records added since the first; with the same ``endingOffsets`` it writes nothing.
+Thus a second run writes the records that were added since the first one. With the same ``endingOffsets`` it
+writes nothing.
 
-A backfill of committed messages leaves the states of producers at its end in ``stateLocation``. The stream
-that continues the table begins with them, so that a transaction may begin in the backfill and end in the
+A backfill of committed messages stores the states of producers at its end in ``stateLocation``. The stream
+that continues the table starts with these states, so a transaction may begin in the backfill and end in the
 stream.
 """
 
@@ -49,26 +51,26 @@ class Backfilled:
 
     begin: JournalOffsets
     end: JournalOffsets
-    """End of the table's rows in these journals. Other journals of the table are missing here."""
+    """End of the table's rows from these journals. Other journals of the table are not included."""
     written: bool
-    """Whether there were bytes that the table did not have."""
+    """Whether there were bytes that the table did not have yet."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes between the two, over all journals."""
+        """Number of bytes between ``begin`` and ``end``, over all journals."""
         ends = self.end.read_through
         return sum(ends[journal] - begin for journal, begin in self.begin.read_through.items())
 
 
 class RangeSink(Protocol):
-    """A sink that takes the rows of an offset range."""
+    """A sink that can write the rows of an offset range."""
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
-        """Return the table's newest entry, None without an entry."""
+        """Return the table's newest entry, or None if there is none."""
         ...
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
-        """Write the rows of an offset range to the table, unless they are there."""
+        """Write the rows of an offset range to the table, unless it already has them."""
         ...
 
 
@@ -81,73 +83,78 @@ def backfill(
     bytes_per_commit: int | None = None,
     spark: SparkSession | None = None,
 ) -> Backfilled:
-    """Write all records of journals that the table lacks into the sink's table, once.
+    """Write all records of journals that a sink's table lacks to the table, in one go.
 
-    This process plans, so it must reach the brokers or the store; Spark's tasks read.
+    This process plans, so it must be able to reach the brokers or the store. Spark's tasks read.
 
     Args:
-        sink: Sink of the table. The stream that continues it uses a sink with the same app id.
+        sink: The table's sink. The stream that continues the table must use a sink with the same app id.
         options: Options of ``spark.read.format("gazette")``; the option ``path`` is the argument of
-            ``load()``. With ``isolationLevel=read_committed`` they have the ``stateLocation`` of the stream.
+            ``load()``. With ``isolationLevel=read_committed``, they must include the ``stateLocation`` of the
+            stream.
         schema: As for ``DataFrameReader.schema``.
-        transform: Makes the table's rows from the source's. It may drop or change rows, but each result must
-            depend on one row only, or it would change with the range.
-        bytes_per_commit: Write the range in steps of about that many bytes, over all journals, each with a
-            separate commit: finished steps are not repeated after a failure. By default one commit for all.
+        transform: Makes the table's rows from the source's rows. It may drop or change rows, but each result
+            must depend on one row only; otherwise it would depend on the range.
+        bytes_per_commit: Write the range in steps of about this number of bytes over all journals, with a
+            separate commit for each step. Finished steps are not repeated after a failure. By default, there
+            is one commit for everything.
         spark: The session, if not the active one.
 
     Returns:
-        The range, and whether it was written. Calling again after any failure is safe.
+        The range, and whether anything was written. It is safe to call again after any failure.
 
     Raises:
         OptionError: the options are not those of a batch query.
         JournalRecreatedError: a journal was deleted and created again since the table's rows were read, so
             its offsets refer to other bytes.
-        OffsetBeyondHeadError: brokers say that a journal ends before the table does.
-        SinkError: the table cannot be continued; nothing was written.
+        OffsetBeyondHeadError: according to the brokers, a journal ends before the table does.
+        SinkError: the table cannot be continued. Nothing was written.
     """
     session = session_or_active(spark)
     located = any(name.lower() == "statelocation" for name in options)
-    # A batch query may have a stateLocation only together with messagesSince, whose offsets are known once
-    # the range is.
+    # A batch query may have a stateLocation only together with messagesSince, whose offsets are known only
+    # when the range is known.
     parsed = parse_options({**options, "messagesSince": "{}"} if located else options, "batch")
     if parsed.reads_committed and not located:
-        expected = "that of the stream that goes on: it begins with the transactions that are open there"
+        expected = (
+            "that of the stream that continues the table, which starts with the open transactions in it"
+        )
         raise OptionError("stateLocation", "nothing", expected)
     entry = sink.ledger(session)
     check_workers(session, parsed)
     written = False
     with open_journals(parsed) as journals, progress("backfill", has_lines=False) as bar:
-        # The plan is made once, before Spark reads anything. Spark would plan a batch query when it runs, and
-        # would not say up to where it has read (decision 0007).
+        # Plan once, before Spark reads anything. Spark would plan a batch query when it runs, and would not
+        # report up to where it has read (decision 0007).
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         recorded = entry.read_through if entry else {}
         compared: dict[str, Fingerprint] = {}
         if entry:
-            # Journals that end before the table does are not compared: a store may be behind, and for
-            # brokers that is a separate error.
+            # Journals that end before the table does are not compared: a store may be behind, and for brokers
+            # this is a separate error.
             heads = journals.write_heads(list(end.read_through))
             compared = planner.compare(entry.fingerprints, recorded, heads)
-        # The table decides where a journal continues, not the options: so the range has what the table lacks,
-        # and the rows of a second run are those since the first.
+        # The table decides where a journal continues, not the options. So the range contains what the table
+        # lacks, and a second run writes only the rows since the first one.
         begin, end = continued(
             begin, end, recorded, open_end=is_open(parsed), check_heads=planner.check_heads
         )
         starts: dict[str, int] = {}
         if parsed.reads_committed:
-            # A transaction may have begun before the range. The states of producers at its begin tell, and
-            # the offsets say since when these states are known.
+            # A transaction may have begun before the range. The states of producers at the range's begin show
+            # that, and the starts record since when these states are known.
             starts = planner.continued_starts(begin, entry.starts if entry else {})
         done, whole = 0, Backfilled(begin, end, written=False).size_bytes
         for low, reached in steps(planner, begin, end, bytes_per_commit):
-            # By their starts the sink knows that the rows are committed messages.
+            # The starts tell the sink that the rows are committed messages.
             high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
-            # The query reads exactly this range, of named journals. Bytes that are appended meanwhile, and
-            # journals that appear, belong to a later batch. A task that Spark runs again gets the same rows.
+            # The query reads exactly this range of these journals. Bytes that are appended and journals that
+            # are created in the meantime belong to a later batch. A task that Spark runs again returns the
+            # same rows.
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
-            schema = df.schema  # A sampled schema must be the same in all steps.
+            schema = df.schema  # A schema that was inferred must be the same in all steps.
             with of_spark(session, bar, f"backfill, {done:,} of {whole:,} bytes"):
                 fingerprints = {name: compared[name] for name in low.read_through if name in compared}
                 rows = df if transform is None else transform(df)
@@ -160,28 +167,30 @@ def backfill(
 def steps(
     planner: Planner, begin: JournalOffsets, end: JournalOffsets, limit: int | None
 ) -> Iterator[tuple[JournalOffsets, JournalOffsets]]:
-    """Yield ranges that follow each other from ``begin`` to ``end``, on record boundaries.
+    """Yield consecutive ranges from ``begin`` to ``end``, on record boundaries.
 
-    Each end carries what the ledger records: the journals' fingerprints and, under ``failOnDataLoss=false``,
+    Each end contains what the ledger records: the journals' fingerprints and, with ``failOnDataLoss=false``,
     the missing bytes.
 
     Args:
         planner: Planner of the journals.
         begin: First byte of each journal.
-        end: Byte behind the last one.
-        limit: Bytes of a range over all journals; one record of each journal may exceed it. None: one range.
+        end: Byte after the last one.
+        limit: Number of bytes of a range over all journals, which one record of each journal may exceed. None
+            for a single range.
     """
     if begin == end or limit is None:
         yield from [] if begin == end else [(begin, planner.completed(begin, end))]
         return
     ends = {name: until for name, until in end.read_through.items() if until > begin.read_through[name]}
-    # The end was decided above. Without this a step would go on to bytes that came later.
+    # The end has already been decided. Without this call, a step would continue into bytes that were appended
+    # later.
     planner.freeze(JournalOffsets(ends))
     at = JournalOffsets({name: begin.read_through[name] for name in ends})
     done = begin
     while (reached := planner.next(at, ReadLimits(max_bytes=limit))) != at:
-        # Journals that have reached their end keep it: the sink needs begin and end of the same journals in
-        # each step.
+        # Journals that have reached their end keep it, because the sink needs begin and end for the same
+        # journals in each step.
         following = JournalOffsets(
             {**done.read_through, **reached.read_through},
             gaps=reached.gaps,
@@ -205,9 +214,9 @@ def continued(
         begin: Where the journals start according to the options.
         end: Where they end according to the options.
         recorded: Where the table's rows end, by journal.
-        open_end: The end is the journals' own end, not an option: they have no more bytes.
+        open_end: Whether the end is the journals' own end and not an option, so that they have no more bytes.
         check_heads: Raises OffsetBeyondHeadError if a journal really ends before an offset. The first answer
-            may be that of a replica that has just joined.
+            may come from a replica that has just joined.
 
     Raises:
         OffsetBeyondHeadError: with an open end, a journal ends before the table does.
@@ -215,8 +224,8 @@ def continued(
     begins, ends = {}, {}
     for journal, until in end.read_through.items():
         since = recorded.get(journal, begin.read_through[journal])
-        # An end before the table's is an empty range and no error, because a store may be behind the brokers,
-        # and an option may name an earlier offset.
+        # An end before the table's end is an empty range and not an error, because a store may be behind the
+        # brokers, and an option may name an earlier offset.
         begins[journal], ends[journal] = since, max(since, until)
     beyond = {journal: since for journal, since in begins.items() if end.read_through[journal] < since}
     if open_end and beyond:
@@ -225,7 +234,7 @@ def continued(
 
 
 def is_open(options: SourceOptions) -> bool:
-    """Return whether a range ends at the brokers' write heads. A store's end may be behind them."""
+    """Return whether a range ends at the brokers' write heads; the end of a store may be behind them."""
     choice = options.ending_offsets
     ends = (choice.default, *choice.named.values())
     return options.fragment_store is None and options.ending_timestamp is None and set(ends) == {LATEST}
@@ -234,8 +243,8 @@ def is_open(options: SourceOptions) -> bool:
 def pinned_options(
     options: Mapping[str, str], parsed: SourceOptions, begin: JournalOffsets, end: JournalOffsets
 ) -> dict[str, str]:
-    """Return the options of a query that reads exactly a range, without journals that appear later."""
-    # The plan replaces these options; the Spark session may name another broker.
+    """Return the options of a query that reads exactly a range, without journals that are created later."""
+    # The plan replaces these options, also because the Spark session may name another broker.
     answered = RANGE_OPTIONS | {"brokeraddress"}
     pinned = {name: text for name, text in options.items() if name.lower() not in answered}
     # Journals without bytes in the range are not read.

@@ -1,6 +1,6 @@
-"""The Spark data source ``gazette_delta``: any DataFrame into a Delta table, exactly once.
+"""The Spark data source ``gazette_delta``, which writes any DataFrame to a Delta table exactly once.
 
-:mod:`gazette_spark._file_format` translates Spark's calls; here is what is Delta's.
+:mod:`gazette_spark._file_format` translates Spark's calls; this module has the part for Delta tables.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ class DeltaKind(TableKind):
     name = "gazette_delta"
     reads = "'delta': the table is a Delta table like any other"
     complete = (
-        "append. DeltaSink(upsert=Upsert(keys)) takes update and complete, whose batches give the row of a "
-        "group again and again"
+        "append. DeltaSink(upsert=Upsert(keys)) supports update and complete, whose batches repeat the row "
+        "of a group"
     )
     without_arrow = ", or DeltaSink.start"
 
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> DeltaFormatOptions:
-        """Parse what Spark hands over."""
-        # Loaded when it is used: PySpark imports this module in any session that uses a Python data source.
+        """Parse the options that Spark passes."""
+        # Import it only when it is used, because PySpark imports this module in any session that uses a
+        # Python data source.
         from gazette_spark._options.delta_format import parse_delta_format_options
 
         return parse_delta_format_options(options, use)
 
     @staticmethod
     def open(options: DeltaFormatOptions, checkpoint: str | None) -> DeltaFormatTable:
-        """Return the table, of which nothing is read yet."""
+        """Return the table. Nothing is read yet."""
         from gazette_spark._delta.format_table import DeltaFormatTable
 
         return DeltaFormatTable(options, checkpoint)

@@ -1,21 +1,22 @@
-"""What the data sources ``gazette_delta`` and ``gazette_iceberg`` share: Spark's calls of a writer.
+"""The common part of the data sources ``gazette_delta`` and ``gazette_iceberg``: Spark's calls of a writer.
 
-``df.writeStream.format(…)`` and ``df.write.format(…)`` write what the sinks and
-:func:`~gazette_spark.ingest` write, on the same ledger. Tasks write Parquet from Arrow batches, and the
-driver commits the names of the files with the ledger entry in one commit of the table.
+``df.writeStream.format(…)`` and ``df.write.format(…)`` write the same rows as the sinks and
+:func:`~gazette_spark.ingest`, with the same ledger. Tasks write Parquet from Arrow batches, and the driver
+commits the names of the files together with the ledger entry in one commit of the table.
 
-This file translates Spark's calls. The processes, and the state of an instance in each:
+This file only translates Spark's calls, which come in several processes:
 
-- On the driver Spark makes a :class:`FileFormat` at ``start()`` or ``save()``, which checks the options.
-- For each batch it makes a writer in a separate Python process on the driver. The constructor makes the
-  table if there is none, and compares its columns with those of the rows. Spark pickles the writer then.
-- On executors ``write`` runs in other processes. Each attempt of a task writes files with unique names.
-- ``commit`` runs in one more process on the driver: that of a stream makes a new writer, that of a batch has
-  the pickled one. Spark passes it the number of the batch, and the messages of one attempt of each task. The
-  offsets of the batch come from the query checkpoint, whose location Spark passes as an option.
+- On the driver, Spark creates a :class:`FileFormat` at ``start()`` or ``save()``, which checks the options.
+- For each batch, Spark creates a writer in a separate Python process on the driver. The constructor creates a
+  missing table, and compares its columns with those of the rows. Then Spark pickles the writer.
+- On executors, ``write`` runs in other processes. Each attempt of a task writes files with unique names.
+- ``commit`` runs in one more process on the driver. For a stream, Spark creates a new writer in it; for a
+  batch, the process has the pickled one. Spark passes the number of the batch, and the messages of one
+  attempt of each task. The offsets of the batch come from the query checkpoint, whose location Spark passes
+  as an option.
 
-Modules that need more than this translation are loaded by the writers, because PySpark imports this one in
-any session that uses a Python data source.
+The writers load all other modules when they need them, because PySpark imports this module in any session
+that uses a Python data source.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
     from gazette_spark._options.table import Use
 
     class FormatTable(LedgerTable, Protocol):
-        """A table that a format fills."""
+        """A table to which a format writes."""
 
         def prepare(self, schema: StructType) -> tuple[FileTarget, str]:
-            """Make the table if there is none; return where tasks write rows, and the table's shape."""
+            """Create a missing table; return where tasks write rows, and the table's shape."""
             ...
 
         def checkpoint_files(self, root: str) -> CheckpointReader:
@@ -54,35 +55,35 @@ if TYPE_CHECKING:
 
 
 class TableKind:
-    """What distinguishes one format's tables: each is a class with these methods."""
+    """What distinguishes the tables of one format. Each format has a class with these methods."""
 
     name: str
     """The format's name."""
     reads: str
-    """How such a table is read."""
+    """How to read such a table."""
     complete: str
-    """Way out for output modes whose batches give rows again."""
+    """What to do about output modes whose batches repeat rows."""
     without_arrow: str
-    """Way out for a Spark that passes no Arrow batches to a stream's writer."""
+    """What to do on a release of Spark that passes no Arrow batches to a stream's writer."""
 
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> FileFormatOptions:
-        """Parse what Spark hands over."""
+        """Parse the options that Spark passes."""
         raise NotImplementedError
 
     @staticmethod
     def open(options: Any, checkpoint: str | None) -> FormatTable:  # noqa: ANN401 - the format's own options.
-        """Return the table, of which nothing is read yet."""
+        """Return the table. Nothing is read yet."""
         raise NotImplementedError
 
 
 class FileFormat(DataSource):
-    """A format whose files tasks write. A subclass names its tables."""
+    """A format for files that tasks write. A subclass names the kind of its tables."""
 
     kind: type[TableKind]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Spark asks not to override this, but it is the first call, at start() or save().
+        # Spark's documentation asks not to override this, but it is the first call, at start() or save().
         super().__init__(options)
         self.kind.parse(options, None)
 
@@ -101,7 +102,7 @@ class FileFormat(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FileStreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
-        # Spark 4.0 gives a stream's writer rows, one Python object for each value.
+        # Spark 4.0 passes rows to a stream's writer, with one Python object for each value.
         if not ARROW_STREAM_WRITES:
             got = f"Spark {pyspark.__version__}, which passes no Arrow batches to a stream's writer"
             raise OptionError("format", got, f"Spark 4.1 or later{self.kind.without_arrow}")
@@ -113,19 +114,19 @@ class WrittenFiles(WriterCommitMessage):
     """The data files that a task has written."""
 
     files: Sequence[Row]
-    """By ``FILES_SCHEMA``."""
+    """Descriptions of the files, as rows of ``FILES_SCHEMA``."""
     shape: str
-    """Shape of the table that they were written for."""
+    """Shape of the table for which they were written."""
     query_id: str | None = None
-    """The stream's query, as the task's job names it."""
+    """Id of the stream's query, from the properties of the task's job."""
 
 
 @hide_internal_frames
 class _FileWriter:
     """Shared code of the writers of streams and batches: the table, and a task's work.
 
-    ``abort`` stays PySpark's, which does nothing: Spark also calls it after a commit that raised an error,
-    and that commit may have succeeded. Files to which no version refers are left to the table's clean-up.
+    ``abort`` is PySpark's, which does nothing: Spark also calls it after a commit that raised an error, and
+    that commit may have succeeded. Files to which no version refers are left to the table's clean-up.
     """
 
     def __init__(
@@ -140,19 +141,19 @@ class _FileWriter:
         self._kind, self._options = kind, options
         self._schema, self._checkpoint = schema, checkpoint
         self._table: FormatTable | None = kind.open(options, checkpoint)
-        # This happens before any task runs, so that rows that do not fit cost no task. The files are written
-        # for the table's columns and id, so it has to exist.
+        # This happens before any task runs, so that rows that do not fit are refused early. The table has to
+        # exist, because the files are written for its columns and id.
         self._target, self._shape = self._table.prepare(schema)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._target.table}, {self._options.app_id!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need, without the opened table."""
+        """Return the state that tasks need, without the opened table."""
         return vars(self) | {"_table": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        """Write a task's rows to files that no commit refers to yet. Runs on executors."""
+        """Write a task's rows to files to which no commit refers yet. Runs on executors."""
         from pyspark import TaskContext
 
         from gazette_spark._data_files.writer import written_files
@@ -160,8 +161,8 @@ class _FileWriter:
         context = TaskContext.get()
         origin = f"partition {context.partitionId() if context else 0} of the batch"
         files = written_files([(origin, iterator)], self._target)
-        # The commit compares it with the query checkpoint: Spark and this process may read one text as two
-        # places, and offsets of another query must not go with these rows.
+        # The commit compares this id with the query checkpoint: Spark and this process may understand the
+        # same path as two places, and offsets of another query must not be committed with these rows.
         query_id = context.getLocalProperty(QUERY_ID) if context else None
         return WrittenFiles([Row(**file) for file in files], self._shape, query_id)
 
@@ -169,7 +170,7 @@ class _FileWriter:
         """Return the table, and the stream's batches in it."""
         from gazette_spark._ledger.file_batches import FileBatches
 
-        # This writer was unpickled in another process. prepare is repeated for what the commit needs of it,
+        # This writer was unpickled in another process, so call prepare again: the commit needs its results,
         # such as the rows' columns.
         if self._table is None:
             self._table = self._kind.open(self._options, self._checkpoint)
@@ -184,27 +185,27 @@ class FileStreamWriter(_FileWriter, ArrowStreamWriter):
     def __init__(
         self, kind: type[TableKind], options: Mapping[str, str], schema: StructType, *, overwrite: bool
     ) -> None:
-        # Spark passes complete as overwrite. Each batch is the whole result then, and rows that have left it
-        # would have to be deleted.
+        # Spark passes the mode complete as overwrite. Then each batch is the whole result, and rows that are
+        # no longer in it would have to be deleted.
         if overwrite:
             raise OptionError("outputMode", "complete", kind.complete)
         checkpoint = _checkpoint(options)
         if checkpoint is None:
-            # Spark may have chosen one, by a setting or in a temporary directory, and does not say which.
+            # Spark may have chosen a directory, from a setting or a temporary one, but does not report it.
             expected = "the query's checkpoint directory, whose offsets go into the table with the rows"
             raise OptionError("checkpointLocation", "nothing", expected)
         super().__init__(kind, kind.parse(options, "stream"), schema, checkpoint)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit the files of all tasks with the batch's ledger entry, or find the batch in the table."""
+        """Commit the files of all tasks with the batch's ledger entry, unless the table has the batch."""
         from gazette_spark._ledger.file_batches import BatchFiles
 
         if None in messages:
-            # Spark 4.2 takes a continuous trigger, runs no writer in its tasks, and drops their rows.
+            # Spark 4.2 accepts a continuous trigger, but runs no writer in the tasks and drops their rows.
             got = "continuous, under which Spark passes a Python writer no rows"
             raise OptionError("trigger", got, "processingTime or availableNow")
-        # The shape is that of the table for which the tasks wrote, not the one of this process: the two may
-        # differ if the table was altered in between.
+        # Use the shape of the table for which the tasks wrote, not the one in this process: the two differ if
+        # the table was altered in between.
         files, shape = _reported(messages, self._shape)
         query_ids = (message.query_id for message in messages if isinstance(message, WrittenFiles))
         table, batches = self._batches()
@@ -238,7 +239,7 @@ class FileBatchWriter(_FileWriter, DataSourceArrowWriter):
 
 
 def _reported(messages: Sequence[WriterCommitMessage | None], shape: str) -> tuple[list[Row], str]:
-    """Return the files that tasks report, and the shape of the table that they were written for."""
+    """Return the files that tasks report, and the shape of the table for which they were written."""
     # Spark passes the messages of one attempt of each task. No commit names the files of the others.
     written = [message for message in messages if isinstance(message, WrittenFiles) and message.files]
     files = [file for message in written for file in message.files]

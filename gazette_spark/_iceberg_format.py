@@ -1,6 +1,6 @@
-"""The Spark data source ``gazette_iceberg``: any DataFrame into an Iceberg table, exactly once.
+"""The Spark data source ``gazette_iceberg``, which writes any DataFrame to an Iceberg table exactly once.
 
-:mod:`gazette_spark._file_format` translates Spark's calls; here is what is Iceberg's.
+:mod:`gazette_spark._file_format` translates Spark's calls; this module has the part for Iceberg tables.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ class IcebergKind(TableKind):
 
     name = "gazette_iceberg"
     reads = "'iceberg': the table is an Iceberg table like any other"
-    complete = "append: no sink of Iceberg tables takes batches that give the row of a group again and again"
+    complete = "append: no sink for Iceberg tables supports batches that repeat the row of a group"
     without_arrow = ", or ingest(reader, IcebergSink(…))"
 
     @staticmethod
     def parse(options: Mapping[str, str], use: Use | None) -> IcebergFormatOptions:
-        """Parse what Spark hands over."""
-        # Loaded when it is used: PySpark imports this module in any session that uses a Python data source.
+        """Parse the options that Spark passes."""
+        # Import it only when it is used, because PySpark imports this module in any session that uses a
+        # Python data source.
         from gazette_spark._options.iceberg_format import parse_iceberg_format_options
 
         return parse_iceberg_format_options(options, use)
 
     @staticmethod
     def open(options: IcebergFormatOptions, checkpoint: str | None) -> IcebergTable:
-        """Return the table, of which nothing is read yet."""
+        """Return the table. Nothing is read yet."""
         from gazette_spark._iceberg.iceberg_table import IcebergTable
         from gazette_spark._ledger.iceberg_reader import TableName
 
@@ -48,8 +49,8 @@ class IcebergKind(TableKind):
             adds_columns=options.schema_evolution == "addNewColumns",
             file_bytes=options.target_file_bytes,
         )
-        # The table's clean-up deletes files that no snapshot refers to, and those of a query checkpoint are
-        # such files.
+        # The table's clean-up deletes files to which no snapshot refers, and the files of a query checkpoint
+        # would be such files.
         if checkpoint is not None:
             table.check_checkpoint(checkpoint)
         return table

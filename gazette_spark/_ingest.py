@@ -1,12 +1,12 @@
 """The direct lane: the task that reads a journal's bytes also writes the Parquet file.
 
-For pipelines without a transformation, into Delta and Iceberg tables. Only the names of files go through the
-JVM, and the driver commits them with the ledger entry in one commit. A Delta table's ledger is that of
-:class:`~gazette_spark.sink.DeltaSink`: both lanes decide, verify and fail in the same way. A table may change
-lanes between two batches; each fences the other.
+This lane is for pipelines without a transformation into Delta and Iceberg tables. Only the names of files go
+through the JVM, and the driver commits them together with the ledger entry in one commit. For a Delta table,
+the ledger is that of :class:`~gazette_spark.sink.DeltaSink`: both lanes decide, verify and fail in the same
+way. A table may change lanes between two batches, and each lane fences the other.
 
-``DeltaSink.start`` takes this lane by itself where it can. What is here is for object stores, for Spark
-Connect, for batches, and for whoever wants an error in place of the other lane.
+``DeltaSink.start`` takes this lane automatically if possible. The functions here are for object stores, for
+Spark Connect, for batches, and for users who prefer an error to the other lane.
 
 A table that needs more from its writers than files of plain rows is refused at the start, with the reason.
 """
@@ -30,7 +30,7 @@ Sink = TypeVar("Sink", bound="FileSink")
 
 
 class FileSink(RangeSink, Protocol):
-    """A sink whose files tasks write: :class:`~gazette_spark.DeltaSink` or ``IcebergSink``."""
+    """A sink for files that tasks write: :class:`~gazette_spark.DeltaSink` or ``IcebergSink``."""
 
     def for_files(
         self, spark: SparkSession, rows: StructType, storage_options: Mapping[str, str] | None
@@ -60,17 +60,18 @@ def ingest(
     spark: SparkSession | None = None,
     **trigger: Any,  # noqa: ANN401 - the types are Spark's
 ) -> StreamingQuery:
-    """Start a query that writes journals into a Delta or an Iceberg table, without rows in the JVM.
+    """Start a query that writes journals to a Delta or an Iceberg table, without rows in the JVM.
 
     Args:
         reader: ``spark.readStream.format("gazette")`` with its options and schema, not loaded.
-        sink: The table's sink, a ``DeltaSink`` or an ``IcebergSink``. Rows are appended as they are, so of a
-            ``DeltaSink`` ``upsert``, ``dead_letters``, ``audit``, ``on_overlap="trim"`` and
-            ``schema_evolution`` are refused.
-        checkpoint: The query's checkpoint directory, unless the sink has it.
+        sink: The table's sink, a ``DeltaSink`` or an ``IcebergSink``. Rows are appended unchanged, so the
+            options ``upsert``, ``dead_letters``, ``audit``, ``on_overlap="trim"`` and ``schema_evolution`` of
+            a ``DeltaSink`` are refused.
+        checkpoint: The query's checkpoint directory, unless the sink already has it.
         query_name: Name of the query in Spark's listings.
-        storage_options: Options of ``deltalake`` by which tasks and driver access a Delta table's object
-            store. Directories need none, and of an Iceberg table the catalog's properties say it.
+        storage_options: Options of ``deltalake`` with which tasks and driver access a Delta table's object
+            store. A table in a directory needs none, and for an Iceberg table, the catalog's properties are
+            used.
         spark: The session, if not the active one.
         trigger: As for ``DataStreamWriter.trigger``.
 
@@ -92,11 +93,11 @@ def load_files(
 ) -> tuple[DataFrame, Sink]:
     """Return the stream whose tasks write data files, and the sink that commits the files.
 
-    ``foreachBatch`` takes the sink. The arguments and errors are those of
-    :func:`ingest`. The table is created if it does not exist.
+    Pass the sink to ``foreachBatch``. The arguments and errors are those of :func:`ingest`. The table is
+    created if it does not exist.
     """
     session = session_or_active(spark)
-    # These are the columns of the journals' rows. With the target, tasks yield rows that name files.
+    # These are the columns of the journals' rows. With the target, tasks return rows that name files instead.
     schema = reader.load().schema
     file_sink, target = sink.for_files(session, schema, storage_options)
     return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
@@ -117,7 +118,8 @@ def ingest_batch(
         sink: As for :func:`ingest`.
         options: Options of ``spark.read.format("gazette")``.
         schema: As for ``DataFrameReader.schema``.
-        bytes_per_commit: Bytes of each step, over all journals; by default one commit for all.
+        bytes_per_commit: Number of bytes of each step over all journals; by default, one commit for
+            everything.
         storage_options: As for :func:`ingest`.
         spark: The session, if not the active one.
 

@@ -1,6 +1,6 @@
-"""Collections of Estuary Flow: their columns and keys, out of their specifications.
+"""Collections of Estuary Flow: reads their columns and keys from their specifications.
 
-The option ``collection`` reads a collection's journals. :class:`FlowCollection` adds what Spark has to know
+The option ``collection`` reads a collection's journals. :class:`FlowCollection` adds what Spark needs to know
 about the documents::
 
     orders = FlowCollection.from_spec("acmeCo/orders", json.load(open("orders.json")))
@@ -41,31 +41,31 @@ from gazette_spark._delta.upsert import Upsert
 from gazette_spark.errors import InputError
 
 ORIGIN = {"_journal": StringType(), "_ack_offset": LongType(), "_offset": LongType()}
-"""Columns that say which of a key's rows is the last."""
+"""Columns that determine which of a key's rows is the last one."""
 
 DELETED = "_deleted"
-"""Column that :meth:`FlowCollection.rows` adds: whether the document deletes its key."""
+"""Column that :meth:`FlowCollection.rows` adds, which says whether the document deletes its key."""
 
 MAX_TYPES = 10_000
-"""Largest number of columns and fields."""
+"""Maximum number of columns and fields."""
 
 WORDS: dict[str, DataType] = {"boolean": BooleanType(), "integer": LongType(), "number": DoubleType()}
-"""Types of JSON schema that have one Spark type."""
+"""Spark types of the JSON schema types that have exactly one."""
 
 TEXT_FORMATS: dict[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
-"""Formats of a string that have a Spark type of their own."""
+"""Spark types of string formats that have a separate type."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowCollection:
-    """What a collection's documents are to Spark."""
+    """Describes a collection's documents to Spark."""
 
     name: str
     """Name of the collection, for the option ``collection``."""
     schema: StructType
-    """Columns of the documents, all of them nullable, and of their place in the journals."""
+    """Columns of the documents, all of them nullable, and of their position in the journals."""
     key: tuple[str, ...]
-    """The collection's key: JSON pointers, such as "/id"."""
+    """The collection's key, as JSON pointers such as "/id"."""
 
     @classmethod
     def from_spec(cls, name: str, spec: Mapping[str, Any]) -> FlowCollection:
@@ -73,11 +73,12 @@ class FlowCollection:
 
         Args:
             name: Name of the collection.
-            spec: Its specification as Estuary's tools print it: ``key``, and ``schema``, or ``readSchema``
-                and ``writeSchema``. References to other files have to be inlined.
+            spec: The collection's specification as Estuary's tools print it, with ``key``, and with
+                ``schema`` or with ``readSchema`` and ``writeSchema``. References to other files must be
+                inlined.
 
         Raises:
-            InputError: it has no key or no schema, or a part of it is malformed.
+            InputError: the specification has no key or no schema, or a part of it is malformed.
         """
         key = spec.get("key")
         pointers = [part for part in key if isinstance(part, str)] if isinstance(key, list) else []
@@ -100,9 +101,10 @@ class FlowCollection:
 
     @property
     def upsert(self) -> Upsert:
-        """How :class:`~gazette_spark.DeltaSink` keeps the last document of each key, of :meth:`rows`.
+        """How :class:`~gazette_spark.DeltaSink` keeps the last document of each key.
 
-        Documents of the operation ``d`` in ``/_meta/op`` delete their key.
+        It is for the rows of :meth:`rows`. Documents with the operation ``d`` in ``/_meta/op`` delete their
+        key.
         """
         return Upsert(
             [_key_column(pointer) for pointer in self.key],
@@ -118,7 +120,7 @@ class FlowCollection:
 
         Returns:
             The same rows, with a column for each key inside an object, named by its path such as
-            "customer/id", and with ``_deleted`` where documents name their operation.
+            "customer/id", and with ``_deleted`` if documents name their operation.
         """
         for pointer in self.key:
             column = _key_column(pointer)
@@ -140,7 +142,7 @@ class FlowCollection:
         parts = [_unescaped(part) for part in pointer[1:].split("/")]
         for part in parts:
             if not isinstance(kind, StructType) or part not in kind.names:
-                raise InputError(f"collection {self.name!r}: its schema has no place {pointer} for its key")
+                raise InputError(f"collection {self.name!r}: its schema lacks {pointer}, a part of its key")
             kind = kind[part].dataType
         return parts
 
@@ -150,7 +152,7 @@ def _key_column(pointer: str) -> str:
 
 
 class _Schemas:
-    """The JSON schema of a collection, and those that it refers to."""
+    """The JSON schema of a collection, and the schemas to which it refers."""
 
     def __init__(self, name: str, root: Mapping[str, Any], write_schema: object) -> None:
         self._name, self._write_schema = name, write_schema
@@ -158,15 +160,16 @@ class _Schemas:
         self._types = 0
 
     def type_of(self, schemas: Sequence[object], within: frozenset[str] = frozenset()) -> DataType:
-        """Return the Spark type of what all of some schemas describe. Text takes whatever has no other type.
+        """Return the Spark type of values that match all schemas; text if there is no other type.
 
         Args:
             schemas: The schemas.
-            within: References that led to here. One that leads to itself describes trees, which are text.
+            within: References that led to the schemas. A reference that leads to itself describes a tree,
+                which is stored as text.
         """
         self._types += 1
         if self._types > MAX_TYPES:
-            # A schema of a page can stand for any number of columns, by references that fork.
+            # With references that fork, even a schema of one page can describe any number of columns.
             raise self._error(f"its schema describes more than {MAX_TYPES} columns and fields")
         references: set[str] = set()
         parts = [part for schema in schemas for part in self._all_of(schema, references)]
@@ -215,7 +218,7 @@ class _Schemas:
         return StringType()
 
     def _all_of(self, schema: object, references: set[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema and all that hold together with it; add the references that led there."""
+        """Yield a schema and all others that also apply; add the references that led there."""
         if isinstance(schema, bool):
             return
         if not isinstance(schema, dict):
@@ -238,7 +241,7 @@ class _Schemas:
         if reference == "flow://write-schema" and self._write_schema is not None:
             return self._write_schema
         if reference.startswith("flow://"):
-            return {}  # A schema that was not inferred yet says nothing.
+            return {}  # A schema that has not been inferred yet allows any value.
         raise self._error(f"its schema refers to {reference[:80]!r}, which it does not contain")
 
     def _error(self, problem: str) -> InputError:
@@ -246,5 +249,5 @@ class _Schemas:
 
 
 def _unescaped(part: str) -> str:
-    """Return a part of a JSON pointer as the name that it stands for."""
+    """Return the name for which a part of a JSON pointer stands."""
     return part.replace("~1", "/").replace("~0", "~")

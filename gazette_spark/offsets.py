@@ -3,11 +3,11 @@
 An offset is a byte position in a journal: the next byte to read. All bytes before it are done. A
 query's position is a :class:`JournalOffsets`, one offset for each journal it reads.
 
-Spark stores positions as JSON in the query checkpoint and compares them as text. So the JSON is
-canonical: the same position always gives the same text, with sorted journals and without spaces. It has a
-version (``format_version``), because checkpoints outlive the release that wrote them. Spark silently
-accepts a null, a string or a position that goes back from a Python source. So every position is checked
-here, and an invalid one raises an :class:`~gazette_spark.errors.OffsetError`.
+Spark stores positions as JSON in the query checkpoint and compares them as text. Therefore the JSON is
+canonical: the same position always has the same text, with sorted journals and without spaces. It has a
+version (``format_version``), because checkpoints outlive the release that wrote them. Spark silently accepts
+a null, a string or a position that goes back from a Python source. Therefore every position is checked here,
+and an invalid one raises an :class:`~gazette_spark.errors.OffsetError`.
 
 ``position`` marks the two ends of batch 0, which records the start of a new query and nothing else:
 
@@ -21,8 +21,8 @@ A position also records the state of the journals at that time, so that a restar
 journal is missing. ``revision`` is the Etcd revision of the listing: it reveals journals that have been
 deleted and created again since. ``heads`` reveals journals that had more to read. ``gone`` names deleted
 journals that need no further attention. ``gaps`` names the bytes that the batch skips, for the ledger.
-``starts`` has the offsets at which a query of committed messages began, because the states of producers at
-an offset follow from the bytes since then. ``fingerprints`` identifies the journals that the last batch
+``starts`` contains the offsets at which a query of committed messages began, because the states of producers
+at an offset depend on the bytes since then. ``fingerprints`` identifies the journals that the last batch
 read, by their creation and their bytes; see :class:`Fingerprint`. A table's ledger keeps only the offsets.
 """
 
@@ -45,7 +45,7 @@ MAX_OFFSET = 2**63 - 1
 """Largest offset: Gazette's offsets are signed 64-bit integers."""
 
 EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
-"""Shown where text could not be read as a position."""
+"""Example that errors show if text could not be read as a position."""
 
 _FIELDS = {
     *("format_version", "journals", "position", "revision"),
@@ -58,12 +58,13 @@ FINGERPRINT_BYTES = 512
 """Number of bytes before an offset that identify its journal. Reading them costs no more than reading one."""
 
 DIGEST_LETTERS = 16
-"""Stored hexadecimal digits of a fingerprint's SHA-256: positions of 10,000 journals must stay small."""
+"""Number of stored hexadecimal digits of a fingerprint's SHA-256. It is small because a position may have
+10,000 journals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identifies the journal that an offset belongs to: by its creation, and by the bytes before the offset.
+    """Identifies the journal of an offset by the journal's creation and by the bytes before the offset.
 
     A journal that is deleted and created again keeps its name, but its offsets may refer to other bytes. The
     Etcd revision of its creation distinguishes the two, except in stores without brokers, where it is
@@ -79,7 +80,8 @@ class Fingerprint:
     """Etcd's revision at which the journal was created; 0 if unknown."""
 
     def __post_init__(self) -> None:
-        # A damaged fingerprint would let another journal pass for the table's, or refuse the right one.
+        # With a damaged fingerprint, another journal would be mistaken for the table's, or the right one be
+        # refused.
         numbers = (self.begin, self.end, self.create_revision)
         digits = DIGEST_LETTERS if self.begin < self.end else 0
         if (
@@ -92,7 +94,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, content: bytes, end: int, create_revision: int = 0) -> Fingerprint:
-        """Return the fingerprint of an offset, by the bytes before it."""
+        """Return the fingerprint of an offset from the bytes before it."""
         content = content[-FINGERPRINT_BYTES:]
         return cls(end - len(content), end, _digest(content), create_revision)
 
@@ -114,11 +116,11 @@ class Fingerprint:
         return f"{self.begin}:{self.end}:{self.digest}:{self.create_revision}"
 
     def has_range_of(self, other: Fingerprint) -> bool:
-        """Return whether both cover the same range of at least one byte, so that digests can be compared."""
+        """Return whether both have the same range, which is not empty, so that digests can be compared."""
         return (self.begin, self.end) == (other.begin, other.end) and self.begin < self.end
 
     def is_of(self, content: bytes) -> bool:
-        """Return whether bytes that were read from ``[begin, end)`` are those of this fingerprint."""
+        """Return whether bytes that were read from ``[begin, end)`` match this fingerprint."""
         return self.digest == _digest(content)
 
 
@@ -152,8 +154,8 @@ class JournalOffsets:
     """Fingerprints of the journals that the batch up to this position read, pinned, or found recreated."""
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 - field by field
-        # Spark passes on whatever a Python source gives it, null, texts and all. The first place that can
-        # notice is here.
+        # Spark accepts any value from a Python source, even null or text. This is the first place where an
+        # invalid one can be detected.
         for journal, offset in self.read_through.items():
             _check_entry(journal, offset)
         if self.position not in ("", "initial", "pinned"):
@@ -161,7 +163,7 @@ class JournalOffsets:
         revision: object = self.revision
         if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
             _refuse(f"revision is {_shown(revision)}")
-        # Without a revision nothing says when the heads were true.
+        # Without a revision, nothing shows when the heads were current.
         if self.heads and not revision:
             _refuse("heads are invalid without a revision")
         for journal, head in self.heads.items():
@@ -173,12 +175,12 @@ class JournalOffsets:
         object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
         for journal in self.gone:
             if journal not in self.read_through:
-                raise OffsetError("a journal in 'gone' must be one of the position", str(journal))
+                raise OffsetError("a journal in 'gone' must belong to the position", str(journal))
         object.__setattr__(self, "gone", tuple(sorted(set(self.gone))))
         for journal, gaps in self.gaps.items():
             before, reached = 0, self.read_through.get(journal, -1)
-            # Gaps are in order, do not overlap and end before the offset: the ledger takes their lengths for
-            # lost bytes.
+            # Gaps must be in order, must not overlap and must end before the offset, because the ledger
+            # counts their lengths as lost bytes.
             for begin, end in gaps:
                 if not before <= begin < end <= reached:
                     raise OffsetError(f"[{begin}, {end}) is not a gap before {reached}", journal)
@@ -203,8 +205,8 @@ class JournalOffsets:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form: nested dicts of strings and integers, as Spark requires."""
-        # Fields without a value are left out. Spark compares positions as text, so one position must have one
-        # text, and a query that has caught up a short one.
+        # Fields without a value are left out. Spark compares positions as text, so equal positions must have
+        # the same text, and the text of a query that has caught up should be short.
         value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
         if self.position:
             value["position"] = self.position
@@ -213,7 +215,7 @@ class JournalOffsets:
         if self.heads:
             value["heads"] = dict(self.heads)
         if self.gone:
-            # Spark requires nested dicts, so this is no list.
+            # Spark requires nested dicts, so this cannot be a list.
             value["gone"] = dict.fromkeys(self.gone, True)
         if self.gaps:
             value["gaps"] = {
@@ -228,14 +230,14 @@ class JournalOffsets:
         return value
 
     def plain(self) -> JournalOffsets:
-        """Return a position with the offsets only, as tables record it."""
+        """Return a position with only the offsets, as tables record it."""
         return JournalOffsets(self.read_through)
 
     def head_seen(self, journal: str) -> int | None:
         """Return a journal's write head at the time of the position; None if unknown."""
         if not self.revision or journal not in self.read_through:
             return None
-        # A journal without a head was read to its end, so its head was its offset (decision 0009).
+        # A journal without a head was read to its end, so its head equals its offset (decision 0009).
         return self.heads.get(journal, self.read_through[journal])
 
     def to_json(self) -> str:
@@ -254,13 +256,13 @@ class JournalOffsets:
         version = value.get("format_version")
         if type(version) is not int or version < 1:
             _refuse(f"format_version is {_shown(version)}")
-        # A later release may have given an offset another meaning. To read it anyway could leave out bytes.
+        # In a later release, an offset may have another meaning. Reading it anyway could leave out bytes.
         if version > FORMAT_VERSION:
             raise OffsetError(
                 f"the position has format_version {version}, but this release reads {FORMAT_VERSION}: "
                 "a later release of gazette_spark wrote it; use that release"
             )
-        # Otherwise a field that is misspelt in offsets written by hand would be ignored.
+        # Otherwise a misspelt field in offsets that were written by hand would be ignored.
         unknown = sorted(str(key) for key in value.keys() - _FIELDS)
         if unknown:
             _refuse(f"unknown field {unknown[0]!r}")
@@ -312,15 +314,15 @@ def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
     """Check that ``end`` can follow ``start``: no journal is dropped or goes back.
 
     Journals that only ``end`` has are new, and their first offset is being recorded. An ``end`` marked
-    ``pinned`` is valid for every start: when batch 0 is repeated after a crash, Spark has lost its start and
+    ``pinned`` is valid for every start: if batch 0 is repeated after a crash, Spark has lost its start and
     requests a new one, which may be at any offset.
 
     Raises:
-        OffsetError: the error names the first journal that is dropped or goes back.
+        OffsetError: a journal is dropped or goes back; the error names the first one.
     """
     if end.position == "pinned":
         return
-    # The mark is for offsets that are written nowhere, and the end of a batch is written.
+    # The mark is for offsets that are not recorded yet, but the end of a batch is always recorded.
     if end.position == "initial":
         raise OffsetError("a batch cannot end at a position marked 'initial'")
     for journal, begin in start.read_through.items():
@@ -335,7 +337,7 @@ def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
 def changed(start: JournalOffsets, end: JournalOffsets) -> Iterable[tuple[str, int, int]]:
     """Yield ``(journal, begin, end)`` of each byte range that a batch reads, in order of journal names.
 
-    A batch whose end is ``pinned`` reads nothing. Nothing is read of a journal that only the end has.
+    A batch whose end is ``pinned`` reads nothing, and nothing is read from a journal that only the end has.
     """
     if end.position == "pinned":
         return
@@ -347,7 +349,7 @@ def changed(start: JournalOffsets, end: JournalOffsets) -> Iterable[tuple[str, i
 def _check_entry(journal: object, offset: object) -> None:
     if not isinstance(journal, str) or not journal:
         _refuse(f"{_shown(journal)} is not a journal name")
-    # In Python a bool is an int and 1.0 equals 1, so the type is compared.
+    # In Python, a bool is an int and 1.0 equals 1, so compare the type.
     if type(offset) is not int:
         raise OffsetError(
             f"an offset must be an integer, got {_shown(offset)}; expected the form {EXAMPLE}", journal

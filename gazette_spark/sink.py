@@ -797,8 +797,7 @@ class DeltaSink:
         self._last_table = table
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
-        """Refuse a table without support for exactly-once writes; return its detail, None if it is
-        missing."""
+        """Refuse a table without support for exactly-once writes; return its detail if it exists."""
         spark, new_table = df.sparkSession, self._layout.new_table
         detail = self._target.check(spark, checkpoint)
         if detail is not None and new_table is not None:

@@ -246,5 +246,5 @@ def test_a_mode_that_cannot_be_seen_is_refused_where_it_matters(stream: FileStre
     stream.lose_checkpoint()
     writer = stream.rows().groupBy("journal").count().writeStream.outputMode("update").foreachBatch(elsewhere)
     query = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match=r"outputMode.*cannot be seen.*DeltaSink\.start"):
+    with pytest.raises(StreamingQueryException, match=r"outputMode.*unknown mode.*DeltaSink\.start"):
         query.awaitTermination(DEADLINE_S)

@@ -98,8 +98,8 @@ def _deep() -> dict[str, Any]:
         ({"key": ["id"], "schema": of()}, "its key is not a list of JSON pointers"),
         ({"key": ["/id"]}, "it has neither schema nor readSchema"),
         ({"key": ["/id"], "schema": {"type": "string"}}, "its documents are not objects"),
-        ({"key": ["/no"], "schema": of()}, "its schema has no place /no for its key"),
-        ({"key": ["/id/x"], "schema": of()}, "its schema has no place /id/x for its key"),
+        ({"key": ["/no"], "schema": of()}, "its schema lacks /no, a part of its key"),
+        ({"key": ["/id/x"], "schema": of()}, "its schema lacks /id/x, a part of its key"),
         (
             {"key": ["/id"], "schema": of(x={"$ref": "other.yaml"})},
             "its schema refers to 'other.yaml'",

@@ -66,7 +66,7 @@ def seen(**fields: Any) -> dict[str, Any]:
         pytest.param(seen(gone={"a/b": 1}), "gone is {'a/b': 1}", id="gone_as_number"),
         pytest.param(
             seen(gone={"x/y": True}),
-            "a journal in 'gone' must be one of the position",
+            "a journal in 'gone' must belong to the position",
             id="gone_of_another_position",
         ),
         pytest.param(
