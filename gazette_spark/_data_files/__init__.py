@@ -1,1 +1,1 @@
-"""Data files of a Delta table, written by the task that read the rows: no row goes through the JVM."""
+"""Data files of Delta and Iceberg tables, written by tasks: no row goes through the JVM."""

@@ -1,4 +1,4 @@
-"""Reads the files of a query checkpoint in processes without a session of Spark."""
+"""Reads the files of a query checkpoint in processes without a Spark session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.locations import absolute, local_path, split_scheme
 
 HADOOP_SCHEMES = ("hdfs", "viewfs")
-"""Schemes of file systems that pyarrow enters through Hadoop's library."""
+"""Schemes of file systems that pyarrow accesses through Hadoop's library."""
 
 
 class CheckpointReader:
@@ -22,7 +22,7 @@ class CheckpointReader:
         """Name the checkpoint.
 
         Args:
-            root: Its directory or prefix, in Spark's spelling.
+            root: The checkpoint's directory or prefix, in Spark's spelling.
             open_store: Returns the file system of an object store, and the path of a location in it.
         """
         self._root = root.rstrip("/")
@@ -51,7 +51,7 @@ class CheckpointReader:
     def exists(self, path: str) -> bool:
         """Say whether there is a directory, or an object below a prefix."""
         place = self._place(path)
-        # In an object store a directory exists only as the prefix of some object.
+        # In an object store, a directory exists only as the prefix of an object.
         if self._files.get_file_info(place).type != pa_fs.FileType.NotFound:
             return True
         return bool(self._files.get_file_info(pa_fs.FileSelector(place, allow_not_found=True)))

@@ -1,4 +1,4 @@
-"""A race of two writers in a store, which shows whether the store lets one of two commits through."""
+"""A race of two writers, which shows whether a store accepts only one of two concurrent commits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gazette_spark.locations import deltalake_location
 WRITERS, ROUNDS = 2, 5
 
 COMMITS = WRITERS * ROUNDS
-"""Commits of a race."""
+"""Number of commits in a race."""
 
 
 def lost_commits(store: str) -> int:
-    """Let two writers commit rows to a new table at once; return how many commits are missing afterwards.
+    """Let two writers commit rows to a new table concurrently, and return how many commits are lost.
 
-    The table is deleted at the end, unless the store fails before.
+    The table is deleted at the end, unless the store fails before that.
 
     Args:
-        store: URL of a place that may be written, with its settings as pyarrow takes them:
+        store: URL of a writable prefix, with settings in pyarrow's form:
             ``s3://bucket/prefix?endpoint_override=…&region=…``. Other settings come from the environment.
 
     Raises:
@@ -52,11 +52,11 @@ def lost_commits(store: str) -> int:
         rows = pa.table({"writer": [writer]})
         try:
             for _ in range(ROUNDS):
-                # Both wait for each other, so that they commit at one moment.
+                # Both writers wait for each other, so that they commit at the same time.
                 start.wait()
                 write_deltalake(table, rows, mode="append", storage_options=options)
         except DeltaError:
-            start.abort()  # The other one must not wait for ever.
+            start.abort()  # The other writer must not wait forever.
             raise
 
     try:
@@ -66,7 +66,7 @@ def lost_commits(store: str) -> int:
         for error in [writer.exception() for writer in writers]:
             if isinstance(error, DeltaError):
                 raise error
-        # Each commit has one row. A commit that was overwritten has raised no error: only its row is missing.
+        # Each commit has one row. A commit that was overwritten raises no error: only its row is missing.
         rows: int = DeltaTable(table, storage_options=options).to_pyarrow_table().num_rows
     except DeltaError as error:
         raise OSError(deltalake_text(error)) from error

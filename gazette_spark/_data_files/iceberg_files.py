@@ -1,8 +1,8 @@
-"""What is Iceberg's in the files that a task writes: ids of columns, partitions, footers.
+"""The Iceberg-specific parts of the files that a task writes: ids of columns, partitions, footers.
 
-Iceberg finds columns by ids, so the files have these. A file belongs to one value of each partition, which
-may be made from a column's value: its day, say, or the number of its bucket. The driver reads what it needs
-for statistics from the file's footer, so tasks report that.
+Iceberg finds columns by ids, so the files contain these ids. A file belongs to one value of each partition,
+which may be computed from a column's value, such as its day or the number of its bucket. The driver computes
+statistics from the file's footer, so tasks report the footer.
 
 Tasks need ``pyiceberg`` for tables with partitions and for those in object stores.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 MICROS = {"hour": 3_600_000_000, "day": 86_400_000_000}
-"""Microseconds of the transforms that divide a timestamp."""
+"""Microseconds in the unit of the transforms that divide a timestamp."""
 
 
 def file_schema(layout: IcebergLayout) -> pa.Schema:
@@ -53,7 +53,7 @@ def _partitions(spec: str, schema: str) -> tuple[PartitionSpec, Schema]:
 
 
 def directories(layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
-    """Return the directories of a partition's files, below that of the table's data."""
+    """Return the directories of a partition's files, relative to that of the table's data."""
     spec, schema = _partitions(layout.spec, layout.schema)
     return spec.partition_to_path(partition_record(key, spec, schema), schema)
 
@@ -61,7 +61,7 @@ def directories(layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
 def iceberg_partitioned(
     layout: IcebergLayout, rows: pa.RecordBatch
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield rows by the values of their partitions: Iceberg's bytes for them, in base64."""
+    """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64."""
     spec, schema = _partitions(layout.spec, layout.schema)
     names = [f"{number}" for number in range(len(spec.fields))]
     values = []
@@ -71,8 +71,8 @@ def iceberg_partitioned(
     numbered = pa.table([*values, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
-        # The key has Iceberg's own bytes for a value, because another library need not read the text of a
-        # date or a number back as the same value.
+        # The key contains Iceberg's own bytes for a value, because another library might not convert the text
+        # of a date or a number back to the same value.
         key = tuple(
             _text(partition_type.field_type, groups.column(name)[number].as_py())
             for name, partition_type in zip(names, spec.partition_type(schema).fields, strict=True)
@@ -81,7 +81,7 @@ def iceberg_partitioned(
 
 
 def open_store(location: str, properties: Mapping[str, str]) -> tuple[pa_fs.FileSystem, str]:
-    """Return the file system of a location as ``pyiceberg`` enters it, and the location's path there.
+    """Return ``pyiceberg``'s file system for a location, and the location's path in it.
 
     Raises:
         MissingModuleError: this Python lacks ``pyiceberg``.
@@ -101,9 +101,9 @@ def _file_io(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
 
 
 def footer_text(metadata: pq.FileMetaData) -> str:
-    """Return the footer of a file, in base64."""
-    # The driver needs bounds and counts by column id, which pyiceberg computes from a footer. To read the
-    # footers back from the store would take a request for each file.
+    """Return the footer of a file in base64."""
+    # The driver needs bounds and counts by column id, which pyiceberg computes from a footer. Reading the
+    # footers back from the store would take one request for each file.
     out = pa.BufferOutputStream()
     metadata.write_metadata_file(out)
     return base64.b64encode(out.getvalue()).decode()
@@ -115,14 +115,14 @@ def parse_footer(text: str) -> pq.FileMetaData:
 
 
 def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # noqa: ANN401 - of pyiceberg.
-    """Return the values of a partition, by the transform of a column of an Iceberg type.
+    """Return the values of a partition by applying its transform to a column of an Iceberg type.
 
-    ``pyiceberg`` transforms Arrow arrays with a further package, ``pyiceberg-core``, and single values by
-    itself. The values of a bucket or of a text's beginning repeat little, but only each different one is
-    transformed.
+    ``pyiceberg`` needs another package, ``pyiceberg-core``, to transform Arrow arrays, but can transform
+    single values. Therefore each distinct value is transformed once.
     """
     if pa.types.is_temporal(column.type):
-        # Iceberg's own numbers for days and instants, which exist for years that Python lacks, too.
+        # Use Iceberg's own numbers for days and instants, which also exist for years that Python does not
+        # support.
         column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
     word = str(transform)
     if word == "identity":
@@ -130,7 +130,7 @@ def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # no
     if word in MICROS and column.type == pa.int64():
         import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
-        # The quotient is rounded down and not towards zero: the hour before 1970 is -1.
+        # Round the quotient down, not towards zero: the hour before 1970 is -1.
         divided = int64_array(np.floor_divide(np.asarray(column.fill_null(0)), MICROS[word]))
         return pc.if_else(column.is_valid(), divided, pa.scalar(None, pa.int64()))
     encoded = column.dictionary_encode()
@@ -145,7 +145,7 @@ def _text(kind: Any, value: Any) -> str | None:  # noqa: ANN401 - of pyiceberg, 
 
 
 def partition_record(key: tuple[str | None, ...], spec: PartitionSpec, schema: Schema) -> Any:  # noqa: ANN401
-    """Return the partition of a file as ``pyiceberg`` has it."""
+    """Return the partition of a file as a record of ``pyiceberg``."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.typedef import Record
 

@@ -1,7 +1,7 @@
-"""Statistics of a data file as Delta stores them, from what Parquet's writer counted.
+"""Statistics of a data file in Delta's form, from the counts of Parquet's writer.
 
 Readers skip files by these statistics. A bound that is too narrow silently loses rows; a missing bound costs
-time. So we omit a bound wherever Parquet's order or form differs from Delta's:
+time. Therefore a bound is omitted wherever Parquet's order or form differs from Delta's:
 
 ======================  =====================================================================
 binary, boolean         none: Delta has none
@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 TEXT_LENGTH = 32
-"""Characters of a text that a bound has; Delta's own."""
+"""Number of characters of a text in a bound, which is the same as Delta's."""
 
 EXACT_DIGITS = 15
-"""Decimal digits that every JSON reader keeps, regardless of its number type."""
+"""Number of decimal digits that every JSON reader keeps, regardless of its number type."""
 
 LAST_CODE_POINT = "\U0010ffff"
 
@@ -43,13 +43,13 @@ class Leaf(NamedTuple):
     """Names from the column to the field."""
     type: pa.DataType
     repeated: bool
-    """It is within an array or a map."""
+    """Whether it is within an array or a map."""
     stored: str
-    """Path in Parquet's schema, which has more levels in arrays and maps."""
+    """Path in Parquet's schema, which has additional levels in arrays and maps."""
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
-    """Return a schema's leaf columns, in the order in which Parquet has them."""
+    """Return a schema's leaf columns in Parquet's order."""
     return [leaf for column in schema for leaf in _leaves((column.name,), column.type, column.name)]
 
 
@@ -71,33 +71,33 @@ def _leaves(
 def file_statistics(
     file: pq.FileMetaData, schema: pa.Schema, *, indexed_leaves: int, with_nan: Collection[str] = ()
 ) -> str:
-    """Return the statistics of a file, as the JSON in Delta's log.
+    """Return the statistics of a file as JSON for Delta's log.
 
     Args:
-        file: What the writer counted.
+        file: The writer's counts.
         schema: The file's columns.
         indexed_leaves: Number of leading leaf columns that get statistics; all if negative.
-        with_nan: Columns that have a NaN.
+        with_nan: Names of the columns that contain a NaN.
     """
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    # Columns are found by position, because Parquet's metadata lists the leaves and has no tree.
+    # Find columns by position, because Parquet's metadata is a list of leaves without a tree.
     every = leaves(schema)
     for number, leaf in enumerate(every if indexed_leaves < 0 else every[:indexed_leaves]):
         if leaf.repeated:
             continue
         groups = [file.row_group(group).column(number).statistics for group in range(file.num_row_groups)]
-        # A row group without a count makes the sum unknown, and one null too few lets a reader skip the file
-        # for IS NULL.
+        # If a row group has no count, the sum is unknown. With a sum that is too small, a reader could skip
+        # the file for IS NULL.
         if any(group is None or not group.has_null_count for group in groups):
             continue
         count = sum(group.null_count for group in groups)
         _put(nulls, leaf.path, count)
         bounded = [group for group in groups if group.has_min_max]
         filled = sum(group.num_values > 0 for group in groups)
-        # A row group with values and without bounds may have any value. One that has only nulls needs no
-        # bounds.
+        # A row group with values but without bounds may contain any value. A row group with only nulls needs
+        # no bounds.
         if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
             continue
         try:
@@ -124,10 +124,10 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of any column.
-    """Return the bounds as Delta's JSON stores them; None if it stores none for this type."""
+    """Return the bounds in the form of Delta's JSON, or None if it has no bounds for this type."""
     match low, high:
         case str(), str():
-            # A cut text is below the text itself, so an upper bound ends in the last code point.
+            # A shortened text is less than the text itself, so an upper bound ends in the last code point.
             is_bound = len(high) <= TEXT_LENGTH or high[TEXT_LENGTH] == LAST_CODE_POINT
             return low[:TEXT_LENGTH], high if is_bound else high[:TEXT_LENGTH] + LAST_CODE_POINT
         # This case comes before date, of which datetime is a subclass.
@@ -135,7 +135,8 @@ def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of
             return _instant(low), _instant(high)
         case dt.date(), dt.date():
             return low.isoformat(), high.isoformat()
-        # JSON readers take numbers as doubles; a bound that is rounded the wrong way would exclude rows.
+        # JSON readers may read numbers as doubles, and a bound that is rounded the wrong way would exclude
+        # rows.
         case Decimal(), Decimal():
             return (float(low), float(high)) if _is_short(low) and _is_short(high) else None
         case ((int() | float()), (int() | float())):

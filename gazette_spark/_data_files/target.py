@@ -1,6 +1,7 @@
 """Where a task writes its data files, and the rows that report them to the driver.
 
-A target travels as one option of the source. Its name contains ``secret``, so Spark shows its text nowhere.
+A target is passed as one option of the source. The option's name contains ``secret``, so Spark redacts its
+value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILES_SCHEMA = StructType(
         StructField("path", StringType()),
         StructField("size", LongType()),
         StructField("rows", LongType()),
-        StructField("stats", StringType()),  # Of Iceberg's files, the footer.
+        StructField("stats", StringType()),  # For files of Iceberg tables: the footer.
         StructField("partition_values", MapType(StringType(), StringType())),
         StructField("modification_ms", LongType()),
     ]
@@ -29,20 +30,20 @@ FILES_SCHEMA = StructType(
 """Columns of the rows that describe files; ``path`` is relative to the table."""
 
 DEFAULT_FILE_BYTES = 256 << 20
-"""Size at which a task finishes a file and begins another, unless the sink sets one."""
+"""Default size at which a task finishes a file and starts another one."""
 
 DEFAULT_INDEXED_LEAVES = 32
-"""Leading leaf columns that get statistics, unless ``delta.dataSkippingNumIndexedCols`` says otherwise."""
+"""Number of leading leaf columns with statistics, unless ``delta.dataSkippingNumIndexedCols`` is set."""
 
-_OVERWRITES = "a commit has to be put where there is none, or one of two made at once is lost"
+_OVERWRITES = "a commit must not overwrite another one, or one of two concurrent commits is lost"
 
 UNSAFE_STORAGE_OPTIONS = {
     "ALLOW_UNSAFE_RENAME": _OVERWRITES,
     "AWS_S3_ALLOW_UNSAFE_RENAME": _OVERWRITES,
-    "AWS_S3_LOCKING_PROVIDER": "deltalake takes no locks any more: writers that take them are not held off",
+    "AWS_S3_LOCKING_PROVIDER": "deltalake no longer takes locks, so it does not wait for writers that do",
     "MOUNT_ALLOW_UNSAFE_RENAME": _OVERWRITES,
 }
-"""Options of ``deltalake`` that we refuse, and why."""
+"""Options of ``deltalake`` that are refused, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,13 @@ class IcebergLayout:
     """How files of an Iceberg table are written."""
 
     columns: str
-    """The columns of the files with Iceberg's ids, as Arrow serializes a schema, in base64."""
+    """The columns of the files with Iceberg's ids, as a serialized Arrow schema in base64."""
     schema: str
-    """The table's schema, as JSON of Iceberg."""
+    """The table's schema, as Iceberg's JSON."""
     spec: str
-    """Its partitions, as JSON of Iceberg."""
+    """The table's partitions, as Iceberg's JSON."""
     io_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How ``pyiceberg`` enters the table's object store."""
+    """Properties with which ``pyiceberg`` accesses the table's object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,11 @@ class FileTarget:
     """What tasks need to know about a table."""
 
     table: str
-    """Its name in errors."""
+    """Name of the table in errors."""
     location: str
-    """Local path, or URL as ``deltalake`` or ``pyiceberg`` takes it."""
+    """Local path, or URL in the form of ``deltalake`` or ``pyiceberg``."""
     read_schema: str
-    """Columns that the source reads, as JSON of Spark's."""
+    """Columns that the source reads, as Spark's JSON."""
     write_schema: str
     """The same columns in the same order, with the table's names and types."""
     partition_by: tuple[str, ...] = ()
@@ -99,7 +100,7 @@ class FileTarget:
                 value["iceberg"] = IcebergLayout(**value["iceberg"])
             return cls(**value)
         except (ValueError, TypeError, KeyError):
-            raise OptionError(TARGET_OPTION, "another text", "unset: ingest() sets it") from None
+            raise OptionError(TARGET_OPTION, "another text", "to be unset: ingest() sets it") from None
 
     @property
     def columns_read(self) -> StructType:
@@ -108,7 +109,7 @@ class FileTarget:
 
     @property
     def columns_written(self) -> StructType:
-        """Columns of the table, in the order of those read."""
+        """Columns of the table, in the order of :attr:`columns_read`."""
         return StructType.fromJson(json.loads(self.write_schema))
 
     @property
@@ -120,11 +121,11 @@ class FileTarget:
 def checked_storage_options(
     options: Mapping[str, str], location: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the options by which ``deltalake`` enters a table's object store.
+    """Return the options with which ``deltalake`` accesses a table's object store.
 
     Args:
-        options: Options by the names that ``deltalake`` uses.
-        location: The table's place as ``deltalake`` takes it.
+        options: Options with the names that ``deltalake`` uses.
+        location: The table's location in ``deltalake``'s form.
         environ: The environment, where ``deltalake`` looks for the same names.
 
     Raises:
@@ -133,7 +134,8 @@ def checked_storage_options(
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a text")
-    # deltalake takes the same names from the environment, where a user may have set one for another program.
+    # deltalake also reads these names from the environment, where a user may have set one for another
+    # program.
     settings = {f"{name} in the environment": value for name, value in environ.items()} | dict(options)
     for name, value in settings.items() if "://" in location else ():
         reason = UNSAFE_STORAGE_OPTIONS.get(name.partition(" ")[0].upper())

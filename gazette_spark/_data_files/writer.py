@@ -1,7 +1,7 @@
-"""A task's rows as data files of a Delta or an Iceberg table.
+"""Writes a task's rows as data files of a Delta or an Iceberg table.
 
 Each attempt of a task writes files with unique names, and reports a file only when it is complete. No commit
-refers to files of attempts that Spark drops; VACUUM, or Iceberg's remove_orphan_files, deletes them.
+refers to files of attempts that Spark discards. VACUUM, or Iceberg's remove_orphan_files, deletes such files.
 """
 
 from __future__ import annotations
@@ -33,34 +33,37 @@ from gazette_spark.errors import DataFileError, MissingModuleError, TableRefused
 from gazette_spark.spark_versions import arrow_schema
 
 ROW_GROUP_BYTES = 64 << 20
-"""Arrow bytes that a row group is made of."""
+"""Number of Arrow bytes in a row group."""
 
 WAITING_BYTES = 256 << 20
-"""Arrow bytes that wait for their row group, in all open files; beyond that the largest group is ended."""
+"""Maximum number of Arrow bytes that wait for their row groups, in all open files. Above it, the largest
+group is written."""
 
 OPEN_FILES = 64
-"""Files of a task that are open at once, of as many partitions of the table; the oldest is ended."""
+"""Maximum number of open files of a task, each for one partition of the table. Above it, the oldest one is
+finished."""
 
 GATHERED_BYTES = 1 << 16
-"""Arrow bytes that are looked through for partitions together."""
+"""Number of Arrow bytes for which partitions are determined together."""
 
 LEAST_SAMPLE, MOST_SAMPLE = 1000, 4096
-"""Number of values that show whether a column's values repeat."""
+"""Minimum and maximum number of values that show whether a column's values repeat."""
 
 UNIQUE_SHARE = 0.99
-"""Share of them that are others where a dictionary is not worth it: in all there are 50 times as many."""
+"""Share of distinct values among them above which a dictionary is not worth it: the file has 50 times as many
+values."""
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
 """Characters that stand for themselves in the name of a partition's directory."""
 
 READABLE_DAYS = range(-96465292, 95026237)
-"""Days since 1970 whose text ``deltalake`` reads."""
+"""Days since 1970 whose text ``deltalake`` can read."""
 
 LAST_PLAIN_YEAR = 9999
-"""Later years have a sign in ISO 8601."""
+"""Last year that ISO 8601 writes without a sign."""
 
 LONGEST_NAME = 255
-"""Bytes of the name of a directory, in most file systems."""
+"""Maximum number of bytes in the name of a directory, in most file systems."""
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
@@ -96,7 +99,7 @@ class _DataFile:
 
     @property
     def size(self) -> int:
-        """Bytes written so far, without the rows that wait for a row group."""
+        """Number of bytes written so far, without the rows that wait for a row group."""
         return 0 if self._out is None else int(self._out.tell())
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -108,7 +111,7 @@ class _DataFile:
         """Write the waiting rows as a row group."""
         if not self._waiting:
             return
-        # Many batches become one row group: with a group for each, readers would take longer.
+        # Many batches become one row group, because readers would be slower with one group for each batch.
         rows = pa.Table.from_batches(self._waiting, schema=self._schema)
         self._waiting, self.waiting_bytes = [], 0
         for name in self._floats:
@@ -118,7 +121,7 @@ class _DataFile:
         writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
-        # Object stores have no directories to make.
+        # Object stores have no directories.
         if isinstance(self._where, pa_fs.LocalFileSystem):
             self._where.create_dir(posixpath.dirname(self._full), recursive=True)
         self._out = self._where.open_output_stream(self._full)
@@ -134,7 +137,7 @@ class _DataFile:
             use_dictionary=repeated or False,
             metadata_collector=self._metadata,
             store_schema=False,
-            store_decimal_as_integer=self._iceberg is not None,  # As its specification asks.
+            store_decimal_as_integer=self._iceberg is not None,  # Iceberg's specification requires this.
         )
         return self._writer
 
@@ -144,7 +147,7 @@ class _DataFile:
         assert self._writer is not None
         assert self._out is not None
         self._writer.close()
-        # The footer is written now, and the size cannot be asked for once the stream is closed.
+        # The footer is written now, and the size is not available after the stream is closed.
         size = self.size
         self._out.close()
         metadata = self._metadata[0]
@@ -163,12 +166,12 @@ class _DataFile:
         }
 
     def abort(self) -> None:
-        """Delete the file if possible: no commit refers to it."""
+        """Delete the file if possible."""
         if self._out is None:
             return
         ends = [self._out.close, lambda: self._where.delete_file(self._full)]
-        # Each step is tried by itself, because what failed before may fail again. A file that stays is
-        # harmless: no commit refers to it.
+        # Try each step separately, because what failed before may fail again. A file that remains is
+        # harmless, because no commit refers to it.
         for end in ends if self._writer is None else [self._writer.close, *ends]:
             with suppress(Exception):
                 end()
@@ -187,14 +190,14 @@ class _TaskFiles:
             self._stored = file_schema(target.iceberg)
         self._files: dict[tuple[str | None, ...], _DataFile] = {}
         self.written_files: list[dict[str, Any]] = []
-        """A row about each complete file, with the columns of ``FILES_SCHEMA``."""
+        """One row for each complete file, with the columns of ``FILES_SCHEMA``."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions, and write row groups that are large enough."""
         for key, part in partitioned(rows, self._target):
             if key not in self._files:
-                # A unique name for each attempt: Spark may run a task twice, at once or one after the other,
-                # and one must not write into the other's file.
+                # Each attempt uses unique names, because Spark may run a task twice, even concurrently, and
+                # neither may write into the other's file.
                 path = posixpath.join(self._directories(key), f"part-{uuid.uuid4()}.zstd.parquet")
                 self._files[key] = _DataFile(
                     self._where, self._root, path, self._stored, self._target.iceberg
@@ -202,15 +205,15 @@ class _TaskFiles:
             self._files[key].add(part.select(self._stored.names))
             if self._files[key].waiting_bytes >= ROW_GROUP_BYTES:
                 self._flush(key)
-        # Many partitions may each have less than a row group. The largest is written, so the fewest groups
-        # end early.
+        # Many partitions may each have less than a row group. Write the largest one first, so that the fewest
+        # groups end early.
         while sum(file.waiting_bytes for file in self._files.values()) > WAITING_BYTES:
             self._flush(max(self._files, key=lambda key: self._files[key].waiting_bytes))
 
     def _directories(self, key: tuple[str | None, ...]) -> str:
         """Return the directories of a partition's files.
 
-        Readers take a partition's values from the log, so two partitions may share a directory.
+        Readers get a partition's values from the log, so two partitions may share a directory.
         """
         if not key:
             return ""
@@ -225,7 +228,7 @@ class _TaskFiles:
 
     def _flush(self, key: tuple[str | None, ...]) -> None:
         """Write a file's row group, and finish the file if it is large enough."""
-        # Each open file has a buffer and a descriptor, so at the limit the oldest one is finished first.
+        # Each open file has a buffer and a descriptor, so at the limit finish the oldest one first.
         if not self._files[key].is_open:
             opened = [open_key for open_key, file in self._files.items() if file.is_open]
             if len(opened) >= OPEN_FILES:
@@ -235,7 +238,7 @@ class _TaskFiles:
             self._finish(key)
 
     def _finish(self, key: tuple[str | None, ...]) -> None:
-        # The file is reported only now that it is complete: the driver commits whatever a task reports.
+        # Report the file only now that it is complete, because the driver commits whatever a task reports.
         row = self._files[key].close(self._target.indexed_leaves)
         del self._files[key]
         self.written_files.append(
@@ -248,7 +251,7 @@ class _TaskFiles:
             self._finish(key)
 
     def abort(self) -> None:
-        """Delete the files that are incomplete."""
+        """Delete the incomplete files."""
         for file in self._files.values():
             file.abort()
 
@@ -256,7 +259,7 @@ class _TaskFiles:
 def write_files(
     pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task to data files; yield rows that describe them. See :func:`written_files`."""
+    """Write the rows of a task to data files, and yield their descriptions; see :func:`written_files`."""
     if rows := written_files(pieces, target):
         yield file_batch(rows)
 
@@ -264,34 +267,36 @@ def write_files(
 def written_files(
     pieces: Iterable[tuple[str, Iterable[pa.RecordBatch]]], target: FileTarget
 ) -> list[dict[str, Any]]:
-    """Write the rows of a task to data files; return a row about each, with the columns of ``FILES_SCHEMA``.
+    """Write the rows of a task to data files, and return a row of ``FILES_SCHEMA`` for each file.
 
     The task writes one file for each table partition among its rows, regardless of the number of pieces, and
-    begins another file when one reaches the target's ``file_bytes``.
+    starts another file when one reaches the target's ``file_bytes``.
 
     Args:
-        pieces: For each piece its origin, as errors name it, and its rows with the target's ``read_schema``.
+        pieces: For each piece, its origin as errors name it, and its rows with the target's ``read_schema``.
         target: The table.
 
     Raises:
         TableRefusedError: a row has a null in a NOT NULL column, or a partition value that ``deltalake``
             cannot read.
-        DataFileError: the table's directory or object store does not take a file.
+        DataFileError: a file cannot be written to the table's directory or object store.
     """
     columns = arrow_schema(target.columns_written)
-    # This is a generator, so a task's memory is bounded by the row groups that wait and not by the piece.
+    # This is a generator, so that a task's memory is bounded by the waiting row groups and not by the piece.
     batches = (shaped(rows, columns, target, origin) for origin, piece in pieces for rows in piece)
     with _named_errors(target):
         files = _TaskFiles(target)
     try:
-        # A piece may have a single record. Finding the partitions of so few rows, and keeping each as an
+        # A piece may have a single record. Determining the partitions of so few rows, and keeping each as an
         # array until its row group is written, takes far more time and memory than the rows themselves.
         for rows in _gathered(batches):
-            with _named_errors(target):  # Not around the loop: reading the rows has errors of its own.
+            with _named_errors(
+                target
+            ):  # This is not around the loop, because reading the rows has other errors.
                 files.add(rows)
         with _named_errors(target):
             files.finish()
-    # Interrupts count, too: Spark kills tasks that it does not need any more.
+    # This includes interrupts, because Spark kills tasks that it no longer needs.
     except BaseException:
         files.abort()
         raise
@@ -325,7 +330,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
 
 def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Return the rows as a record batch with the columns of ``FILES_SCHEMA``."""
-    # Without pa.array(), which imports pandas where it is installed.
+    # Do not use pa.array(), which imports pandas if it is installed.
     schema = arrow_schema(FILES_SCHEMA)
     columns: list[pa.Array] = []
     for field in schema:
@@ -345,7 +350,7 @@ def file_batch(written_files: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
 
 def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
     if leaf.path == ("value",) and leaf.type == pa.binary():
-        return True  # Records hardly repeat, however few there are.
+        return True  # Records hardly ever repeat, however few there are.
     if leaf.repeated or rows.num_rows < LEAST_SAMPLE or pa.types.is_boolean(leaf.type):
         return False
     column = rows.column(leaf.path[0])
@@ -353,13 +358,13 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
         column = column.field(name)
     if pa.types.is_temporal(leaf.type):
         column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
-    # Without Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
+    # Do not use Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
     values = [value for value in column.to_pylist() if value is not None]
     return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
 
 
 def _has_nan(column: pa.Array) -> bool:
-    """Tell whether a column of numbers has a NaN; a value hidden by a null may count."""
+    """Say whether a column of numbers has a NaN. A value that is hidden by a null may count."""
     buffer = column.buffers()[1]
     if buffer is None:
         return False
@@ -371,7 +376,7 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     """Return the file system of a table, and the table's root in it.
 
     Raises:
-        MissingModuleError: a table in an object store takes ``deltalake``, or ``pyiceberg``, where tasks run.
+        MissingModuleError: tasks need ``deltalake`` or ``pyiceberg`` for a table in an object store.
     """
     if target.is_local:
         return pa_fs.LocalFileSystem(), target.location
@@ -381,7 +386,7 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
 
 
 def object_store(url: str, storage_options: Mapping[str, str]) -> pa_fs.FileSystem:
-    """Return the objects below a URL, as ``deltalake`` enters them.
+    """Return ``deltalake``'s file system for the objects below a URL.
 
     Raises:
         MissingModuleError: this Python lacks ``deltalake``.
@@ -394,21 +399,21 @@ def object_store(url: str, storage_options: Mapping[str, str]) -> pa_fs.FileSyst
 
 
 def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin: str) -> pa.RecordBatch:
-    """Return rows with the table's names and types; no cast changes a value.
+    """Return rows with the table's names and types. No cast changes a value.
 
     Raises:
-        TableRefusedError: a null where the table takes none.
+        TableRefusedError: a row has a null in a NOT NULL column.
     """
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, written, strict=True)
     ]
     for column, field in zip(columns, written, strict=True):
-        # Neither Parquet nor deltalake's commit enforces NOT NULL, so it is looked for here.
+        # Neither Parquet nor deltalake's commit enforces NOT NULL, so check it here.
         if column.null_count and field.name in target.not_null:
             problem = (
-                f"column {field.name} is NOT NULL, and {column.null_count} records of {origin} have none. "
-                "Send such records to dead letters, which the sink alone does, without ingest(); or "
+                f"column {field.name} is NOT NULL, but {column.null_count} records of {origin} have no value."
+                " Send such records to dead letters, which the sink supports only without ingest(); or "
                 f"ALTER TABLE … ALTER COLUMN {field.name} DROP NOT NULL"
             )
             raise TableRefusedError(target.table, problem)
@@ -418,7 +423,7 @@ def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, origin
 def partitioned(
     rows: pa.RecordBatch, target: FileTarget
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield rows by the values of the partition columns, as Delta writes these.
+    """Yield rows by the values of the partition columns in Delta's form.
 
     Raises:
         TableRefusedError: ``deltalake`` cannot read a value.
@@ -433,7 +438,7 @@ def partitioned(
         return
     texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
     numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])
-    # With one thread, because Spark counts on one core for each task, and because the rows are to stay in
+    # Use one thread, because Spark expects one core for each task, and because the rows have to stay in
     # order.
     groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
@@ -442,11 +447,11 @@ def partitioned(
 
 
 def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
-    """Return a column's values as Delta's log has them; an empty text is null there."""
+    """Return a column's values in the form of Delta's log, where an empty text is null."""
     import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
     if pa.types.is_date32(column.type):
-        # A column has many rows and few days, so each day is turned into text once.
+        # A column has many rows but few days, so convert each day to text only once.
         encoded = column.dictionary_encode()
         days = encoded.dictionary.view(pa.int32()).to_pylist()
         texts = text_array([_day_text(name, day, table) for day in days])
@@ -456,7 +461,7 @@ def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
 
 
 def _day_text(name: str, day: int, table: str) -> str:
-    """Return a day as Spark writes it. Arrow omits the sign of later years, and supports fewer years."""
+    """Return a day in Spark's form. Arrow omits the sign of later years, and supports fewer years."""
     date = np.datetime64(day, "D")
     year = 1970 + int(date.astype("datetime64[Y]").astype(np.int64))
     sign = "-" if year < 0 else "+" if year > LAST_PLAIN_YEAR else ""

@@ -1,1 +1,1 @@
-"""One Iceberg table through pyiceberg: its columns and partitions, its commits, and the sink."""
+"""Iceberg tables through pyiceberg: columns and partitions, commits, and the sink."""

@@ -16,8 +16,8 @@ ARRAY, MAP, STRUCT     list, map, struct
 INTERVAL, VARIANT, …   refused: version 2 of Iceberg's format has no such type
 =====================  ============================================================================
 
-Types of Iceberg that Spark's rows do not have (time, uuid, fixed) may be in the table. A column of such a
-type stays null, and a query that has the column is refused.
+The table may have Iceberg types that Spark's rows do not have (time, uuid, fixed). A column of such a type
+stays null, and a query that has the column is refused.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ PARTITION_TRANSFORM = re.compile(
 )
 
 UNEQUAL_TYPES = (ice.FloatType, ice.DoubleType)
-"""Types that are no partitions: equal values of them need not be identical."""
+"""Types that cannot be partitions, because equal values need not have the same bytes."""
 
 
 def iceberg_schema(table: str, columns: sql.StructType) -> Schema:
-    """Return the schema of a new table, all of whose columns take nulls.
+    """Return the schema of a new table, whose columns are all nullable.
 
     Raises:
         TableRefusedError: a column has a type that Iceberg does not have.
@@ -95,7 +95,7 @@ def _struct(table: str, path: str, kind: sql.StructType, ids: Any) -> ice.Struct
 
 
 def to_iceberg(table: str, path: str, kind: sql.DataType, ids: Any) -> ice.IcebergType:  # noqa: ANN401
-    """Return the Iceberg type of a column; ``ids`` yields ids for its fields.
+    """Return the Iceberg type of a column. ``ids`` yields ids for its fields.
 
     Raises:
         TableRefusedError: Iceberg does not have the type.
@@ -113,44 +113,45 @@ def to_iceberg(table: str, path: str, kind: sql.DataType, ids: Any) -> ice.Icebe
         case sql.DecimalType():
             return ice.DecimalType(kind.precision, kind.scale)
     if (iceberg := TO_ICEBERG.get(type(kind))) is None:
-        problem = f"column {path} is {kind.simpleString()}, which Iceberg does not have. Cast it in the query"
+        problem = f"column {path} is {kind.simpleString()}, a type that Iceberg lacks. Cast it in the query"
         raise TableRefusedError(table, problem)
     return iceberg()
 
 
 def spark_schema(table: str, schema: Schema, rows: sql.StructType) -> sql.StructType:
-    """Return a table's columns as Spark names them, without those that no row of Spark can fill.
+    """Return a table's columns with Spark's types, without columns that no row of Spark can fill.
 
     Args:
         table: The table's name, for errors.
-        schema: Its schema.
+        schema: The table's schema.
         rows: Columns of the rows that are written.
 
     Raises:
-        TableRefusedError: the rows have a column of a type that Spark does not have, such a column is NOT
-            NULL, or two columns differ in case only.
+        TableRefusedError: a column of a type that Spark does not have is NOT NULL or is also in the rows, or
+            the names of two columns differ only in case.
     """
     written = {field.name.lower() for field in rows.fields}
     fields: dict[str, sql.StructField] = {}
     for column in schema.fields:
         kind = to_spark(column.field_type)
         if kind is None:
-            # A column that no row can fill stays null, which is right only if it may be null and nobody means
-            # to fill it.
+            # A column that no row can fill stays null. That is correct only if it is nullable and the query
+            # does not try to fill it.
             if column.required or column.name.lower() in written:
                 problem = f"column {column.name} is {column.field_type}, which rows of Spark do not have"
                 raise TableRefusedError(table, f"{problem}. Make it optional, and leave it out of the query")
             continue
         field = sql.StructField(column.name, kind, nullable=not column.required)
-        # Iceberg distinguishes upper and lower case, Spark does not: a row's column would go into either.
+        # Iceberg distinguishes upper and lower case, but Spark does not, so a row's column could go to either
+        # one.
         if (other := fields.setdefault(column.name.lower(), field)) is not field:
-            problem = f"its columns {other.name} and {column.name} are one name to Spark. Rename one of them"
+            problem = f"its columns {other.name} and {column.name} are the same to Spark. Rename one of them"
             raise TableRefusedError(table, problem)
     return sql.StructType([*fields.values()])
 
 
 def to_spark(kind: ice.IcebergType) -> sql.DataType | None:
-    """Return the Spark type of a column, None if Spark has none."""
+    """Return the Spark type of a column, or None if Spark has none."""
     match kind:
         case ice.StructType():
             fields = [(field, to_spark(field.field_type)) for field in kind.fields]
@@ -172,7 +173,7 @@ def to_spark(kind: ice.IcebergType) -> sql.DataType | None:
 
 
 def has_required_inside(kind: ice.IcebergType) -> bool:
-    """Say whether a field, element or value within a type takes no nulls. The key of a map never does."""
+    """Say whether a field, element or value within a type is NOT NULL. Keys of maps do not count."""
     match kind:
         case ice.StructType():
             return any(field.required or has_required_inside(field.field_type) for field in kind.fields)
@@ -187,13 +188,14 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
     """Return the partitions of a new table.
 
     Args:
-        option: Name of the option that gives them, for the error.
-        texts: Each a column, or ``day(at)``, ``hour(at)``, ``month(at)``, ``year(at)``, ``bucket(16, id)``,
-            ``truncate(4, name)``; plurals such as ``days`` as in Spark's SQL.
+        option: Name of the option that contains them, for the error.
+        texts: One text for each partition: a column, or ``day(at)``, ``hour(at)``, ``month(at)``,
+            ``year(at)``, ``bucket(16, id)``, ``truncate(4, name)``; plurals such as ``days`` are accepted as
+            in Spark's SQL.
         schema: The table's schema.
 
     Raises:
-        OptionError: one has another form, names no column, or does not fit the column's type.
+        OptionError: a text has another form, names no column, or does not fit the column's type.
     """
     fields = []
     columns = {column.name.lower(): column for column in schema.fields}
@@ -203,14 +205,14 @@ def partition_spec(option: str, texts: Sequence[str], schema: Schema) -> Partiti
         if column is None:
             expected = f"columns of the rows: {', '.join(field.name for field in schema.fields)}"
             raise OptionError(option, name, expected)
-        # For example, 0.0 and -0.0 are equal and have different bytes, so rows of one value would be in two
-        # partitions.
+        # For example, 0.0 and -0.0 are equal but have different bytes, so rows with equal values would be in
+        # two partitions.
         if not transform.can_transform(column.field_type) or (
             str(transform) == "identity" and isinstance(column.field_type, UNEQUAL_TYPES)
         ):
             raise OptionError(option, text.strip(), f"another partition: {name} is {column.field_type}")
         word = re.sub(r"\[.*", "", str(transform))
-        # These are the names that Iceberg's own DDL in Spark gives to partitions.
+        # Iceberg's own DDL in Spark gives these names to partitions.
         suffix = {"identity": "", "truncate": "_trunc"}.get(word, f"_{word}")
         fields.append(
             PartitionField(
@@ -236,13 +238,13 @@ def _transform(option: str, text: str) -> tuple[Transform[Any, Any], str]:
 
 
 def partition_texts(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """Return a table's partitions as :func:`partition_spec` takes them, in lower case."""
+    """Return a table's partitions in the form of :func:`partition_spec`, in lower case."""
     texts = []
     for field in spec.fields:
         column = (schema.find_column_name(field.source_id) or "?").lower()
         match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", str(field.transform))
         word, width = (match[1], match[2]) if match else (str(field.transform), None)
-        # A partition that was dropped may stay in the specification as void.
+        # A partition that was dropped may remain in the specification as void.
         if isinstance(field.transform, VoidTransform):
             continue
         texts.append(column if word == "identity" else f"{word}({width + ', ' if width else ''}{column})")

@@ -1,13 +1,13 @@
-"""An Iceberg table that is filled with files of tasks, with ledger entries in the same commits.
+"""An Iceberg table to which files from tasks are committed together with ledger entries.
 
-The ``commit_table`` of a catalog is a compare-and-set: it makes the commit only if the branch ``main`` is
-still at the snapshot that was read, and columns and partitions are as they were. Each commit adds a snapshot,
-also one without rows. So of two writers that decided on one entry one commits, and so does only one of a
-writer and a rollback.
+A catalog's ``commit_table`` is a compare-and-set: it commits only if the branch ``main`` is still at the
+snapshot that was read, and columns and partitions have not changed. Each commit adds a snapshot, even one
+without rows. So if two writers decided on the same entry, only one of them commits, and a writer that a
+rollback has overtaken does not commit either.
 
-A transaction of ``pyiceberg`` must never be committed by its own ``commit_transaction()``. That repeats a
-commit that was turned down, on top of whatever was committed meanwhile: two writers of one batch would both
-commit.
+A transaction of ``pyiceberg`` must never be committed by its own ``commit_transaction()``. That method
+repeats a rejected commit on top of whatever was committed in the meantime, so two writers of one batch would
+both commit.
 """
 
 from __future__ import annotations
@@ -82,23 +82,23 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 2
 
 ANY_NAME = Rules(any_name=True, change_feed=False, type_change="ALTER COLUMN … TYPE")
-"""Iceberg finds columns by ids, so their names may have any character."""
+"""Iceberg identifies columns by ids, so their names may have any character."""
 
 IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl", "s3.")
-"""Beginnings of the properties with which ``pyiceberg`` enters object stores: tasks get no others."""
+"""Prefixes of the properties with which ``pyiceberg`` accesses object stores. Tasks get no others."""
 
 REFUSED_PROPERTIES = {
     "encryption.key-id": "it is encrypted (encryption.key-id)",
     "write.wap.enabled": "its commits are staged until they are audited (write.wap.enabled)",
 }
-"""Properties that ask more of a writer than files of plain rows, and what they mean."""
+"""Properties that require more of a writer than files of plain rows, and what they mean."""
 
 
 class IcebergTable:
-    """One table of a catalog. Holds the catalog and a version of the table, which do not pickle."""
+    """One table of a catalog. It has an open catalog and a version of the table, which cannot be pickled."""
 
     max_attempts = 20
-    """Any commit of others is a conflict, and not only one for the same app id."""
+    """Any commit of others is a conflict, not only one for the same app id."""
 
     def __init__(
         self,
@@ -111,16 +111,16 @@ class IcebergTable:
         adds_columns: bool = False,
         file_bytes: int | None = None,
     ) -> None:
-        """Name the table; nothing is read yet.
+        """Name the table. Nothing is read yet.
 
         Args:
-            name: The table.
-            properties: Properties of the catalog in place of configured ones.
-            app_id: For errors.
-            partition_by: Partitions of a new table; those of an existing one have to be the same.
-            partition_option: Name of the option that gives them.
-            adds_columns: Add columns that the rows have and the table lacks, in the commit of the rows.
-            file_bytes: Size at which a task begins another file, None for the default.
+            name: Name of the table.
+            properties: Properties of the catalog that replace configured ones.
+            app_id: App id of the sink, for errors.
+            partition_by: Partitions of a new table. An existing table must have the same.
+            partition_option: Name of the option that contains them, for errors.
+            adds_columns: Whether to add columns that the table lacks, in the commit of the rows.
+            file_bytes: Size at which a task starts another file; None for the default.
         """
         self.name = str(name)
         self._name = name
@@ -133,7 +133,7 @@ class IcebergTable:
         """Columns of the rows that tasks write; None before :meth:`prepare`."""
         self._catalog: Any = None
         self._base: Table | None = None
-        """The version to commit on: the one whose ledger was read last."""
+        """The version on which to commit: the one whose ledger was read last."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the catalog and the version."""
@@ -143,14 +143,15 @@ class IcebergTable:
         return f"IcebergTable({self.name})"
 
     def load(self) -> Table | None:
-        """Load the newest version of the table, None if there is none.
+        """Load the newest version of the table, or None if there is no table.
 
         Raises:
             MissingPackageError: a package that the catalog needs is not installed.
-            TableRefusedError: the catalog cannot be entered, or the table needs more from its writers than
+            TableRefusedError: the catalog cannot be accessed, or the table needs more from its writers than
                 files of plain rows.
         """
-        # The catalog is opened once for each process, because that may ask a server for a token and settings.
+        # The catalog is opened once in each process, because this may request a token and settings from a
+        # server.
         if self._catalog is None:
             self._catalog = open_catalog(self._name.catalog, self._properties)
         with iceberg_errors(self.name):
@@ -158,24 +159,24 @@ class IcebergTable:
                 table: Table = self._catalog.load_table(self._name.identifier)
             except NoSuchTableError:
                 return None
-        # The table is checked each time, because its properties, partitions and sort order can be altered at
-        # any time.
+        # Check the table each time, because its properties, partitions and sort order can be altered at any
+        # time.
         if reason := refusal(table):
             raise TableRefusedError(self.name, f"{reason}. Nothing was committed")
         return table
 
     def prepare(self, rows: StructType) -> tuple[FileTarget, str]:
-        """Make the table if there is none, compare its columns, and say where tasks write.
+        """Create a missing table, compare its columns, and return where tasks write.
 
         Args:
             rows: Columns of the rows.
 
         Returns:
-            The target, and the table's shape, which a commit compares.
+            The target, and the shape of the table, which a commit compares.
 
         Raises:
-            OptionError: the table has other partitions than the ones asked for.
-            SchemaMismatchError: the columns are not the table's.
+            OptionError: the table has other partitions than the requested ones.
+            SchemaMismatchError: the columns do not fit the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows, or a column has
                 a type that Iceberg does not have.
         """
@@ -186,10 +187,10 @@ class IcebergTable:
         existing = spark_schema(self.name, metadata.schema(), rows)
         written = self._fitted(rows, existing)
         schema = self._schema_of_files(table)
-        # Readers find columns by ids, so a renamed or dropped column keeps its files readable. Files without
-        # ids would be read by a mapping of names, which a table need not have.
+        # Readers find columns by ids, so files remain readable after a column is renamed or dropped. Files
+        # without ids would need a mapping of names, which a table may not have.
         ids = schema_to_pyarrow(schema, include_field_ids=True)
-        # The types are Spark's, because the tasks get Spark's batches.
+        # Use Spark's types, because tasks get Spark's batches.
         types = arrow_schema(written)
         file_schema = pa.schema([_with_ids(types.field(name), ids.field(name)) for name in written.names])
         layout = IcebergLayout(
@@ -199,7 +200,7 @@ class IcebergTable:
             {
                 key: str(value)
                 for key, value in table.io.properties.items()
-                # Tasks write files and commit nothing, so they get no password or token of the catalog.
+                # Tasks only write files and do not commit, so they get no password or token of the catalog.
                 if key.startswith(IO_PROPERTIES) and value is not None
             },
         )
@@ -218,7 +219,7 @@ class IcebergTable:
 
     @property
     def shape(self) -> str:
-        """Identity, columns and partitions of the version to commit on, with those that the rows add."""
+        """Identity, columns and partitions of the version on which to commit."""
         return self._shape(self._opened())
 
     def _shape(self, table: Table) -> str:
@@ -226,9 +227,8 @@ class IcebergTable:
         return json.dumps([str(table.metadata.table_uuid), columns, table.spec().model_dump(mode="json")])
 
     def read_ledger(self, app_id: str) -> LedgerState:
-        """Load the newest version, to commit on, and return the state of an app id's ledger in it."""
-        # The version to commit on. It is opened before the ledger is read from it, so both are of one
-        # version, and a commit of anybody after it is a conflict.
+        """Load the newest version, on which to commit, and return the state of an app id's ledger in it."""
+        # The ledger is read from the version on which to commit, so any later commit is a conflict.
         table = self._base = self.load()
         if table is None:
             return LedgerState()
@@ -246,7 +246,7 @@ class IcebergTable:
     def last_offsets(self, journal: str, offset: str) -> dict[str | None, int | None]:
         """Return the greatest offset of each journal in the version whose ledger was read last.
 
-        Reads two columns of all rows, a file at a time.
+        Reads two columns of all rows, one file at a time.
 
         Args:
             journal: Column of the journals' names.
@@ -259,11 +259,11 @@ class IcebergTable:
         """Commit files with a ledger entry on the version whose ledger was read last.
 
         Args:
-            files: Rows about the files, by ``FILES_SCHEMA``.
+            files: Descriptions of the files, as rows of ``FILES_SCHEMA``.
             entry: Ledger entry of the rows in the files.
 
         Returns:
-            The conflict, or the error that leaves open whether the commit was made.
+            The conflict, or an error that does not reveal whether the commit succeeded.
 
         Raises:
             TableRefusedError: the catalog refuses the commit for another reason.
@@ -271,27 +271,27 @@ class IcebergTable:
         table = self._opened()
         with iceberg_errors(self.name):
             transaction = table.transaction()
-            # Columns are added by the commit that brings rows for them, and not by one without rows: a pin
-            # would leave the table with columns of a query that never wrote.
+            # Add columns only in a commit with rows. Otherwise a pin would add columns for a query that may
+            # never write rows.
             if files:
                 self._add_columns(transaction)
             updates = transaction.update_snapshot(snapshot_properties={SUMMARY_KEY: entry.to_json()})
-            # A fast append adds a manifest for each commit. Merging them rewrites manifests in the batch's
-            # time, so it is left to the table's maintenance unless the table asks for it.
+            # A fast append adds a manifest for each commit. Merging manifests rewrites them while the batch
+            # waits, so it is left to the table's maintenance unless the table's property requests it.
             merges = table.properties.get("commit.manifest-merge.enabled", "").lower() == "true"
             with updates.merge_append() if merges else updates.fast_append() as snapshot:
                 for row in files:
                     snapshot.append_data_file(_data_file(row, transaction, _data_location(table)))
             made = transaction.table_metadata.snapshot_by_id(snapshot.snapshot_id)
             assert made is not None
-            # The property is set in the commit of the snapshot that it names, so either both are there or
-            # neither is.
+            # The property is set in the commit of the snapshot that it names, so either both exist or
+            # neither.
             text = property_text(entry, made.snapshot_id, made.sequence_number or 0)
             transaction.set_properties({PROPERTY_PREFIX + entry.app_id: text})
             metadata = table.metadata
             # pyiceberg itself requires only that main is still at the snapshot that was read. But a change of
-            # columns or partitions makes no snapshot, and a table that was created again may have none, as
-            # the old one had.
+            # columns or partitions creates no snapshot, and a table that was created again may have no
+            # snapshot, like the old one.
             requirements = (
                 *transaction._requirements,
                 AssertTableUUID(uuid=metadata.table_uuid),
@@ -299,13 +299,13 @@ class IcebergTable:
                 AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
             )
         # After a conflict, a locked database or a broken connection, the ledger that is read next shows
-        # whether the commit was made. Any other error, such as a lack of permissions, would be the same at
-        # each attempt.
+        # whether the commit succeeded. Any other error, such as missing permissions, would occur at each
+        # attempt.
         with iceberg_errors(self.name):
             try:
-                # The catalog is called directly, and once. The transaction's own commit tries again on top of
-                # whatever was committed meanwhile: in a prototype, two writers of one batch both committed,
-                # 200 rows in place of 100 (decision 0045).
+                # Call the catalog directly, and only once. The transaction's own commit would try again on
+                # top of whatever was committed in the meantime: in a prototype, two writers of one batch both
+                # committed, 200 rows instead of 100 (decision 0045).
                 self._catalog.commit_table(table, requirements, transaction._updates)
             except unknown_outcomes() as error:
                 log.info("commit_turned_down table=%s error=%s", self.name, type(error).__name__)
@@ -316,7 +316,7 @@ class IcebergTable:
         """Refuse a query checkpoint inside the table, whose clean-up would delete it.
 
         Raises:
-            TableRefusedError: it is there.
+            TableRefusedError: the checkpoint is inside the table.
         """
         table = self.load()
         if table is not None and is_inside(root, table.location()):
@@ -335,14 +335,14 @@ class IcebergTable:
         return self._base
 
     def _make(self, rows: StructType) -> Table:
-        """Make the table of the rows' columns."""
+        """Create the table with the rows' columns."""
         columns = bare(rows)
         assert isinstance(columns, StructType)
         self._fitted(columns, None)
         schema = iceberg_schema(self.name, columns)
-        # This comes before the table is made, so that an invalid partition leaves no table behind.
+        # This comes before the table is created, so that an invalid partition leaves no table behind.
         spec = partition_spec(self._partition_option, self._partition_by or (), schema)
-        # Another process may have made it at the same time. Opening the table shows that.
+        # Another process may have created it at the same time, which opening the table shows.
         with iceberg_errors(self.name), suppress(TableAlreadyExistsError):
             self._catalog.create_table(
                 self._name.identifier,
@@ -360,7 +360,7 @@ class IcebergTable:
         existing = partition_texts(spec, schema)
         expected = partition_texts(partition_spec(self._partition_option, self._partition_by, schema), schema)
         if existing != expected:
-            got = f"{', '.join(expected)}, and the table has {', '.join(existing) or 'no partitions'}"
+            got = f"{', '.join(expected)}, but the table has {', '.join(existing) or 'no partitions'}"
             raise OptionError(self._partition_option, got, "the table's partitions, or another table")
 
     def _fitted(self, rows: StructType, existing: StructType | None) -> StructType:
@@ -371,20 +371,21 @@ class IcebergTable:
         columns = {field.name: field.dataType for field in (existing or StructType()).fields}
         for source, column in zip(rows.fields, fitted.schema.fields, strict=True):
             table_type = columns.get(column.name)
-            # Releases of Arrow cast structs by position or by name, so tasks convert none (decision 0032).
+            # Releases of Arrow differ in whether they cast structs by position or by name, so tasks do not
+            # convert structs (decision 0032).
             is_nested = "<" in column.dataType.simpleString()
             if table_type is not None and is_nested and bare(source.dataType) != bare(table_type):
                 problem = (
                     f"column {source.name} is {table_type.simpleString()} in the table and "
-                    f"{source.dataType.simpleString()} in the query, and tasks convert no nested columns. "
+                    f"{source.dataType.simpleString()} in the query. Tasks cannot convert nested columns. "
                     "Make it the table's type in the query"
                 )
                 raise TableRefusedError(self.name, problem)
         return fitted.schema
 
     def _schema_of_files(self, table: Table) -> Schema:
-        """Return the schema that the table has once the rows' columns are added."""
-        # This transaction is never committed. It only computes the ids that the new columns would get.
+        """Return the table's schema after the rows' columns are added."""
+        # This transaction is never committed. It only computes the ids that the new columns will get.
         transaction = table.transaction()
         self._add_columns(transaction)
         return transaction.table_metadata.schema()
@@ -401,35 +402,35 @@ class IcebergTable:
             return
         with transaction.update_schema() as update:
             for field in new:
-                # Ids of the fields within are provisional, because update_schema gives all new fields ids
-                # that the table has not used.
+                # Ids of nested fields are provisional, because update_schema gives all new fields ids that
+                # the table has not used yet.
                 kind = to_iceberg(self.name, field.name, field.dataType, iter(range(1, 1 << 30)))
                 update.add_column((field.name,), kind)
 
 
 def refusal(table: Table) -> str | None:
-    """Return the reason why a table takes no files from tasks, None if it does."""
+    """Return the reason why a table does not accept files from tasks, or None if it does."""
     metadata = table.metadata
     properties, schema = metadata.properties, table.schema()
     reasons = [
         reason for name, reason in REFUSED_PROPERTIES.items() if properties.get(name, "false") != "false"
     ]
-    # Version 1 has no sequence numbers, by which the ledger is ordered; version 3 asks writers for row
-    # lineage.
+    # Version 1 has no sequence numbers, by which the ledger is ordered. Version 3 requires row lineage from
+    # writers.
     if metadata.format_version != FORMAT_VERSION:
         version = f"format version {metadata.format_version}"
-        reasons.append(f"it has {version}, and the sink writes version {FORMAT_VERSION}, without row lineage")
+        reasons.append(f"it has {version}, but the sink writes version {FORMAT_VERSION}, without row lineage")
     file_format = properties.get("write.format.default", "parquet")
     if file_format.lower() != "parquet":
-        reasons.append(f"its files are {file_format} (write.format.default), and tasks write Parquet")
-    # Tasks would have to keep all their rows to sort them.
+        reasons.append(f"its files are {file_format} (write.format.default), but tasks write Parquet")
+    # To sort their rows, tasks would have to keep all of them in memory.
     if table.sort_order().fields:
         reasons.append("it has a sort order (WRITE ORDERED BY), which tasks do not keep")
     for field in table.spec().fields:
         if isinstance(field.transform, UnknownTransform):
-            reasons.append(f"it is partitioned by {field.transform}, which pyiceberg does not know")
+            reasons.append(f"it is partitioned by {field.transform}, which pyiceberg does not support")
         elif schema.find_column_name(field.source_id) not in {column.name for column in schema.fields}:
-            reasons.append(f"it is partitioned by {field.name}, which is of a field within a column")
+            reasons.append(f"it is partitioned by {field.name}, which is a field within a column")
     reasons += [
         f"a field within column {column.name} is NOT NULL, which tasks do not check"
         for column in schema.fields
@@ -439,7 +440,7 @@ def refusal(table: Table) -> str | None:
 
 
 def _data_location(table: Table) -> str:
-    """Return the place of a table's data files."""
+    """Return the location of a table's data files."""
     default = f"{table.location().rstrip('/')}/data"
     return table.properties.get("write.data.path", default).rstrip("/")
 
@@ -447,7 +448,7 @@ def _data_location(table: Table) -> str:
 def _with_ids(column: pa.Field, with_ids: pa.Field) -> pa.Field:
     """Return a column of Spark's type with the ids of the table's column, at all levels.
 
-    ``pyiceberg`` has another Arrow type for texts, which are the same in files.
+    ``pyiceberg`` uses another Arrow type for texts, which does not matter in files.
     """
     kind, id_kind = column.type, with_ids.type
     if pa.types.is_struct(kind):
@@ -462,7 +463,7 @@ def _with_ids(column: pa.Field, with_ids: pa.Field) -> pa.Field:
 
 
 def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  # noqa: ANN401 - a Row.
-    """Return what a manifest has of a file."""
+    """Return the entry of a file in a manifest."""
     metadata = transaction.table_metadata
     schema, spec = metadata.schema(), metadata.spec()
     footer = parse_footer(row.stats)
@@ -475,7 +476,7 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
     try:
         counts = statistics(metadata.properties)
     except OverflowError:
-        # Python has no dates before year 1 or after 9999. A file without bounds is only slower to read.
+        # Python has no dates before year 1 or after year 9999. A file without bounds is only slower to read.
         counts = statistics({"write.metadata.metrics.default": "counts"})
     return DataFile.from_args(
         content=DataFileContent.DATA,

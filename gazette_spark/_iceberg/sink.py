@@ -1,6 +1,6 @@
-"""The exactly-once Iceberg writer: tasks write data files, the driver commits them with a ledger entry.
+"""The exactly-once Iceberg writer: tasks write data files, and the driver commits them with a ledger entry.
 
-It is the direct lane of :mod:`gazette_spark._ingest` into Iceberg tables; the story of a batch is that of
+This is the direct lane of :mod:`gazette_spark._ingest` for Iceberg tables. The steps of a batch are those of
 :class:`~gazette_spark._ledger.file_batches.FileBatches`.
 """
 
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 
 class IcebergSink:
-    """Writes journals into an Iceberg table exactly once, with :func:`gazette_spark.ingest`.
+    """Writes journals to an Iceberg table exactly once, with :func:`gazette_spark.ingest`.
 
-    ``ingest_batch`` fills a table in one batch. The format ``gazette_iceberg`` writes transformed rows, on
+    ``ingest_batch`` fills a table in one batch. The format ``gazette_iceberg`` writes transformed rows, with
     the same ledger.
     """
 
@@ -68,25 +68,26 @@ class IcebergSink:
         schema_evolution: str = "fail",
         target_file_bytes: int | None = None,
     ) -> None:
-        """Configure the writer; nothing is read or made yet.
+        """Configure the writer. Nothing is read or created yet.
 
         Args:
-            app_id: Name of this stream in the table. Keep it for the table's life; two streams in one
-                table need two.
-            table: Namespace and name, such as "shop.orders". A missing table is made from the rows' columns,
-                in a namespace that exists.
-            catalog: Name of the catalog, by which ``pyiceberg`` finds its configuration.
-            properties: Properties of the catalog in place of configured ones, such as "uri" and "warehouse".
+            app_id: Name of this stream in the table. Keep it for the life of the table. Two streams in one
+                table need two names.
+            table: Namespace and name, such as "shop.orders". A missing table is created from the rows'
+                columns, in an existing namespace.
+            catalog: Name of the catalog in the configuration of ``pyiceberg``.
+            properties: Properties of the catalog that replace configured ones, such as "uri" and "warehouse".
             checkpoint: The query's checkpoint directory.
-            accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
-                end)`` from the end of the table to the start of the query, to the byte, as ``GapError``
-                names them. The ledger records these gaps.
+            accept_gaps: Ranges ``(begin, end)`` of bytes, by journal, that may be missing from the table
+                permanently. Each must reach exactly from the end of the table to the start of the query, as
+                ``GapError`` prints it. The ledger records these gaps.
             on_new_checkpoint: As for :class:`gazette_spark.DeltaSink`.
             partition_by: Partitions of a new table: columns, ``day(at)``, ``hour(at)``, ``month(at)``,
-                ``year(at)``, ``bucket(16, id)``, ``truncate(4, name)``. A table with others is refused.
+                ``year(at)``, ``bucket(16, id)``, ``truncate(4, name)``. An existing table with other
+                partitions is refused.
             schema_evolution: Policy for columns that the table does not have: ``fail``, or
                 ``addNewColumns`` to add them in the commit of the first rows.
-            target_file_bytes: Size of Parquet at which a task begins another file.
+            target_file_bytes: Size of a Parquet file at which a task starts another one.
 
         Raises:
             OptionError: an option is invalid.
@@ -111,9 +112,11 @@ class IcebergSink:
         )
         self._checkpoint = checkpoint
         self._shape: str | None = None
-        """Shape of the table for which the query's tasks write files; None for a sink that none write for."""
+        """Shape of the table for which the query's tasks write files; None if no tasks write files for this
+        sink."""
         self._seen: str | None = None
-        """Attempt of the newest entry after this run's last batch. Another there means another writer."""
+        """Attempt of the newest entry after this run's last batch. If another entry is the newest, there is
+        another writer."""
         self._batches = QueryBatches(self._table.name, app_id)
 
     def __repr__(self) -> str:
@@ -125,17 +128,17 @@ class IcebergSink:
         rows: StructType,
         storage_options: Mapping[str, str] | None,
     ) -> tuple[IcebergSink, FileTarget]:
-        """Make the table if there is none; return the sink of a run whose tasks write files, and the target.
+        """Create a missing table; return the sink of a run whose tasks write files, and their target.
 
         Raises:
             OptionError: ``storage_options`` are given, or the table has other partitions.
-            SchemaMismatchError: the columns are not the table's.
+            SchemaMismatchError: the columns do not fit the table's.
             TableRefusedError: the table needs more from its writers than files of plain rows.
         """
         if storage_options is not None:
-            expected = "left out: properties of the catalog say how pyiceberg enters the store"
+            expected = "to be unset: pyiceberg uses the properties of the catalog to access the store"
             raise OptionError("storage_options", f"some, for {self._table.name}", expected)
-        # A run has its own table object, with the columns that its tasks write, and remembers nothing of
+        # Each run has a separate table object with the columns that its tasks write, and keeps nothing of
         # another run.
         sink = copy(self)
         sink._table, sink._seen = copy(self._table), None
@@ -151,11 +154,11 @@ class IcebergSink:
         query_name: str | None = None,
         **trigger: Any,  # noqa: ANN401 - the types are Spark's
     ) -> StreamingQuery:
-        """Start the query whose rows name data files; :func:`gazette_spark.ingest` calls it."""
+        """Start the query whose rows name data files. :func:`gazette_spark.ingest` calls this."""
         root = checkpoint or self._checkpoint
         if not root:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
-        # Here, rows that Spark has would have to be collected on the driver. The format's tasks write them to
+        # This sink would have to collect Spark's rows on the driver. The format's tasks write such rows to
         # files.
         if self._shape is None:
             expected = "ingest(reader, sink), or df.writeStream.format('gazette_iceberg')"
@@ -168,18 +171,19 @@ class IcebergSink:
         return start_query(df, sink, root, query_name=query_name, output_mode="append", trigger=trigger)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Bring one batch into the table, or find it there.
+        """Commit one batch to the table, unless the table already has it.
 
         Raises:
-            SinkError: the batch does not continue the table; nothing was written.
+            SinkError: the batch does not continue the table. Nothing was written.
         """
         failpoint("sink.entry")
-        # Forgotten until this batch is done: whoever runs after a failure is a new writer.
+        # This state is forgotten until the batch is done, because after a failure any next run is a new
+        # writer.
         seen, self._seen = self._seen, None
         assert self._checkpoint is not None
         try:
-            # The offsets come from the query checkpoint, where Spark has written them before the batch. The
-            # tasks run only if the ledger lacks the batch.
+            # The offsets come from the query checkpoint, where Spark wrote them before the batch. The tasks
+            # run only if the ledger lacks the batch.
             batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
             batches = FileBatches(self._table, self.app_id, self._allowed)
             self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
@@ -193,19 +197,19 @@ class IcebergSink:
         failpoint("sink.return")
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
-        """Write the files of an offset range to the table; :func:`gazette_spark.ingest_batch` calls it.
+        """Commit the files of an offset range to the table. :func:`gazette_spark.ingest_batch` calls this.
 
         Args:
             df: The rows that name the files of ``[begin, end)``.
             begin: First byte of each journal.
-            end: Byte behind the last one, of the same journals.
+            end: Byte after the last one, for the same journals.
 
         Returns:
-            Whether files were committed; if not, the table had all of the range.
+            Whether files were committed. If not, the table already had the whole range. % %
 
         Raises:
             OptionError: the sink is one for rows that Spark has.
-            SinkError: the range does not continue the table; nothing was written.
+            SinkError: the range does not continue the table. Nothing was written.
         """
         if self._shape is None:
             expected = "ingest_batch(sink, options), or df.write.format('gazette_iceberg')"
@@ -217,16 +221,16 @@ class IcebergSink:
         return written
 
     def _files(self, df: DataFrame) -> BatchFiles:
-        """Run the tasks of a batch."""
+        """Run the tasks of a batch, and return their files."""
         assert self._shape is not None
         return BatchFiles(df.collect(), self._shape)
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:  # noqa: ARG002 - as DeltaSink's.
-        """Return the table's newest entry of this app id, None without an entry."""
+        """Return the table's newest entry of this app id, or None if there is none."""
         return self._table.read_ledger(self.app_id).entry
 
     def commits(self) -> list[GroupCommit]:
-        """Return the table's position after each of its commits, oldest first, as far as its history goes.
+        """Return the table's position after each commit, oldest first, as far as the history goes back.
 
         Snapshots without a position of this app id, and those that were rolled back, are left out.
         """
@@ -236,7 +240,7 @@ class IcebergSink:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
 
         Returns:
-            JSON, or None if the table has no entry yet: start then where you like. If all entries were
+            JSON, or None if the table has no entry yet, so that you can start anywhere. If all entries were
             rolled back, the offsets at which the table's rows began.
         """
         state = self._table.read_ledger(self.app_id)
@@ -254,7 +258,7 @@ class IcebergSink:
             reader: ``spark.readStream.format("gazette")`` with its options.
 
         Returns:
-            The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
+            The reader, with the option ``resumeOffsets`` set to the offsets of the table's ledger, if any.
         """
         offsets = self.resume_offsets()
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
@@ -266,40 +270,39 @@ class IcebergSink:
         recreated: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> LedgerEntry:
-        """Begin the ledger of a table at ``offsets``, because it was lost or there never was one.
+        """Begin the ledger of a table at ``offsets``, because it was lost or never existed.
 
-        A commit without rows records it. Rows that contradict the offsets are found where the table says
-        where rows come from; else the offsets are taken on trust.
+        The ledger begins with a commit without rows. If the table has the columns of the rows' origin, rows
+        past the offsets are an error; otherwise the offsets cannot be checked.
 
         Args:
             offsets: By journal, the next byte after the table's rows, as ``gazette-spark offsets show TABLE
-                --from-data`` prints it. Of a table of committed messages they have ``starts``, too: where its
-                query began.
+                --from-data`` prints it. For a table of committed messages they need ``starts``, that is,
+                where its query began.
             recreated: As for :meth:`gazette_spark.DeltaSink.adopt`: the table has a ledger, and the journals
                 in ``offsets`` were deleted and created again with other bytes.
-            options: With ``recreated``, options of the query's reader, with which the journals are compared
-                with the ledger.
+            options: With ``recreated``, the options of the query's reader that are needed to read the
+                journals and compare them with the ledger.
 
         Returns:
-            The entry. Calling again with the same offsets changes nothing.
+            The entry. Another call with the same offsets changes nothing.
 
         Raises:
             OptionError: ``recreated`` comes without ``options``.
-            TableRefusedError: there is no table, it has a ledger, or rows past the offsets; or ``recreated``
-                names a journal that the ledger does not know, or that has the bytes of the table's rows
-                still.
+            TableRefusedError: there is no table, or it has a ledger or rows past the offsets; or, with
+                ``recreated``, a journal is not in the ledger or still has the bytes of the table's rows.
             OffsetBeyondHeadError: with ``recreated``, a journal ends before its offset.
         """
         table, name = self._table, self._table.name
         options = reader_options(options) if recreated else {}
         for _ in range(table.max_attempts):
-            # This opens the version to commit on. Rows that are appended after it make the commit below a
-            # conflict.
+            # This opens the version on which to commit. If rows are appended after it, the commit below
+            # conflicts.
             state = table.read_ledger(self.app_id)
             if recreated:
                 made = continued_entry(state, table.history, self.app_id, offsets, options, table=name)
-                # A conflict may hide a commit that was made, or one of the running query: read and decide
-                # again.
+                # After a conflict, the commit may have succeeded, or the running query may have committed:
+                # read and decide again.
                 if made is state.entry:
                     return made
                 if table.commit_files((), made) is None:
@@ -314,7 +317,7 @@ class IcebergSink:
                 return same_beginning(state.entry, state, offsets, name)
             snapshot = table.load()
             if snapshot is None:
-                problem = "there is no table to begin a ledger on; a query makes its own"
+                problem = "there is no such table; a query creates a new one with a ledger"
                 raise TableRefusedError(name, problem)
             isolation = isolation_of(offsets)
             columns = spark_schema(name, snapshot.schema(), StructType())
@@ -322,8 +325,8 @@ class IcebergSink:
             if (origin := range_origin(columns, isolation)) is not None:
                 check_ends(table.last_offsets(*origin), offsets, name)
             entry = first_entry(self.app_id, offsets, state.txn_version + 1, "append")
-            # Another commit since the ledger was read is a conflict. Then rows are looked through again.
-            # The next turn finds the entry and returns it, whoever has made it.
+            # Another commit since the ledger was read is a conflict. Then the rows are checked again. If
+            # there is an entry in the meantime, the next iteration returns it, whoever committed it.
             if table.commit_files((), entry) is None:
                 log.warning(
                     "ledger_adopted table=%s app_id=%s offsets=%s", name, self.app_id, offsets.to_json()

@@ -339,7 +339,7 @@ def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
 def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
     """The error names column, journal and range; the table keeps its entry."""
     new = NewTable(EVENT.replace("text STRING", "text STRING NOT NULL"))
-    with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, and .* journal="):
+    with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, but .* journal="):
         lanes.run("direct", "direct", new_table=new)
     assert lanes.table("direct").count() == 0
 

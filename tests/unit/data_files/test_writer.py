@@ -149,7 +149,7 @@ def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pyt
 
 def test_a_task_that_fails_tells_of_nothing(tmp_path: Path) -> None:
     """Its files are removed; the error of a null names column, journal and range."""
-    with pytest.raises(TableRefusedError, match=r"column N is NOT NULL, and 1 .*journal=a/journal begin=10"):
+    with pytest.raises(TableRefusedError, match=r"column N is NOT NULL, but 1 .*journal=a/journal begin=10"):
         told(target(tmp_path, not_null=("N",)), batch([("x", DAY, 1, b"")]), batch([("x", DAY, None, b"")]))
 
     def broken() -> Iterator[pa.RecordBatch]:

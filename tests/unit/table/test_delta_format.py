@@ -576,7 +576,7 @@ def test_a_null_where_the_table_takes_none_ends_the_task(tmp_path: Path) -> None
         str(stream.table), pa.schema([("journal", pa.string()), pa.field("n", pa.int64(), nullable=False)])
     )
     with pytest.raises(
-        TableRefusedError, match=r"column n is NOT NULL, and 1 records of partition 0 of the batch"
+        TableRefusedError, match=r"column n is NOT NULL, but 1 records of partition 0 of the batch"
     ):
         stream.write(pa.RecordBatch.from_pydict({"journal": ["a"], "n": pa.array([None], pa.int64())}))
     assert not [*stream.table.glob("*.parquet")]
