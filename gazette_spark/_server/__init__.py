@@ -1,1 +1,1 @@
-"""What broker and consumer service share: identity, tokens, TLS, ports, catalogs, assignments."""
+"""Parts that broker and consumer service share: identity, tokens, TLS, ports, catalogs, assignments."""

@@ -1,8 +1,8 @@
 """Authorization, the first check of each call.
 
-The questions are, in this order: is there a token, is it a bearer token, is its signature valid, and does it
-allow the call. Each failure is gRPC's UNAUTHENTICATED, as in Gazette's brokers, even a missing capability.
-Journals outside a token's selector are different: for its bearer they do not exist
+These are checked in this order: there is a token, it is a bearer token, its signature is valid, and it allows
+the call. Each failure, even a missing capability, is gRPC's UNAUTHENTICATED, as in Gazette's brokers.
+Journals outside a token's selector are different: to its bearer they do not exist
 (``broker.api.call.resolve``).
 
 Without keys everything is allowed.
@@ -23,7 +23,7 @@ from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 SCHEME = "Bearer "
 
 NO_TOKEN_LIFETIME_S = 3600.0
-"""Lifetime of a call without a token, in seconds, where the keys let it pass."""
+"""Lifetime in seconds of a call without a token, if the keys allow such calls."""
 
 
 class UnauthenticatedError(GazetteError):
@@ -38,7 +38,7 @@ class Authorizer:
 
     keys: KeySet | None = None
     clock: Callable[[], float] = time.time
-    """Unix seconds."""
+    """Returns Unix seconds."""
 
     def authorize(self, header: str | None, needed: Capability) -> Claims:
         """Return the caller's claims.
@@ -57,7 +57,7 @@ class Authorizer:
             # cluster changes over to tokens.
             if self.keys.allow_missing:
                 return Claims(needed, pb.LabelSelector(), self.clock() + NO_TOKEN_LIFETIME_S)
-            # A missing token and an invalid one have the same code, as in Gazette, and different texts for
+            # A missing token and an invalid one have the same code, as in Gazette, but different texts for
             # people.
             raise UnauthenticatedError("missing authorization: no bearer token")
         if not header.startswith(SCHEME):

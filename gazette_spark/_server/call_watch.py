@@ -65,7 +65,7 @@ class CallWatch:
 
     def _wait(self) -> bool:
         with self._changed:
-            # Without calls to watch, the thread sleeps for good.
+            # Without calls to watch, the thread sleeps until there is one.
             self._changed.wait_for(lambda: self._watched or self._stopped)
             self._changed.wait_for(lambda: self._stopped, self._tick_s)
             return not self._stopped

@@ -1,7 +1,7 @@
 """A catalog of items, which are journals or shards, at a revision.
 
-The catalog replaces Etcd: a change makes a new catalog with the next revision, or none. :class:`ItemKind`
-defines how the specs of one kind of item are handled.
+The catalog replaces Etcd: a change makes a new catalog with the next revision, or is rejected as a whole.
+:class:`ItemKind` defines how the specs of one kind of item are handled.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ class Catalog(Generic[S]):
     revision: int = 1
     items: Mapping[str, CatalogEntry[S]] = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
-    """Names of deleted items. A journal's fragments stay, and must never be taken for another journal's."""
+    """Names of deleted items. The fragments of a deleted journal remain, and must never be mistaken for
+    another journal's."""
 
     def ever_had(self, name: str) -> bool:
-        """Whether the name is, or ever was, an item's."""
+        """Whether an item has, or ever had, this name."""
         return name in self.items or name in self.retired
 
     def select(self, *selectors: pb.LabelSelector) -> list[CatalogEntry[S]]:
@@ -123,13 +124,13 @@ def apply_changes(catalog: Catalog[S], changes: Sequence[CatalogChange[S]]) -> C
     """
     if not changes:
         return catalog
-    # All are compared before the first is made: a transaction is applied as a whole or not at all.
+    # Compare all changes before making the first one: a transaction is applied as a whole or not at all.
     for change in changes:
         entry = catalog.items.get(catalog.kind.changed(change))
         if change.expect_mod_revision not in (-1, entry.mod_revision if entry else 0):
             return None
     revision = catalog.revision + 1
-    # A new catalog with the next revision. Threads that hold the old one go on with it undisturbed.
+    # Make a new catalog with the next revision. Threads that use the old one are not disturbed.
     items, retired = dict(catalog.items), set(catalog.retired)
     for change in changes:
         name = catalog.kind.changed(change)

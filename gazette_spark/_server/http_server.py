@@ -5,7 +5,7 @@ sockets, the threads and the limits: of connections, in total and of one client 
 request's head and its time, and of a client that neither sends nor receives. Each connection has a thread.
 
 A body is read as a handler requests it, and the handler learns whether all of it has arrived. An answer
-before that ends the connection, so that no byte of a body is taken for the next request.
+before that ends the connection, so that no byte of a body is mistaken for the next request.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ class Exchange:
         self.headers: Mapping[str, str] = {
             name.decode("ascii"): value.decode("latin-1") for name, value in request.headers
         }
-        """By lower-case name; the last one of a name."""
+        """Headers by lower-case name. If a name occurs several times, the last one counts."""
         self.connection = connection
         self._http = http
         self._framing = framing
 
     def __repr__(self) -> str:
-        return f"Exchange({self.method} {self.path})"  # Without the query: it may hold a signature.
+        return f"Exchange({self.method} {self.path})"  # The query may contain a signature.
 
     def check(self) -> None:
-        """Refuse requests that h11 accepts and this server does not.
+        """Refuse requests that h11 accepts but this server does not.
 
         Raises:
             RequestError: the path is too long, or the version of HTTP is not served.
@@ -138,8 +138,8 @@ class Exchange:
             RequestError: the body is malformed, ended early, has more than ``limit`` bytes, or took too long.
             OSError: the connection is broken.
         """
-        # The whole body has one deadline, or a client that sends a byte now and then would hold its thread
-        # for good.
+        # The whole body has one deadline. Otherwise a client that sends a byte now and then would occupy its
+        # thread forever.
         deadline = monotonic() + IDLE_TIMEOUT_S
         body = b""
         while piece := self.receive(deadline - monotonic()):
@@ -165,9 +165,9 @@ class Exchange:
 
     def begin(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
         """Send status and headers; without Content-Length the body has any length."""
-        # A browser must not take a journal's bytes for a page or a script.
+        # A browser must not interpret a journal's bytes as a page or a script.
         sent = [("X-Content-Type-Options", "nosniff"), *headers.items()]
-        # Has the body come complete? Throw away the bytes at hand to find out.
+        # To find out whether the body has arrived completely, discard the bytes that are there.
         if not self._http.they_are_waiting_for_100_continue:
             with contextlib.suppress(RequestError):
                 while self.receive(timeout_s=0):
@@ -202,7 +202,7 @@ class Exchange:
 
 
 class _Sized:
-    """Stands for bytes that are sent past h11."""
+    """Represents bytes that are sent without h11."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -234,7 +234,7 @@ def _next_event(
                 received = connection.recv(_RECEIVE_BYTES)
             except TimeoutError:
                 return None
-            # Before h11, which takes some requests that two parsers can understand differently.
+            # This comes before h11, which accepts some requests that two parsers can interpret differently.
             framing.feed(received)
             http.receive_data(received)
     except FramingError as error:
@@ -268,7 +268,7 @@ def serve(
         set_waiting(is_waiting=True)
         http.start_next_cycle()
     if framing.is_refused or http.their_state in (h11.SEND_BODY, h11.ERROR):
-        # Throw away what the client still sends: to close on it would take the answer from it.
+        # Discard what the client still sends: closing the connection now could take the answer from it.
         deadline = monotonic() + LINGER_S
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
@@ -290,14 +290,14 @@ def _serve_one(
     try:
         request = _next_event(connection, http, framing, monotonic() + IDLE_TIMEOUT_S)
         if not isinstance(request, h11.Request):
-            return False  # The client left, or said nothing.
+            return False  # The client left, or sent nothing.
         set_waiting(is_waiting=False)
         exchange = Exchange(connection, http, framing, request)
         exchange.check()
         handle(exchange)
     except RequestError as error:
-        # The answer has begun, so the client cannot be told. That the connection ends tells it that the body
-        # is cut off.
+        # The answer has begun, so an error cannot be sent. The end of the connection shows the client that
+        # the body is incomplete.
         if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return False
         _refuse(connection, http, error, has_body=framing.method != b"HEAD")
@@ -305,7 +305,7 @@ def _serve_one(
 
 
 def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError, *, has_body: bool) -> None:
-    # Where the framing is wrong, h11 has not seen the request, and does not know that HEAD has no body.
+    # If the framing is wrong, h11 has not seen the request and does not know that HEAD has no body.
     body = f"{error}\n".encode() if has_body else b""
     headers = [("Content-Type", _PLAIN), ("Content-Length", str(len(body))), ("Connection", "close")]
     _send(
@@ -322,7 +322,7 @@ def is_connected(connection: socket.socket) -> bool:
     try:
         poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         return not poll.poll(0)
-    except (OSError, ValueError):  # Closed on our side meanwhile.
+    except (OSError, ValueError):  # In the meantime, it was closed on this side.
         return False
 
 
@@ -392,7 +392,7 @@ class HttpServer:
         if self._thread.ident is not None:
             self._server.shutdown()
             self._thread.join()
-        # The threads end by this: each waits for its socket. `server_close` then joins them.
+        # This ends the threads, each of which waits for its socket. `server_close` then joins them.
         self._server.drop_all()
         self._server.server_close()
 
@@ -409,12 +409,13 @@ class _Server(socketserver.ThreadingTCPServer):
         self._shares = ConnectionShares(MAX_CONNECTIONS, MAX_CLIENT_CONNECTIONS)
         self._changed = threading.Condition()
         self._open: dict[socket.socket, socket.socket] = {}
-        """Each connection as it was accepted, and as it is now: with TLS that is another socket."""
+        """The current socket of each accepted connection, which is a different one with TLS."""
         self._dropping = False
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
-        # In the accepting thread, before the connection has a thread: a flood of them costs no threads.
+        # This runs in the accepting thread, before the connection has a thread, so a flood of connections
+        # uses no threads.
         admission = self._shares.admit(request, client_of(client_address[0]))
         if not admission.is_admitted:
             with contextlib.suppress(OSError):
@@ -426,7 +427,7 @@ class _Server(socketserver.ThreadingTCPServer):
             with self._changed:
                 self._open[request] = request
                 if admission.evicted is not None and admission.evicted in self._open:
-                    _shut_down(self._open[admission.evicted], socket.SHUT_RDWR)  # Its thread ends by that.
+                    _shut_down(self._open[admission.evicted], socket.SHUT_RDWR)  # This ends its thread.
             super().process_request(request, client_address)
         except BaseException:  # No thread could be started.
             self._leave(request)
@@ -446,7 +447,8 @@ class _Server(socketserver.ThreadingTCPServer):
             self._enter(request, request)
             serve(request, self._handler, set_waiting)
             return
-        # Entered before the handshake, so that a client that does not continue it can also be evicted.
+        # The connection is registered before the handshake, so that a client that does not complete the
+        # handshake can also be evicted.
         with self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
             self._enter(request, secure)
             secure.do_handshake()
@@ -466,7 +468,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the base's
-        # A client that left, spoke no HTTP, or no TLS.
+        # The client left, or did not use HTTP or TLS.
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.WARNING
         _log.log(level, "http_connection_failed client=%s", client_address, exc_info=True)
 
@@ -474,8 +476,8 @@ class _Server(socketserver.ThreadingTCPServer):
         """End connections: first idle ones and incomplete requests, then also those that still respond."""
         with self._changed:
             self._dropping = True
-            # Half a shutdown ends waits for requests and bodies, and lets an answer that is being sent be
-            # finished.
+            # Shutting down only one direction ends waits for requests and bodies, but lets an answer that is
+            # being sent finish.
             self._shut_down_all(socket.SHUT_RD)
             self._changed.wait_for(lambda: not self._open, STOP_GRACE_S)
             self._shut_down_all(socket.SHUT_RDWR)

@@ -8,7 +8,8 @@ from gazette_spark._server.topology import Member, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
-# Gazette's clients refuse headers in which one of Etcd's four numbers is zero. Nothing depends on these two.
+# Gazette's clients refuse headers in which one of Etcd's four numbers is zero. Nothing depends on the values
+# of these two.
 _ETCD_MEMBER = 1
 _RAFT_TERM = 1
 
@@ -31,7 +32,7 @@ class BrokerIdentity:
         return self.member.process_id
 
     def header(self, revision: int, route: pb.Route | None = None) -> pb.Header:
-        """Return a header at a revision. Its route is empty if it is about no journal, or an unknown one."""
+        """Return a header at a revision. Its route is empty without a known journal."""
         return pb.Header(
             process_id=self.process_id,
             route=make_route(()) if route is None else route,
@@ -57,7 +58,7 @@ def check_proxied(header: pb.Header, cluster_id: int, process_id: pb.ProcessSpec
         ProtocolError: the header names another cluster or process. The text is Gazette's.
     """
     named_cluster, named = header.etcd.cluster_id, header.process_id
-    # Offsets and revisions of one cluster mean nothing in another.
+    # Offsets and revisions of one cluster have no meaning in another.
     if named_cluster != cluster_id:
         problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {cluster_id})"
         raise ProtocolError("Header.Etcd", problem)

@@ -22,7 +22,8 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 """Milliseconds for a client's TLS and HTTP/2 handshakes. A connection without them is closed."""
 
 KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
-"""Milliseconds of silence after which a client is pinged, and for its answer, after which its calls end."""
+"""Milliseconds of silence after which a client is pinged, and milliseconds for its answer, after which its
+calls end."""
 
 MAX_STREAMS_PER_CONNECTION = 1024
 """Maximum number of open calls of a connection. gRPC's clients hold back further calls."""
@@ -82,7 +83,7 @@ class CallPlaces:
         """Hold a place for a call during the block. Without a free place the call ends with UNAVAILABLE."""
         client = client_of_peer(context.peer())
         with self._lock:
-            # The place is taken in the step that finds it free, so two calls never share the last one.
+            # The place is taken in the same step that finds it free, so two calls never share the last one.
             is_free = self._held.total() < self._total and self._held[client] < self._per_client
             self._held[client] += is_free
         if not is_free:
@@ -95,7 +96,7 @@ class CallPlaces:
         finally:
             with self._lock:
                 self._held[client] -= 1
-                # There may be any number of clients over time.
+                # Do not keep clients without calls: over time, there may be any number of them.
                 if not self._held[client]:
                     del self._held[client]
 

@@ -1,4 +1,4 @@
-"""The members of a cluster, and the assignment of journals to them. Plain values and decisions.
+"""The members of a cluster, and the assignment of journals to them, as values and pure functions.
 
 A journal's *slots* name the members that replicate it; slot 0 is the primary's. :func:`assign` fills
 them. It is small, deterministic and sticky: a member keeps its slots for as long as it lives, because only
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gazette_spark.protocol import protocol_pb2 as pb
 
 NO_PRIMARY = -1
-"""A route without a primary has to say so: the default, 0, would name its first member."""
+"""Value for a route without a primary. The default, 0, would name the first member."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,8 +55,8 @@ def assign(
         fill: False only removes dead members, as in Gazette before the allocator's turn.
     """
     if not fill:
-        # A dead member leaves its slots when its lease lapses; the allocator fills them later. Between the
-        # two a journal has too few members or no primary, which clients must survive.
+        # A dead member leaves its slots when its lease expires, and the allocator fills them later. In
+        # between, a journal has too few members or no primary, which clients must tolerate.
         remaining: dict[str, Slots] = {}
         for name in replica_counts:
             first, *replicas = current.get(name, ()) or (None,)
@@ -70,7 +70,9 @@ def assign(
         for name, count in replica_counts.items()
     }
     if all(len(live[name]) >= min(count, len(members)) for name, count in replica_counts.items()):
-        return dict(live)  # Usual: most changes move no journal, and counting the load takes time.
+        return dict(
+            live
+        )  # This is the usual case: most changes move no journal, and counting the load takes time.
     loaded = [*live.values(), *others] if len(members) > 1 else []
     load = Counter(member for slots in loaded for member in slots if member is not None)
     primaries = Counter(slots[0] for slots in loaded if slots and slots[0] is not None)
@@ -80,7 +82,7 @@ def assign(
         while len(slots) < min(replica_counts[name], len(members)):
             free = members.difference(slots)
             if slots:
-                # A zone may fail as a whole, so another zone matters more than an even load.
+                # A zone may fail as a whole, so using another zone is more important than an even load.
                 zones = {member.zone for member in slots}
                 chosen = min(free, key=lambda member: (member.zone in zones, load[member], member))
             else:

@@ -8,18 +8,18 @@
         cluster.primary("shop/orders").kill()
         client.append("shop/orders", b"two ")
 
-What is real: each broker has a port of its own; journals have a primary and replicas, which replicate by the
+What is real: each broker has a separate port; journals have a primary and replicas, which replicate by the
 Replicate RPC; calls are proxied, refused and re-routed by Gazette's rules; a replica that becomes primary has
 every acknowledged byte in its spool.
 
 What is not:
 
 * Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it, so the other brokers
-  learn at once that a broker died.
-* The machine. All brokers share a process, its interpreter and its disk: nothing here is faster or safer than
-  one broker. A killed broker is one whose threads were ordered to stop.
-* Durability. As with Gazette, bytes that are in no store yet are lost with their last replica: a killed
-  broker loses its spools, and the whole cluster does when it is stopped, after storing what it can.
+  learn immediately that a broker has died.
+* The machine. All brokers share a process, its interpreter and its disk, so nothing here is faster or safer
+  than one broker. To kill a broker means to stop its threads.
+* Durability. As in Gazette, bytes that are not stored yet are lost with their last replica. A killed broker
+  loses its spools, and so does the whole cluster when it is stopped, after storing what it can.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 _log = logging.getLogger(__name__)
 
 PULSE_INTERVAL_S = 1.0
-"""Interval between checks of an idle journal. Gazette's is a minute, which is too long for a test."""
+"""Seconds between checks of an idle journal. Gazette's interval is a minute, which is too long for a test."""
 
 HAND_OVER_TIMEOUT_S = 20.0
 """Time limit for handing a journal over, and for storing its fragments."""
@@ -81,7 +81,7 @@ class LocalBroker:
 
     @property
     def member(self) -> Member:
-        """The broker's name in assignments."""
+        """The broker as a member in assignments."""
         return Member(self.zone, self.suffix, self.endpoint)
 
     def replica(self, journal: str) -> LiveJournal | None:
@@ -92,13 +92,13 @@ class LocalBroker:
         """Start it with empty spools, at the port it had. If it is running, this does nothing."""
         if self._running is not None:
             return
-        # A killed broker whose lease has not lapsed is still a member. Under the same name it would be
+        # A killed broker whose lease has not expired is still a member. With the same name, it would be
         # assigned journals whose bytes it no longer has.
         if self._port and self.member in self._cluster.keyspace.state.members:
             self.leave()
         spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
         shutil.rmtree(spools, ignore_errors=True)  # The new primary may have continued elsewhere.
-        # The same port, so that clients and routes find it again.
+        # Use the same port, so that clients and routes find the broker again.
         options = {**self._cluster.options, "port": self._port}
         broker = SingleBroker(self._cluster.root, membership=self.membership(spools), **options)
         broker.run()
@@ -126,7 +126,7 @@ class LocalBroker:
         running = self._running
         if running is None:
             return
-        # A broker that hangs cannot hand anything over. It leaves like one that died.
+        # A broker that hangs cannot hand anything over, so it leaves as if it had died.
         if self.can_agree:
             self._cluster.hand_over(self)
         self._cluster.keyspace.leave(self.member)
@@ -148,7 +148,7 @@ class LocalBroker:
             self.leave()
 
     def pulse(self, journal: str) -> None:
-        """Have the journal's replicas agree, if this broker is its primary.
+        """Make the journal's replicas agree, if this broker is its primary.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -202,8 +202,8 @@ class LocalCluster:
         Args:
             root: directory of the fragment stores, which all brokers share.
             brokers: number of brokers.
-            replication: replicas of every journal, whatever its spec says; None goes by the spec.
-            zones: zones of the brokers, in turn.
+            replication: number of replicas of every journal, whatever its spec says; None uses the spec.
+            zones: zones of the brokers, used in turn.
             pulse_interval_s: maximum interval between checks of an idle journal.
             options: further arguments of ``EmbeddedBroker``, for each broker.
 
@@ -219,7 +219,7 @@ class LocalCluster:
         if brokers < 1:
             raise OptionError("brokers", str(brokers), "at least 1")
         self.root = Path(root)
-        # A killed broker loses its spools in any case, so nothing is gained by syncing the disk.
+        # A killed broker loses its spools in any case, so syncing the disk would gain nothing.
         storage = StorageSettings(fsync=False, pulse_interval_s=pulse_interval_s)
         options.pop("port", None)
         self.options: dict[str, Any] = {"storage": storage, **options}
@@ -279,7 +279,7 @@ class LocalCluster:
         """Address of the first broker that runs; every broker serves every journal.
 
         Raises:
-            LookupError: none runs.
+            LookupError: no broker is running.
         """
         for broker in self.brokers:
             if broker.is_running:
@@ -325,9 +325,9 @@ class LocalCluster:
     def settle(self) -> None:
         """Store closed fragments and list them at every replica, so that another broker may die.
 
-        A replica that joins a journal starts at its write head. What came before is on the brokers that had
-        the journal until it is stored, and unknown to the new replica until it lists the store, which a real
-        broker does at each ``refresh_interval`` of the journal.
+        A replica that joins a journal starts at its write head. Until earlier bytes are stored, only the
+        brokers that had the journal have them, and the new replica does not know them until it lists the
+        store, which a real broker does at each ``refresh_interval`` of the journal.
 
         Raises:
             OSError: the store failed.
@@ -354,7 +354,7 @@ class LocalCluster:
         slots = self.slots(journal)
         if not slots or slots[0] is None:
             return
-        # Syncing would wait for the one that hangs.
+        # Syncing would wait for the member that hangs.
         if not all(self._broker(member).can_agree for member in slots if member is not None):
             return
         try:
@@ -365,13 +365,14 @@ class LocalCluster:
     def hand_over(self, leaving: LocalBroker) -> None:
         """Hand a broker's journals over: other brokers join, all agree, and only then does this one leave."""
         keyspace = self.keyspace
-        # What the journals' members will be without the broker, as the allocator would decide.
+        # Determine the journals' members without the broker, as the allocator would decide.
         members = keyspace.state.members - {leaving.member}
         journals = keyspace.state.items_of(leaving.member)
         catalog = keyspace.state.catalog.items
         replica_counts = {name: keyspace.replica_count(entry.spec) for name, entry in catalog.items()}
         after = assign(replica_counts, members, keyspace.state.slots)
-        # For a while a journal has its old members and its new ones, old ones first: the primary stays.
+        # For some time, a journal has both its old and its new members. The old ones come first, so the
+        # primary stays.
         joint: dict[str, Slots] = {}
         for name in journals:
             if keyspace.was_synced(name):

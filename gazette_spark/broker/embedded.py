@@ -10,9 +10,9 @@ Its promises:
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
 * One broker at a time uses a root; a second one is refused.
-* With keys, each call needs a bearer token that allows it (``authorizer``), HTTP requests, too; only the
-  signed URLs of fragments need none. With ``tls``, all ports are TLS. Without keys everyone who reaches the
-  port may do everything.
+* With keys, each call and each HTTP request needs a bearer token that allows it (``authorizer``); only the
+  signed URLs of fragments need none. With ``tls``, all ports use TLS. Without keys, everyone who can reach
+  the port may do everything.
 * A test can request faults (``faults``).
 
 It has no Etcd. Unless ``replicas`` asks for a local cluster, it does not replicate: it is the one broker of
@@ -54,10 +54,11 @@ class EmbeddedBroker(SingleBroker):
         ``stop`` ends either; both are context managers.
 
         Args:
-            root: directory of the fragment stores and, in ``.gazette``, of the state; made if missing.
+            root: directory of the fragment stores and, in ``.gazette``, of the state. It is created if it is
+                missing.
             replicas: number of brokers, 3 or more for a :class:`~gazette_spark.broker.LocalCluster`. Each
-                journal has a replica on all of them but one, so that appends go on while one is down: as in
-                Gazette, a journal that has fewer replicas than it should takes no appends.
+                journal has replicas on all brokers except one, so that appends continue while one is down: as
+                in Gazette, a journal with too few replicas accepts no appends.
             options: arguments of :class:`EmbeddedBroker`, for each broker; a cluster takes neither ``port``
                 nor ``tls``.
 

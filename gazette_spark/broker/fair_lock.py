@@ -41,7 +41,8 @@ class FairLock:
             yield granted
         finally:
             with self._changed:
-                # Also without the turn: a ticket that nobody waits with would hold up those behind it.
+                # Remove the ticket even without the turn: a ticket without a waiter would block those behind
+                # it.
                 self._queue.remove(ticket)
                 self._changed.notify_all()
 

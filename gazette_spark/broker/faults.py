@@ -11,10 +11,10 @@
         stall.release()
         faults.clear()
 
-A fault applies to one matching call unless ``times`` differs; None means until :meth:`Faults.clear`. A call
-takes every fault that matches it, in the order of their requests. ``rpc`` is a method of the Journal service,
-or ``Fragment`` for a stored fragment's URL, of a broker with ``fragment_urls="http"``. Without ``rpc`` or
-``journal``, a fault matches any. The HTTP gateway has no faults.
+A fault applies to ``times`` matching calls, by default one; None means until :meth:`Faults.clear`. All faults
+that match a call apply, in the order in which they were requested. ``rpc`` is a method of the Journal
+service, or ``Fragment`` for the URL of a stored fragment of a broker with ``fragment_urls="http"``. Without
+``rpc`` or ``journal``, a fault matches any. The HTTP gateway has no faults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import grpc
 from gazette_spark.protocol import protocol_pb2 as pb
 
 FRAGMENT = "Fragment"
-"""Name for the request of a fragment's URL, beside the names of the Journal service's methods."""
+"""Name for the request of a fragment's URL, in addition to the names of the Journal service's methods."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,7 @@ class Fault:
     rpc: str = ""
     journal: str = ""
     times: int | None = 1
-    """Number of calls that it still applies to; None is all."""
+    """Number of calls to which it still applies; None means all."""
     delay_s: float = 0.0
     stalls: bool = False
     """Wait until the fault is released or the client gives up."""
@@ -61,7 +61,7 @@ class Fault:
     http_status: int = 0
     """Answer a request for a fragment's URL with this HTTP status."""
     hits: int = 0
-    """Number of calls that have met it."""
+    """Number of calls to which it has applied."""
     released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
@@ -109,7 +109,7 @@ class Faults:
         return self._add(Fault(rpc, journal, times, status=pb.Status.Value(status)))
 
     def lose_answer(self, *, rpc: str = "Append", journal: str = "", times: int | None = 1) -> Fault:
-        """Serve a call, then fail it as UNAVAILABLE: its client cannot know the outcome."""
+        """Serve a call, then fail it with UNAVAILABLE, so that its client cannot know the outcome."""
         code = grpc.StatusCode.UNAVAILABLE
         return self._add(Fault(rpc, journal, times, code=code, answer_is_lost=True))
 
@@ -146,7 +146,7 @@ class Faults:
             return self._lock.wait_for(lambda: fault.hits >= hits, timeout_s)
 
     def take(self, rpc: str, journal: str) -> list[Fault]:
-        """Return the faults for a call, and count the call in them. For the broker."""
+        """Return the faults for a call, and count the call. The broker calls this."""
         with self._lock:
             taken = [fault for fault in self._faults if fault.fits(rpc, journal)]
             for fault in taken:

@@ -1,4 +1,4 @@
-"""The Journal service with faults before and behind it. Only brokers that are given faults have it."""
+"""The Journal service with faults before and after each call. Only brokers with faults use it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FaultyService(pb_grpc.JournalServicer):
         if (status := _status(faults)) is not None:
             yield pb.ReadResponse(status=_name(status), header=self._header(request.journal))
             return
-        # As if the journal had lost the bytes: the broker serves a later offset than the client requested.
+        # The broker serves a later offset than the client requested, as if the journal had lost the bytes.
         request.offset += sum(fault.jump for fault in faults)
         responses = self._inner.Read(request, context)
         for fault in faults:
@@ -94,7 +94,7 @@ class FaultyService(pb_grpc.JournalServicer):
         self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
     ) -> pb.AppendResponse:
         """Serve Append."""
-        # The first message has the journal, by which faults are chosen.
+        # The first message contains the journal, which selects the faults.
         first = next(request_iterator, None)
         if first is None:
             return self._inner.Append(iter(()), context)
@@ -102,7 +102,8 @@ class FaultyService(pb_grpc.JournalServicer):
         if (status := _status(faults)) is not None:
             return pb.AppendResponse(status=_name(status), header=self._header(first.journal))
         messages: Iterator[pb.AppendRequest] = chain([first], request_iterator)
-        # The broker reports the broken stream in its own words. The client is to see the fault's.
+        # The broker would report the broken stream with its own error. The client should see the fault's
+        # error.
         failing: Any = _FailsAs(context)
         for fault in faults:
             if fault.code is not None and fault.after_bytes:
@@ -159,7 +160,7 @@ def _cut(messages: Iterator[pb.AppendRequest], fault: Fault, failing: _FailsAs) 
         seen += len(message.content)
         if seen >= fault.after_bytes:
             failing.fault = fault
-            # The message pump takes this for a broken connection, and the append is rolled back.
+            # To the message pump this is a broken connection, so the append is rolled back.
             raise ConnectionError(fault.text)
         yield message
 

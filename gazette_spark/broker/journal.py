@@ -36,7 +36,8 @@ from gazette_spark.protocol.fragments import CoverSet, Fragment
 _log = logging.getLogger(__name__)
 
 MAX_OPEN_SPOOLS = 256
-"""Journals whose files stay open, two each: half of the 1,024 files that a process may usually have open."""
+"""Maximum number of journals with open files, two each: half of the 1,024 files that a process may usually
+have open."""
 
 
 class OpenSpools:
@@ -64,7 +65,8 @@ class OpenSpools:
                 del self._used[idle]
         for idle in excess:
             if not idle.release_idle():
-                # Its files are in use, so they stay open. At the front it is the first to be tried again.
+                # Its files are in use, so they stay open. At the front of the queue, it is the first to be
+                # tried again.
                 with self._lock:
                     self._used = {idle: None, **self._used}
 
@@ -115,11 +117,11 @@ class LiveJournal:
         self.fair_lock = FairLock()
         self.changed = threading.Condition()
         self.closed = False
-        """No read or append may begin or wait any longer."""
+        """Whether no read or append may begin or continue to wait."""
         self.abandoned = False
-        """In addition, no append may be committed."""
+        """Whether, in addition, no append may be committed."""
         self.max_rate = MaxRate.start(0, 0.0)
-        """Balance of the maximum rate of appends; for the append whose turn it is."""
+        """Credit of the maximum rate of appends, used by the append that has the turn."""
         self.directory = directory
         self.pipeline: Pipeline | None = None
         """The primary's streams to the other replicas. Only the thread with the turn uses or replaces it."""
@@ -127,7 +129,7 @@ class LiveJournal:
         self._settings = settings
         self._upload_lock = threading.Lock()
         self._listing_lock = threading.Lock()
-        """Not the uploads' lock: a new spec lists its stores, and must not wait for an upload."""
+        """This is not the lock of uploads: a new spec lists its stores and must not wait for an upload."""
         self._uploaded: list[Fragment] = []
         """Fragments stored since the last listing began, which may have missed them."""
         self._stores: dict[str, FragmentStore] = {}
@@ -184,12 +186,13 @@ class LiveJournal:
         # the current and the others as closed.
         header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
-        # The header preserves write head and registers across a restart while the spool is empty. A journal
-        # that never had any needs no file.
+        # While the spool is empty, the header preserves write head and registers across a restart. A journal
+        # that has neither needs no file.
         if header.begin or header.registers:
             spool.write_header()
             spool.release()
-        # Close its files before it enters the list: from then on an upload may end and delete it at any time.
+        # Close its files before it enters the list, because from then on an upload may finish and delete it
+        # at any time.
         old.release()
         with self.changed:
             if old.length:
@@ -226,8 +229,8 @@ class LiveJournal:
             JournalClosedError: the broker lost the journal meanwhile; nothing was committed.
             OSError: the disk failed.
         """
-        # The broker may have lost the journal while the content came. A journal that is created again must
-        # not contain this append, and the cluster has replaced a broker that it takes for dead.
+        # The broker may have lost the journal while content arrived. A journal that is created again must not
+        # contain this append, and the cluster has already replaced a broker that it considers dead.
         if self.abandoned:
             raise JournalClosedError
         # Durable before readable: a reader must not see bytes that a power cut takes back.
@@ -264,7 +267,7 @@ class LiveJournal:
     def route_changed(self) -> None:
         """Cancel the streams that were opened under the old route."""
         with self.changed:
-            # They act outside the lock, because they end calls whose threads may need it.
+            # Call them outside the lock, because they end calls whose threads may need it.
             watchers = list(self._watchers.values())
             pipeline = self.pipeline
         if pipeline is not None:
@@ -292,10 +295,10 @@ class LiveJournal:
             # not missed.
             if fragment is None:
                 return ReadSource(position, self._version)
-            # A fragment with a time is one of a store. A spool that it covers is deleted soon, if it is not.
+            # A fragment with a time is in a store. A spool that it covers is deleted soon, or already is.
             if fragment.mod_time:
                 return ReadSource(position, self._version, store=self.store_of(fragment))
-            # Opened under the lock: an upload may delete the spool at any time after it.
+            # Open it under the lock, because an upload may delete the spool at any time after that.
             spools = (self._spool, *reversed(self._sealed))
             spool = next(spool for spool in spools if spool.begin == fragment.begin)
             source = ReadSource(position, self._version, spool=spool.data())
@@ -322,13 +325,13 @@ class LiveJournal:
 
     @property
     def first_store(self) -> FragmentStore | None:
-        """The store new fragments go to."""
+        """The store for new fragments."""
         urls = self.spec.fragment.stores
         return self._stores[urls[0]] if urls else None
 
     def use_spec(self, spec: pb.JournalSpec) -> None:
         """Adopt a spec, new or changed, and list its stores."""
-        # Before the lock, because a store that cannot be opened must leave the old spec in place.
+        # This comes before the lock, because a store that cannot be opened must leave the old spec in place.
         stores = {url: open_store(self._settings.root, url) for url in spec.fragment.stores}
         with self.changed:
             self.spec = spec
@@ -340,8 +343,7 @@ class LiveJournal:
         """List the stores and index their current fragments."""
         with self._listing_lock:
             with self.changed:
-                # From here on uploads are remembered: the listing may pass their directory before they are
-                # there.
+                # From here on, remember uploads: the listing may pass their directory before they are in it.
                 self._uploaded = []
             listed: list[Fragment] = []
             for url in self.spec.fragment.stores:
@@ -392,8 +394,8 @@ class LiveJournal:
                     # Without the lock: an upload takes long, and reads and appends go on meanwhile.
                     stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
                 finally:
-                    # Also after a failure: otherwise every spool that waits for a broken store keeps its
-                    # files open.
+                    # Do this even after a failure: otherwise every spool that waits for a broken store keeps
+                    # its files open.
                     with self.changed:
                         spool.release()
                 with self.changed:
@@ -444,10 +446,10 @@ class LiveJournal:
     # -- With the condition held.
 
     def _update_view(self, *, same_closed: bool = False) -> None:
-        if same_closed:  # A commit must not cost time for each of thousands of closed fragments.
+        if same_closed:  # A commit must not take time for each of thousands of closed fragments.
             closed = self._view.closed
         else:
-            # Of a spool and a stored fragment with the same span, the set keeps the one that comes later.
+            # If a spool and a stored fragment have the same span, the set keeps the one that comes later.
             local = (spool.fragment for spool in self._sealed)
             closed = tuple(CoverSet.of((*local, *self._stored)) if self._sealed else self._stored)
         current = self._spool.fragment if self._spool.length else None

@@ -1,9 +1,10 @@
 """A stand-in for Etcd inside the process: specs of items, members and assignments, with one revision for all.
 
-The items of one :class:`Keyspace` are of one kind, which its :class:`ItemKind` describes: the journals of
-brokers, :data:`~gazette_spark.broker.registry.JOURNALS`. Its members are a cluster. The lone embedded broker
-has one to itself. Every change makes a new :class:`KeyspaceState` with the next revision, on disk before it
-is in use. Nothing here takes time or fails by itself: leases lapse and assignments move when a test says so.
+The items of a :class:`Keyspace` are of one kind, which its :class:`ItemKind` describes: here the journals of
+brokers, :data:`~gazette_spark.broker.registry.JOURNALS`. Its members are a cluster. A single embedded broker
+has a separate keyspace. Every change makes a new :class:`KeyspaceState` with the next revision, which is on
+disk before it is in use. Nothing here takes time or fails by itself: leases expire and assignments move when
+a test says so.
 
 Each member is notified of a change twice: *before* the change is in use, to open the items that it assigns to
 the member, and *after*, to close those that it takes away. A change and its notifications are one step,
@@ -50,10 +51,10 @@ class Observer(Protocol[S]):
     """A member that is notified of changes."""
 
     def prepare(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
-        """Open what the change assigns of the named items, before anybody can ask for it."""
+        """Open those of the named items that the change assigns, before any call can request them."""
 
     def settle(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
-        """Close what the change took away of the named items."""
+        """Close those of the named items that the change took away."""
 
 
 class Keyspace(Generic[S]):
@@ -66,7 +67,7 @@ class Keyspace(Generic[S]):
 
         Args:
             root: directory of the cluster; locked until :meth:`close`.
-            kind: what the items are.
+            kind: kind of the items.
             fsync: force each change to the disk.
             replica_count: returns how many members an item should have, from its spec.
 
@@ -76,7 +77,7 @@ class Keyspace(Generic[S]):
         self.replica_count = replica_count
         self.changed = threading.Condition()
         self.fills_slots = True
-        """False delays assignments: dead members lose theirs, no member gets new ones."""
+        """False delays assignments: dead members lose their items, but no member gets new ones."""
         self._directory = StateDirectory(root)
         self._fsync = fsync
         self._lock = threading.RLock()
@@ -84,10 +85,10 @@ class Keyspace(Generic[S]):
         self._synced: dict[str, Slots] = {}
         try:
             self.state = KeyspaceState(self._directory.load(kind))
-            # A new cluster id is kept from the start: clients remember it, and refuse another one later.
+            # Store a new cluster id immediately: clients remember it, and refuse another one later.
             self._directory.save(self.state.catalog, fsync=fsync)
         except BaseException:
-            self._directory.close()  # Another broker may have the root: this one never started.
+            self._directory.close()  # Another broker may use the root, because this one has not started.
             raise
 
     def __repr__(self) -> str:
@@ -132,7 +133,7 @@ class Keyspace(Generic[S]):
             The revision after it, or None if an item is not at its expected revision.
         """
         with self._lock:
-            # Under the lock, so that the check is about the catalog that the changes are made to.
+            # Check under the lock, so that the check is about the catalog to which the changes are made.
             check(self.state.catalog)
             catalog = apply_changes(self.state.catalog, changes)
             if catalog is None:
@@ -204,7 +205,7 @@ class Keyspace(Generic[S]):
         current = {
             name: state.slots.get(name, ())
             for name in replica_counts
-            # A name created again has nothing of the old item's.
+            # An item that is created again under the same name inherits nothing from the old item.
             if name in before and before[name].create_revision == items[name].create_revision
         }
         slots = {name: members for name, members in state.slots.items() if name not in chosen}
@@ -215,7 +216,7 @@ class Keyspace(Generic[S]):
     def _take_up(self, after: KeyspaceState[S], names: Collection[str]) -> None:
         before = self.state
         if after.catalog.revision != before.catalog.revision:
-            # On disk before anybody can see it, as in Etcd.
+            # It is on disk before any thread can see it, as in Etcd.
             self._directory.save(after.catalog, fsync=self._fsync)
         observers = list(self._observers.values())
         for observer in observers:
@@ -226,6 +227,6 @@ class Keyspace(Generic[S]):
             self.state = after
             self.changed.notify_all()
         for observer in observers:
-            # After it: no call finds the member any more, so nobody asks for what it closes.
+            # Close items after it: no call finds the member any more, so none requests what it closes.
             observer.settle(before, after, names)
         self.wake()

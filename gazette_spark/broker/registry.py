@@ -1,4 +1,4 @@
-"""A broker's journals: those the keyspace assigns to it, each with its running replica.
+"""A broker's journals: those that the keyspace assigns to it, each with its running replica.
 
 The keyspace holds specs and assignments; a registry follows it. The spools it opens and closes on disk are in
 a directory that no other broker uses.
@@ -35,7 +35,7 @@ JOURNALS = ItemKind(
     name_of=lambda spec: spec.name,
     labels_of=labels_with_name,
 )
-"""The items of a cluster of brokers."""
+"""Kind of the items of a cluster of brokers."""
 
 JournalCatalog = Catalog[pb.JournalSpec]
 JournalKeyspace = Keyspace[pb.JournalSpec]
@@ -99,7 +99,8 @@ class JournalRegistry:
         try:
             self.keyspace.join(member, self)
             directories = {journal.directory for journal in self._live.values()}
-            # Spools of journals that were deleted, or assigned to others, when this broker could not see it.
+            # Remove spools of journals that were deleted or assigned to others while this broker was not
+            # running.
             for path in self._spools.glob("*"):
                 if path not in directories:
                     _log.warning("orphaned_spools_removed path=%s", path)
@@ -155,7 +156,7 @@ class JournalRegistry:
     def set_suspension(self, name: str, level: int, offset: int) -> None:
         """Change a journal's suspension, as its next revision. A journal that was deleted stays deleted."""
         while (entry := self.catalog.items.get(name)) is not None:
-            # With the revision that was read, as any client would: a spec that changed in between is read
+            # Use the revision that was read, as any client would. If the spec has changed in between, read it
             # again.
             change = pb.ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=entry.spec)
             change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
@@ -179,7 +180,7 @@ class JournalRegistry:
 
     def stop(self) -> None:
         """End every wait, read and queued append."""
-        # The flag before the wake-up, which makes the waiting threads look at it.
+        # Set the flag before the wake-up, which makes waiting threads check it.
         self.stopped = True
         self.wake()
         for journal in self.journals():
@@ -188,7 +189,7 @@ class JournalRegistry:
     def abandon(self) -> None:
         """End everything as :meth:`stop` does, and commit nothing more, as if the process had been killed."""
         self.stopped = True
-        # A killed broker is told of no more changes, but stays a member until somebody lets its lease lapse.
+        # A killed broker is not notified of changes any more, but remains a member until its lease expires.
         self.keyspace.forget(self.member)
         self.wake()
         for journal in self.journals():
@@ -222,7 +223,7 @@ class JournalRegistry:
                 replica = None
             if replica is None:
                 live[name] = self._open(entry, after.catalog.revision)
-        # In one assignment, so that a thread sees all journals of a change or none.
+        # Replace the map in one assignment, so that a thread sees all journals of a change or none.
         self._live = live
 
     def settle(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
@@ -231,9 +232,9 @@ class JournalRegistry:
         is_expelled = self.member not in after.members
         for name in names:
             if name in live and self.member not in after.slots.get(name, ()):
-                # A broker that lost its membership has been replaced, and what it still holds may no longer
-                # be the journal's. One that gave the journal up in order keeps its closed spools until it
-                # ends, because they may not be stored yet.
+                # A broker that lost its membership has been replaced, so its bytes may no longer belong to
+                # the journal. A broker that gave the journal up in an orderly way keeps its closed spools
+                # until it ends, because they may not be stored yet.
                 deleted = is_expelled or name not in after.catalog.items
                 journal = live.pop(name)
                 if deleted:
@@ -253,8 +254,8 @@ class JournalRegistry:
                 journal.route_changed()
 
     def _check(self, spec: pb.JournalSpec) -> None:
-        # Try everything that decides where a fragment is stored. Otherwise an append could be acknowledged
-        # that no store can ever take.
+        # Check everything that decides where a fragment is stored. Otherwise an append could be acknowledged
+        # that no store can ever accept.
         postfix = render_postfix(spec.fragment.path_postfix_template, time.time())
         codec = spec.fragment.compression_codec
         trial = Fragment(spec.name, 0, 1, NO_SUM, codec=codec, path_postfix=postfix)

@@ -14,13 +14,16 @@ from gazette_spark.broker.registry import LONE_MEMBER, JournalKeyspace
 from gazette_spark.errors import OptionError
 
 PULSE_INTERVAL_S = 60.0
-"""Gazette's own interval. Within it, an idle journal's first fragment is stored and flush intervals end."""
+"""Default seconds between checks of an idle journal, as in Gazette. Within this time, its first fragment is
+stored and flush intervals end."""
 
 MIN_APPEND_RATE = 1 << 16
-"""Gazette's own rate, in bytes per second. A slower append is aborted so that others get their turn."""
+"""Default minimum rate in bytes per second, as in Gazette. A slower append is aborted so that others get
+their turn."""
 
 CHUNK_BYTES = 1 << 18
-"""Content per message of a read; Gazette sends 32 KiB, which costs Python eight times the messages."""
+"""Bytes of content in one message of a read. Gazette sends 32 KiB, for which Python would need eight times as
+many messages."""
 
 THREADS = 512
 """Maximum number of threads that serve calls. Threads are made as they are needed."""
@@ -35,8 +38,8 @@ class StorageSettings:
     """
 
     fsync: bool = True
-    """Force every append to the disk before it is answered. Otherwise a power cut may lose the last appends.
-    The end of the process loses none in either case."""
+    """Whether to force every append to the disk before it is answered. Otherwise a power cut may lose the
+    last appends. The end of the process loses nothing in either case."""
     pulse_interval_s: float = PULSE_INTERVAL_S
     """Maximum interval between checks of an idle journal."""
     fragment_urls: Literal["file", "http"] = "file"

@@ -41,10 +41,10 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
 
 RESERVED_THREADS = 64
-"""Threads that reads and watches, which may last indefinitely, leave to other calls."""
+"""Number of threads that reads and watches, which may last indefinitely, leave to other calls."""
 
 STOP_GRACE_S = 5.0
-"""Time that calls in progress have to end when the broker stops."""
+"""Seconds that calls in progress have to end when the broker stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class SingleBroker:
             storage: how bytes are stored.
             serving: how calls are served.
             gateway: where the HTTP gateway is; None: no gateway.
-            auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
-                None allows every call everything.
-            tls: certificate to serve by, gRPC and HTTP; None is plain text.
+            auth_keys: keys with which bearer tokens are verified, in the form of ``BROKER_AUTH_KEYS``; None
+                allows everything to every call.
+            tls: certificate for gRPC and HTTP; None is plain text.
             faults: faults that a test requests.
             membership: settings of a cluster; None is a cluster of one.
 
@@ -128,9 +128,9 @@ class SingleBroker:
         return None if gateway is None else gateway.endpoint
 
     def stop(self) -> None:
-        """End every call and finish uploads in progress; other spools stay on disk. Again does nothing."""
+        """End every call and finish uploads in progress; other spools stay. A second call does nothing."""
         with self._lock:
-            # Taken under the lock, so that of two threads that stop the broker one does it.
+            # Take it under the lock, so that only one of two threads stops the broker.
             running, self._runtime = self._runtime, None
         if running is not None:
             running.stop()
@@ -163,7 +163,7 @@ class SingleBroker:
         self.parts.flush(timeout_s)
 
     def run(self) -> None:
-        """Start it, if it is not running."""
+        """Start the broker, if it is not running."""
         with self._lock:
             if self._runtime is None:
                 self._runtime = BrokerRuntime(self, self._options)
@@ -182,7 +182,7 @@ class BrokerRuntime:
         interceptors = list(membership.interceptors) if membership is not None else []
         self.server = new_server(self.pool, interceptors)
         try:
-            # The port first: it is part of the member's endpoint, by which the registry joins.
+            # Bind the port first: it is part of the member's endpoint, with which the registry joins.
             broker.port = bind_server(self.server, broker.host, broker.port, options.tls)
             self.registry = self._registry(broker, options)
         except BaseException:
@@ -216,7 +216,7 @@ class BrokerRuntime:
             if options.faults is not None:
                 served = FaultyService(served, options.faults, service.header)
             pb_grpc.add_JournalServicer_to_server(served, self.server)
-            # In this order, so that the first call finds everything running.
+            # Start in this order, so that the first call finds everything running.
             self.persister.start()
             self.server.start()
             for http in (self.gateway, self.fragments):
@@ -289,7 +289,7 @@ class BrokerRuntime:
             ReplicationError: a replica is lost.
         """
         with journal.fair_lock.turn(lambda: not journal.closed) as granted:
-            # Looked at with the turn: the primary may have changed while this thread waited.
+            # Check this with the turn: the primary may have changed while this thread waited.
             is_mine = granted and self.registry.is_primary(journal.name)
             if not is_mine or not self.replicator.prepare(journal, self.replicator.slots(journal)):
                 return
@@ -319,12 +319,12 @@ class BrokerRuntime:
         for http in (self.gateway, self.fragments):
             if http is not None:
                 http.stop()
-        # First the calls to other brokers, for which threads of this one may be waiting.
+        # First end the calls to other brokers, for which threads of this broker may be waiting.
         self.replicator.close()
         self.peers.close()
         self.server.stop(grace_s).wait()
         self.watch.stop()
-        # No thread may touch a file once the root is given up.
+        # No thread may touch a file after the root is released.
         self.pool.shutdown(wait=True)
         self.pumps.shutdown(wait=True)
         self.persister.stop()

@@ -1,4 +1,4 @@
-"""The demo: journals stream into a Delta table while the query is killed, and no event is lost or doubled.
+"""The demo: journals stream into a Delta table while the query is killed, without losing an event.
 
 - ``run``    the program: sets everything up, decides when to kill the query and when to stop, reports
 - ``query``  the process that is killed: Spark, the source and the sink, as a user would write them

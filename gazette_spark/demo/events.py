@@ -23,7 +23,7 @@ from gazette_spark.errors import GazetteError, WrongAppendOffsetError
 Int64s = npt.NDArray[np.int64]
 
 JOURNALS = ("orders", "payments", "page-views", "telemetry")
-"""Last parts of the journals' names. Every journal has one writer, and its own kinds of events."""
+"""Last parts of the journals' names. Each journal has one writer and separate kinds of events."""
 
 SCHEMA = (
     "id BIGINT, ts TIMESTAMP, user STRING, kind STRING, amount DOUBLE, country STRING, "
@@ -35,7 +35,7 @@ EPOCH_MS = 1_577_836_800_000
 """2020-01-01 UTC, where the milliseconds of an id begin."""
 
 WRITER_SHIFT, TIME_SHIFT = 17, 22
-"""Low bits of an id: 17 of counter, then 5 of writer, then time."""
+"""Number of low bits of an id: 17 bits of counter, then 5 bits of writer, then the time."""
 
 MAX_PER_APPEND = 1 << WRITER_SHIFT
 
@@ -65,11 +65,11 @@ class EventBatch:
 
 
 def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventBatch:
-    """Make ``count`` events of one writer at one millisecond. A writer must not use a millisecond twice."""
+    """Make ``count`` events of one writer for one millisecond. A writer must not use a millisecond twice."""
     if not 0 < count <= MAX_PER_APPEND:
         raise ValueError(f"{count} events do not fit one append; at most {MAX_PER_APPEND} do")
-    # Time first, so that ids ascend within a journal. The writer's bits keep two writers of one millisecond
-    # apart.
+    # The time comes first, so that ids ascend within a journal. The writer's bits distinguish two writers in
+    # the same millisecond.
     first = (unix_ms - EPOCH_MS) << TIME_SHIFT | writer << WRITER_SHIFT
     ids = first + np.arange(count, dtype=np.int64)
     cents = np.array(random.choices(range(1, 50_000), k=count), np.int64)
@@ -94,7 +94,8 @@ def make_events(random: Random, writer: int, unix_ms: int, count: int) -> EventB
 
 def count_due(rate: float, elapsed_s: float, sent: int) -> int:
     """Return how many events to append now, so that the mean rate holds even after a delay."""
-    # From the begin and not from the last append: after a pause of the broker the writer catches up.
+    # Count from the beginning, not from the last append, so that the writer catches up after a pause of the
+    # broker.
     return min(max(int(rate * elapsed_s) - sent, 0), MAX_PER_APPEND)
 
 
@@ -129,7 +130,7 @@ class Writers:
 
     @property
     def rows(self) -> int:
-        """Events acknowledged so far."""
+        """Number of events acknowledged so far."""
         return sum(appended.rows for appended in self.appended)
 
     @property
@@ -163,7 +164,7 @@ class Writers:
         self.stop()
 
     def _run(self, number: int, appended: Appended) -> None:
-        # The same events for each run, but for their times and ids.
+        # Each run has the same events, except for their times and ids.
         random = Random(number)  # noqa: S311 - made-up shop events
         began, last_ms = time.monotonic(), 0
         try:
@@ -171,12 +172,12 @@ class Writers:
                 count = count_due(self._rate_per_journal, time.monotonic() - began, appended.rows)
                 if count == 0:
                     continue
-                # A clock that is set back would otherwise give ids a second time.
+                # Otherwise a clock that is set back would produce the same ids again.
                 last_ms = max(time.time_ns() // 1_000_000, last_ms + 1)
                 batch = make_events(random, number, last_ms, count)
                 appended.write_head = self._append_once(appended.journal, batch.content, appended.write_head)
-                # Only what was acknowledged is expected in the table. The bytes are not kept, as a long run
-                # would fill the memory.
+                # Only acknowledged events are expected in the table. Their bytes are not kept, because a long
+                # run would fill the memory.
                 appended.batches.append(EventBatch(b"", batch.ids, batch.cents))
                 appended.rows += count
         except GazetteError as error:
@@ -184,18 +185,18 @@ class Writers:
             self._stopping.set()
 
     def _append_once(self, journal: str, content: bytes, head: int) -> int:
-        """Append ``content`` at ``head`` and nowhere else; return the new write head.
+        """Append ``content`` exactly at ``head``, and return the new write head.
 
-        The client repeats an append whose response was lost. With an explicit offset the repetition fails
-        instead of doubling the events. If the write head is then where the first try would have left it, the
-        first try succeeded. (Offset 0 means "anywhere" on the wire, which is safe for the first append
-        because the journals are new and have one writer.)
+        The client repeats an append whose response was lost. With an explicit offset, the repetition fails
+        instead of duplicating the events. If the write head is then where the first attempt would have left
+        it, that attempt succeeded. (Offset 0 means "anywhere" in the protocol, which is safe for the first
+        append because the journals are new and have one writer each.)
         """
         end = head + len(content)
         try:
             return self._client.append(journal, content, offset=head, timeout_s=APPEND_TIMEOUT_S).end
         except WrongAppendOffsetError:
-            # One writer a journal: nobody else can have moved the head to exactly this place.
+            # Each journal has one writer, so no other writer can have moved the head to exactly this offset.
             if self._client.write_head(journal) == end:
                 return end
             raise

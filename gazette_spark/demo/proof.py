@@ -12,21 +12,21 @@ from gazette_spark.errors import GazetteError
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Difference of two multisets of events. All but the first two are 0 if the table is exact."""
+    """Difference of two multisets of events. All fields except the first two are 0 if the table is exact."""
 
     appended: int
     in_table: int
     lost: int
-    """Appended, and missing from the table."""
+    """Events that were appended but are missing from the table."""
     duplicated: int
-    """In the table more often than appended."""
+    """Rows that are in the table more often than they were appended."""
     foreign: int
-    """In the table, and never appended (or without an id)."""
+    """Rows in the table that were never appended, or have no id."""
     altered: int
-    """In the table under its id, with another amount."""
+    """Rows in the table whose amount differs from that of the event with the same id."""
 
     def check(self) -> None:
-        """Raise InexactError unless the table holds every appended event once, and nothing else."""
+        """Raise InexactError unless the table has every appended event exactly once, and nothing else."""
         if self.lost or self.duplicated or self.foreign or self.altered:
             raise InexactError(self)
 
@@ -54,15 +54,15 @@ def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) 
         table_ids: id of each row, in any order; a negative number means null.
         table_cents: amount of each row.
     """
-    # Counting in arrays over all ids, because a dictionary of millions of events would be slow and large.
+    # Count in arrays over all ids, because a dictionary of millions of events would be slow and large.
     universe = np.union1d(ids, table_ids)
     place, table_place = np.searchsorted(universe, ids), np.searchsorted(universe, table_ids)
     appended = np.bincount(place, minlength=len(universe))
-    # How many rows more than appended events each id has; negative where rows are lost.
+    # The number of rows of each id minus the number of appended events; it is negative if rows are lost.
     surplus = np.bincount(table_place, minlength=len(universe)) - appended
     amount = np.zeros(len(universe), np.int64)
     amount[place] = cents
-    # A foreign row has no true amount to compare with, and is counted already.
+    # A foreign row has no correct amount to compare with, and has already been counted.
     was_appended = appended[table_place] > 0
     return Proof(
         appended=len(ids),

@@ -1,7 +1,8 @@
 """The query that the demo kills: ``python query.py DIRECTORY BROKER FRAGMENT_ROOT JOURNAL...``.
 
-This is what a user's program looks like: a session, ``readStream``, ``DeltaSink``. It runs until the file
-``DIRECTORY/finish`` appears. Then it stops the query and writes the table's ids and amounts for the proof.
+A user's program looks like this: a session, ``readStream``, ``DeltaSink``. It runs until the file
+``DIRECTORY/finish`` appears. Then it stops the query and writes the table's ids and amounts to a file for the
+proof.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gazette_spark.sink import DeltaSink
 
 
 def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) -> None:
-    """Run the query until the demo asks for its end, or has ended itself."""
-    # Remembered now: when the demo dies, this process gets another parent.
+    """Run the query until the demo requests its end, or until the demo itself has ended."""
+    # Remember the parent now: when the demo dies, this process gets another one.
     demo = os.getppid()
     spark = local_spark(directory / "spark")
     gazette_spark.register(spark)
@@ -44,12 +45,12 @@ def main(directory: Path, broker: str, fragment_root: str, journals: list[str]) 
         if not query.isActive:
             raise SystemExit("the query ended by itself")
         if os.getppid() != demo:
-            os._exit(1)  # The demo was killed. Nobody would end this process.
+            os._exit(1)  # The demo was killed, so nothing else would end this process.
     query.stop()
-    # In whole cents, because sums and comparisons of doubles are not exact.
+    # Use whole cents, because sums and comparisons of doubles are not exact.
     cents = F.round(F.col("amount") * 100).cast("long")
     table = spark.read.format("delta").load(str(directory / "table"))
-    # A null would make the column one of floats in NumPy, which loses digits of the ids.
+    # With a null, NumPy would make the column one of floats, which loses digits of the ids.
     rows = table.select(F.coalesce("id", F.lit(-1)).alias("id"), F.coalesce(cents, F.lit(-1)).alias("cents"))
     feather.write_feather(rows.toArrow(), str(directory / "rows.arrow"))
     spark.stop()

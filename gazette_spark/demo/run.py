@@ -17,8 +17,8 @@ draining a kill is missing, and the query is in mid-flight       KILL
 draining the ledger is at every write head                       FINISH
 ======== ======================================================= =============
 
-A query is in mid-flight if its present run has committed rows and has planned a batch that is not finished.
-A kill while it starts would prove little.
+A query is in mid-flight if its current run has committed rows and has planned a batch that is not finished. A
+kill while it starts would prove little.
 """
 
 from __future__ import annotations
@@ -48,39 +48,42 @@ from gazette_spark.testing.crash import CrashChild
 from gazette_spark.testing.table_watch import TableWatch, batch_in_flight, ledger_heads
 
 APP_ID = "gazette-spark-demo"
-"""The name under which the query writes to the table."""
+"""App id under which the query writes to the table."""
 
 MAX_BYTES_PER_TRIGGER = 8 << 20
-"""Keeps batches small, so that a backlog takes several of them and a kill has something to interrupt."""
+"""Limit that keeps batches small, so that a backlog takes several of them and a kill has something to
+interrupt."""
 
 FRAGMENT_LENGTH = 4 << 20
-"""Small, so that a short run persists several fragments of each journal and reads them back."""
+"""Length of fragments. It is small, so that a short run stores several fragments of each journal and reads
+them back."""
 
 CODECS = ("SNAPPY", "GZIP", "ZSTANDARD", "NONE")
 """One codec for each journal."""
 
 BATCHES_PER_KILL = 3
-"""A run that is killed commits one batch and dies in the next one; the third is a reserve."""
+"""Number of batches of backlog for each kill. A run that is killed commits one batch and dies in the next
+one; the third is a reserve."""
 
 KILLS_WITHIN_S = 60.0
-"""Kills come within the first half of the writing time, or of this time if it is shorter."""
+"""Kills come within the first half of the writing time or, if it is shorter, of this time."""
 
 POLL_S = 0.05
-"""Time between two looks at the table and the query checkpoint."""
+"""Seconds between two checks of the table and the query checkpoint."""
 
 STALL_S = 240.0
-"""A running query that commits nothing for this long has failed."""
+"""Seconds after which a running query that commits nothing has failed."""
 
 START_STALL_S = 420.0
-"""The same limit for the first start, when Spark may have to download Delta's jars."""
+"""The same limit for the first start, in which Spark may have to download Delta's jars."""
 
 FINISH_S = 180.0
-"""Time for the query to stop and to read the whole table."""
+"""Seconds for the query to stop and to read the whole table."""
 
 QUERY = Path(__file__).with_name("query.py")
 
 Wait = Callable[[float], bool]
-"""Waits for some seconds. Returns True, and at once, when the user wants the end."""
+"""Waits for the given number of seconds. Returns True, and immediately, if the user wants to end the demo."""
 
 
 class Screen(Protocol):
@@ -90,7 +93,7 @@ class Screen(Protocol):
         """Show one line."""
 
     def show(self, phase: str, appended_rows: int, table_rows: int) -> None:
-        """Show the current state; called often."""
+        """Show the current state. This is called often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,14 @@ class DemoOptions:
     """The user's options."""
 
     seconds: float
-    """Writing time; infinite if only the user ends it."""
+    """Writing time in seconds; infinite if only the user ends the demo."""
     rate: float
-    """Events a second over all journals."""
+    """Events per second over all journals."""
     kills: int
     broker: str | None = None
     """Address of a deployed broker; None starts an embedded one."""
     has_lag_page: bool = False
-    """Serve the lag page, and run ``verify`` at the end."""
+    """Whether to serve the lag page and run ``verify`` at the end."""
     query: Path = QUERY
 
 
@@ -119,7 +122,7 @@ class DemoReport:
     appended_bytes: int
     writing_s: float
     drained_s: float
-    """Seconds from the first append until the last byte was in the table, kills and restarts included."""
+    """Seconds from the first append until the last byte was in the table, including kills and restarts."""
     ledger: dict[str, int]
     """Offset of each journal in the last entry of the table's ledger."""
     verify_exit_code: int = 0
@@ -152,53 +155,53 @@ class DemoScript:
     """Script of the demo."""
 
     seconds: float
-    """Seconds that the writers append; longer if the kills take longer."""
+    """Seconds for which the writers append. They continue longer if the kills take longer."""
     pauses_s: tuple[float, ...]
-    """One entry for each kill: time between the first commit of a run and its kill, so that kills hit a batch
-    at different moments."""
+    """One entry for each kill: seconds between the first commit of a run and its kill, so that kills hit
+    batches at different moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Observation at one moment. Times are seconds since an event, None if it has not happened."""
+    """The state of the demo at one moment. Times are seconds since an event; None if it has not happened."""
 
     table_exists: bool = False
     writing_s: float | None = None
-    """Since the writers began."""
+    """Seconds since the writers began."""
     committed_s: float | None = None
-    """Since this run of the query committed its first rows."""
+    """Seconds since this run of the query committed its first rows."""
     in_flight: bool = False
-    """A batch is planned and not finished."""
+    """Whether a batch is planned but not finished."""
     kills: int = 0
-    """Kills so far."""
+    """Number of kills so far."""
     backlog_batches: float = 0.0
-    """Appended events that are not in the table, in batches of full size."""
+    """Number of full batches that are appended but not in the table."""
     user_ends: bool = False
-    """The user wants the end; the remaining kills are skipped."""
+    """Whether the user wants to end the demo, so that the remaining kills are skipped."""
     stopped: bool = False
-    """The writers have ended."""
+    """Whether the writers have ended."""
     drained: bool = False
-    """The ledger's offsets are the write heads."""
+    """Whether the ledger's offsets equal the write heads."""
 
 
 def decide(seen: Observation, script: DemoScript) -> DemoStep:
     """Return the next step."""
-    # The table exists after the query's first commit. Only then has a kill something to destroy.
+    # The table exists after the query's first commit. Before that, a kill would interrupt nothing.
     if seen.writing_s is None:
         return DemoStep.START_WRITING if seen.table_exists else DemoStep.WAIT
     missing = 0 if seen.user_ends else len(script.pauses_s) - seen.kills
     if missing and seen.in_flight and seen.committed_s is not None:
-        # Spread over the first half, so that each restart has time to get back to its rows before the next
+        # Kills are spread over the first half, so that each restart has time to commit rows before the next
         # kill.
         due_s = min(script.seconds, KILLS_WITHIN_S) * (seen.kills + 1) / (2 * len(script.pauses_s))
         # Once the writers have stopped, a pause might outlast the backlog.
         pause_s = 0.0 if seen.stopped else script.pauses_s[seen.kills]
         if seen.writing_s >= due_s and seen.committed_s >= pause_s:
             return DemoStep.KILL
-    # After the writers have ended, the ledger at every write head means that nothing is left to read.
+    # After the writers have ended, a ledger at every write head means that nothing is left to read.
     if seen.stopped:
         return DemoStep.FINISH if seen.drained else DemoStep.WAIT
-    # A kill that is still missing needs batches to interrupt. Without a backlog the writers go on.
+    # A kill that is still to come needs batches to interrupt, so without a backlog the writers continue.
     is_over = seen.writing_s >= script.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
     return DemoStep.STOP_WRITING if is_over or seen.user_ends else DemoStep.WAIT
 
@@ -209,7 +212,8 @@ def run_demo(options: DemoOptions, directory: Path, screen: Screen, wait: Wait) 
     Raises:
         GazetteError: the broker failed, or the query ended by itself (``QueryDiedError``).
     """
-    # Ends in reverse: first the query and the writers, then their client, and the broker last.
+    # Everything ends in reverse order: first the query and the writers, then their client, and the broker
+    # last.
     with ExitStack() as stack:
         endpoint, fragment_root = options.broker, ""
         if endpoint is None:
@@ -259,14 +263,14 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
     writing_since = committed_since = None
     writing_s, data_commits_before = 0.0, 0
     while True:
-        # Everything that the decision depends on, from the outside: the table's log and the query checkpoint
-        # are logs of files that appear whole, so a look is right at any moment, even just after a kill.
+        # Observe from outside everything on which the decision depends. Files of the table's log and of the
+        # query checkpoint appear as a whole, so they can be read at any moment, even just after a kill.
         now = time.monotonic()
         before, table = table, watch.look()
         if table != before:
             last_news = now
-        # A commit of this run, and not of the one that was killed: until then the query is starting, and a
-        # kill would hit nothing.
+        # Count only a commit of this run, not of the killed one: before that, the query is starting, and a
+        # kill would interrupt nothing.
         if committed_since is None and table.data_commits > data_commits_before:
             committed_since = now
         heads = ledger_heads(table.metadata, APP_ID)
@@ -302,8 +306,8 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
                     f"kill {seen.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
                     "starting it again"
                 )
-                # The table is looked at again after the kill, because the last commit may have come between
-                # the look and the kill.
+                # Read the table again after the kill, because the last commit may have come between the
+                # previous read and the kill.
                 data_commits_before, committed_since, last_news = table.data_commits, None, time.monotonic()
                 query = start_query()
             case DemoStep.STOP_WRITING:
@@ -313,7 +317,7 @@ def stream(  # noqa: C901, PLR0912, PLR0915 - the whole run, in order
                 screen.say(f"{writers.rows:,} events appended; the query catches up")
             case DemoStep.FINISH:
                 break
-        # A query that fails, or shows nothing new for a while, ends the demo with the end of its log.
+        # If the query fails or makes no progress for some time, end the demo with the last lines of its log.
         if not query.alive:
             code = query.wait(1)
             problem = f"the query's process ended by itself with exit code {code}"
@@ -347,8 +351,8 @@ def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
     """
     from pyarrow import feather
 
-    # A file and not a signal: the query ends between two batches, and its process has the session to read the
-    # table with.
+    # Use a file, not a signal: then the query ends between two batches, and its process still has a session
+    # to read the table.
     (directory / "finish").touch()
     try:
         code = query.wait(FINISH_S)
@@ -366,7 +370,8 @@ def prove(directory: Path, query: CrashChild, writers: Writers) -> Proof:
 def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
     """Create the journals; on a deployed broker under a unique prefix, and delete them at the end.
 
-    There they have no store, as we cannot know one: their bytes stay with the brokers.
+    On a deployed broker the journals have no store, because the demo knows none. Their bytes stay with the
+    brokers.
     """
     prefix = f"gazette-spark-demo-{uuid.uuid4().hex[:8]}/" if deployed else "shop/"
     stores = () if deployed else ("file:///",)
@@ -380,8 +385,8 @@ def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
     try:
         yield names
     finally:
-        # At the revisions that were just read, so that a change of somebody else in between is an error and
-        # not lost.
+        # Delete them at the revisions that were just read, so that a change by others in between is an error
+        # and is not lost.
         if deployed:
             journals = client.journals_named(names).values()
             client.apply(
@@ -394,7 +399,7 @@ def new_journals(client: Client, *, deployed: bool) -> Iterator[list[str]]:
 
 @contextmanager
 def lag_page(client: Client, table: Path) -> Iterator[str]:
-    """Serve the lag page of a table on any free port, and give its address."""
+    """Serve the lag page of a table on any free port, and yield its address."""
     from gazette_spark.lag.api import Api
     from gazette_spark.lag.feeds import Feed, HeadFeed, TableFeed
     from gazette_spark.lag.history import Evaluator, History, HistoryOptions

@@ -1,4 +1,4 @@
-"""For tests of pipelines: the batch loop without a JVM, a stub broker, a table's log, the oracle, kills."""
+"""Tools for tests of pipelines: a batch loop without a JVM, a stub broker, the oracle, kills."""
 
 from __future__ import annotations
 

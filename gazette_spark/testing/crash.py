@@ -1,11 +1,10 @@
-"""Run a driver in a separate process, kill all of it with SIGKILL, look at its remains.
+"""Run a driver in a separate process, and kill all its processes with SIGKILL.
 
-A driver is many processes: Python, the JVM, the data source's planner, Python workers. A
-:class:`CrashChild` leads a session, which all of them stay in; their process groups differ, because
-Spark gives its workers one of their own. :meth:`CrashChild.kill` sends SIGKILL to the leader's group in
-one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
-can also be told to kill itself, at a point that only it can know: see
-``tests.rig.crashes``.
+A driver consists of many processes: Python, the JVM, the data source's planner, Python workers. A
+:class:`CrashChild` leads a session that contains all of them. Their process groups differ, because Spark puts
+its workers into a separate group. :meth:`CrashChild.kill` sends SIGKILL to the leader's group in one call, so
+that Python and the JVM die at the same moment, and then to what is left of the session. A driver can also be
+told to kill itself, at a point that only it can know: see ``tests.rig.crashes``.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from typing import Self
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 
 POLL_S = 0.02
-"""Time between two checks of a condition, and so the maximum delay of a kill that follows it."""
+"""Seconds between two checks of a condition, which is also the maximum delay of a kill that follows it."""
 
 GONE_WITHIN_S = 30.0
-"""Time within which a killed session must have disappeared."""
+"""Seconds within which a killed session must have disappeared."""
 
 LEADER = (
     "import os, runpy, sys; os.environ['GAZETTE_SPARK_FAILPOINT_GROUP'] = str(os.getpid()); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-"""Runs a script after it has named the group to be killed, which is known in the child only."""
+"""Python code that runs a script after naming the group to be killed, which only the child knows."""
 
 
 class CrashChild:
-    """A driver process and all that it starts. A context manager: leaving it kills the session."""
+    """A driver process and everything that it starts; leaving its ``with`` block kills all of them."""
 
     def __init__(self, script: Path, arguments: Sequence[str], *, log: Path) -> None:
         """Start ``script``.
@@ -44,9 +43,9 @@ class CrashChild:
         Args:
             script: A Python file.
             arguments: Its arguments.
-            log: File that gets its output, appended.
+            log: File to which its output is appended.
         """
-        # A failpoint that is armed for this process is none of the child's.
+        # A failpoint that is armed for this process must not be passed to the child.
         env = {name: value for name, value in os.environ.items() if name != FAILPOINT_VARIABLE}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -55,8 +54,8 @@ class CrashChild:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=env,
-                # One session for all: Spark's workers leave the process group, and nothing that is started
-                # here makes a session.
+                # All processes are in one session: Spark's workers leave the process group, but no process
+                # creates another session.
                 start_new_session=True,
             )
         self._log = log
@@ -79,7 +78,7 @@ class CrashChild:
         """Kill everything with SIGKILL and wait until it is gone. Killing a dead driver does nothing.
 
         Raises:
-            TimeoutError: something survived.
+            TimeoutError: a process survived.
         """
         kill_session(self._process)
 
@@ -97,18 +96,18 @@ class CrashChild:
             _kill(pid, number)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the leader's end and clean up after it; return its status, negative for a signal.
+        """Wait for the leader's end and kill the rest; return its status, which is negative for a signal.
 
         Raises:
-            TimeoutError: it has not ended; it is killed then.
+            TimeoutError: the leader has not ended in time. It is killed then.
         """
         try:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError(f"{self!r} has not ended within {timeout_s} s; {self.log_end()}") from None
-        # The leader has ended, but its JVM and workers may go on for seconds, and hold files that the caller
-        # looks at next.
+        # The leader has ended, but its JVM and workers may continue for seconds and keep files open that the
+        # caller reads next.
         self.kill()
         return status
 
@@ -116,7 +115,7 @@ class CrashChild:
         """Wait until a condition holds.
 
         Raises:
-            TimeoutError: it did not hold in time, or the driver ended before it did.
+            TimeoutError: the condition did not hold in time, or the driver ended first.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -125,7 +124,7 @@ class CrashChild:
             time.sleep(POLL_S)
 
     def kill_after(self, delay_s: float) -> None:
-        """Let the driver run a while longer, then kill it. It may end by itself before that."""
+        """Kill the driver after a delay. It may end by itself before that."""
         try:
             self._process.wait(delay_s)
         except subprocess.TimeoutExpired:
@@ -140,14 +139,14 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """Kill a session with SIGKILL, its leader's group in one call, and wait until it is gone.
 
     Raises:
-        TimeoutError: something survived.
+        TimeoutError: a process survived.
     """
-    # A leader that was reaped may have given its number to another process by now.
+    # If the leader was reaped, another process may have its number by now.
     if leader.poll() is None:
         os.killpg(leader.pid, signal.SIGKILL)
-    leader.wait(GONE_WITHIN_S)  # Reaps it; otherwise it remains in the session.
+    leader.wait(GONE_WITHIN_S)  # This reaps it; otherwise it would remain in the session.
     deadline = time.monotonic() + GONE_WITHIN_S
-    # Again and again, because a process may start another one while the list is read.
+    # Repeat this, because a process may start another one while the list is read.
     while survivors := session_members(leader.pid):
         for pid in survivors:
             _kill(pid)
@@ -157,14 +156,15 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the process ids of a session, without those that have ended and wait to be reaped.
+    """Return the process ids of a session, without processes that have ended but are not reaped yet.
 
-    Without /proc (macOS) none is seen: JVM and workers end when their leader is gone.
+    Without /proc (macOS) the list is empty: there, the JVM and workers end when their leader has ended.
     """
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The command's name may hold spaces and parentheses; the fields begin after its last one.
+            # The command's name may contain spaces and parentheses, so the fields begin after the last
+            # parenthesis.
             state, _parent, _group, in_session = stat.read_text().rpartition(")")[2].split()[:4]
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -1,7 +1,7 @@
-"""Spark's micro-batch loop in plain Python: for tests of a streaming source that need no JVM.
+"""Spark's micro-batch loop in plain Python, for tests of a streaming source without a JVM.
 
-A :class:`MicroBatches` is one query: its durable state, in memory. It runs batches as Spark does and
-can be crashed at each point between two steps::
+A :class:`MicroBatches` is one query, with its durable state in memory. It runs batches as Spark does, and can
+crash at each point between two steps::
 
     query = MicroBatches()
     run = query.start(lambda: source.streamReader(schema))
@@ -23,13 +23,13 @@ crash at             state at that point
 ``commit_log``       ``commits/N`` is written
 ===================  ======================================================================
 
-A query with ``admission_control=False`` is one of Spark 4.0 and 4.1: the reader is asked ``latestOffset()``
-before it is asked for a start, a run that goes on begins with an empty batch at the last position, and one
-under Trigger.AvailableNow is over after a batch.
+A query with ``admission_control=False`` behaves like one of Spark 4.0 and 4.1: ``latestOffset()`` is called
+before the reader is asked for a start, a run that continues a query begins with an empty batch at the last
+position, and a run with Trigger.AvailableNow ends after one batch.
 
-As under Spark, positions go through JSON text, the reader is pickled before it is used and partitions
-when they are planned, and a task reads with its own copy of both. The sink knows batches by their number and
-stores each once; when a batch comes again its rows have to be the stored ones.
+As in Spark, positions are converted to JSON text, the reader is pickled before it is used, partitions are
+pickled when they are planned, and each task reads with a separate copy of both. The sink identifies batches
+by number and stores each one once. If a batch comes again, its rows must equal the stored ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Crash(Exception):  # noqa: N818 - it is ordered, and no error.
 
 
 class BatchDiffersError(GazetteError):
-    """A batch that was run again gave other rows: tests of sources look for this."""
+    """A batch that ran again returned other rows, which tests of sources look for."""
 
     problem: str
 
@@ -71,11 +71,12 @@ class TaskFaults:
     """Faults of a batch's tasks; by default each task runs once, to its end."""
 
     killed_after: Sequence[int] = ()
-    """One entry for each killed attempt, in the tasks' order: the record batches it gives before the kill."""
+    """One entry for each killed attempt, in the order of the tasks: the number of record batches that it
+    returns before the kill."""
     attempts_per_task: int = 2
-    """Maximum number of the entries above for one task."""
+    """Maximum number of entries of ``killed_after`` for one task."""
     speculative: bool = False
-    """Each task runs a second time, from a copy; both have to give the same rows."""
+    """Whether each task also runs from a copy, which has to return the same rows."""
 
 
 NO_FAULTS = TaskFaults()
@@ -86,15 +87,15 @@ class MicroBatches:
     """A query's files on disk, and the table of its sink."""
 
     offset_log: dict[int, str] = field(default_factory=dict)
-    """JSON of each batch's end, by batch."""
+    """JSON of each batch's end, by number of the batch."""
     commit_log: set[int] = field(default_factory=set)
     table: dict[int, list[Row]] = field(default_factory=dict)
-    """Rows of each batch in order, by batch."""
+    """Rows of each batch in order, by number of the batch."""
     admission_control: bool = True
     """Whether Spark passes start and limit of each batch to the source, as it does since 4.2."""
 
     def start(self, make_reader: Callable[[], DataSourceStreamReader], *, available_now: bool = False) -> Run:
-        """Begin a run, as a driver process does; the one before must be over."""
+        """Begin a run, as a driver process does. The previous run must have ended."""
         return Run(self, make_reader(), available_now=available_now)
 
     def rows(self) -> list[Row]:
@@ -102,13 +103,13 @@ class MicroBatches:
         return [row for batch_id in sorted(self.table) for row in self.table[batch_id]]
 
     def write(self, batch_id: int, rows: list[Row]) -> None:
-        """Take a batch.
+        """Store a batch.
 
         Raises:
-            BatchDiffersError: it was taken before, with other rows.
+            BatchDiffersError: the batch was stored before with other rows.
         """
-        # The central claim of a source: a batch that runs again gives the same rows. A sink that only skipped
-        # it would hide a source that does not.
+        # The central promise of a source is that a batch that runs again returns the same rows. A sink that
+        # only skipped such a batch would hide a violation.
         if self.table.setdefault(batch_id, rows) != rows:
             raise BatchDiffersError(
                 f"batch {batch_id}: {len(self.table[batch_id])} rows at first, then {len(rows)} others"
@@ -121,11 +122,12 @@ class Run:
     def __init__(self, query: MicroBatches, reader: DataSourceStreamReader, *, available_now: bool) -> None:
         self._query = query
         self._reader = reader
-        # Before the first call, as Spark does: what a call changes in the driver's reader must not reach the
-        # tasks by accident.
+        # Pickle the reader before the first call, as Spark does: changes that a call makes in the driver's
+        # reader must not reach the tasks by accident.
         self._pickled_reader = pickle.dumps(reader)
         self._batch_id = max(query.offset_log, default=-1)
-        # A batch that is planned and not committed runs again. Only a committed one is followed by the next.
+        # A batch that is planned but not committed runs again. Only after a committed batch does the next one
+        # follow.
         if self._batch_id in query.commit_log or self._batch_id < 0:
             self._batch_id += 1
         self._batches_left = math.inf
@@ -136,7 +138,7 @@ class Run:
             self._batches_left = 1 if available_now else math.inf
             if query.offset_log:
                 last = query.offset_log[max(query.offset_log)]
-                # The empty batch at the last position, with which such a run begins.
+                # Such a run begins with an empty batch at the last position.
                 reader.partitions(json.loads(last), json.loads(last))
 
     def __repr__(self) -> str:
@@ -154,7 +156,7 @@ class Run:
         Args:
             crash: point at which the driver dies.
             faults: faults of the tasks.
-            meanwhile: called at each reached point: the actions of others at that moment.
+            meanwhile: called at each point that is reached, for actions of others at that moment.
 
         Raises:
             Crash: as requested. The run is over, as after any other error.
@@ -170,7 +172,7 @@ class Run:
             return False
         self._batches_left -= 1
         before = query.offset_log.get(batch_id - 1)
-        # Without a batch before, Spark asks for a start, and forgets it.
+        # If there is no previous batch, Spark asks for a start and does not record it.
         start = json.loads(before) if before else None
         if start is None and query.admission_control:
             start = self._reader.initialOffset()
@@ -189,26 +191,28 @@ class Run:
             query.offset_log[batch_id] = end
             at("offset_log")
             if before is not None:
-                # Spark tells the source of a commit only when it plans the next batch, so the last commit of
-                # a run is never told.
+                # Spark reports a commit to the source only when it plans the next batch, so the last commit
+                # of a run is never reported.
                 self._reader.commit(json.loads(before))
         end_json = json.loads(query.offset_log[batch_id])
         start = self._reader.initialOffset() if start is None else start
-        # Pickled at once, because a task may run long after the driver has planned something else.
+        # Pickle partitions immediately, because a task may run long after the driver has planned other
+        # batches.
         partitions = [pickle.dumps(partition) for partition in self._reader.partitions(start, end_json)]
         at("partitions")
         rows = self._read(partitions, faults, lambda: at("read"))
         at("tasks")
         query.write(batch_id, rows)
         at("sink")
-        # After the sink: a crash in between brings the batch again, and the sink has to know it.
+        # This comes after the sink: after a crash in between, the batch comes again, and the sink has to
+        # recognize it.
         query.commit_log.add(batch_id)
         self._batch_id += 1
         at("commit_log")
         return True
 
     def stop(self) -> None:
-        """End the run; a crashed one too, as a process's end closes its resources."""
+        """End the run, even a crashed one: the end of a process also closes its resources."""
         self._reader.stop()
 
     def _read(
@@ -218,8 +222,8 @@ class Run:
         kills = list(faults.killed_after)
         for number, partition in enumerate(partitions):
             for _ in range(min(faults.attempts_per_task, len(kills))):
-                # A killed attempt has read a part, which is thrown away: Spark takes the rows of whole
-                # attempts only.
+                # A killed attempt has read a part, which is discarded: Spark uses only the rows of complete
+                # attempts.
                 deque(islice(self._record_batches(partition), kills.pop(0)), maxlen=0)
             if number == len(partitions) // 2:
                 halfway()
@@ -227,7 +231,7 @@ class Run:
             if faults.speculative and list(self._attempt(partition)) != attempt_rows:
                 raise BatchDiffersError("a speculative copy of a task gave other rows")
             rows += attempt_rows
-        # Spark promises no order among tasks.
+        # Spark guarantees no order among tasks.
         return sorted(rows)
 
     def _attempt(self, partition: bytes) -> Iterator[Row]:
@@ -235,7 +239,7 @@ class Run:
             yield from zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
 
     def _record_batches(self, partition: bytes) -> Iterator[pa.RecordBatch]:
-        # A fresh copy for each attempt, as each one may run in another process.
+        # Each attempt gets a new copy, because each may run in another process.
         reader: DataSourceStreamReader = pickle.loads(self._pickled_reader)  # noqa: S301 - our own
         part: InputPartition = pickle.loads(partition)  # noqa: S301
         yield from reader.read(part)

@@ -1,18 +1,19 @@
-"""The table oracle: is every record in the Delta table, once, unchanged, and does each version say so?
+"""The table oracle checks that every record is in the Delta table once and unchanged, at each version.
 
-It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and
-compares them with the true bytes of the journals:
+It reads the table's log and Parquet files without Spark and without the sink's own search, and compares them
+with the true bytes of the journals:
 
 - **I1 uniqueness**: no ``(journal, offset)`` twice.
-- **I2 contiguity**: per journal each record begins where the one before it ends.
+- **I2 contiguity**: in each journal, each record begins where the previous one ends.
 - **I3 bytes**: the records, joined, are the journal's bytes.
-- **I4 same transaction**: at *every* version the recorded ends are those of the rows visible at it.
-- **I5 monotonic**: recorded ends never go back, but by a RESTORE. Each new entry names the one before it, and
-  begins where that ended.
-- **I6 agreement**: where the query checkpoint of an entry is given, the entry ends where Spark planned the
-  batch to end.
+- **I4 same transaction**: at *every* version, the recorded ends equal the ends of the visible rows.
+- **I5 monotonic**: recorded ends never go back, except by a RESTORE. Each new entry names the previous one,
+  and begins where that one ended.
+- **I6 agreement**: if the query checkpoint of an entry is given, the entry ends where Spark planned the end
+  of the batch.
 
-The table has the columns ``journal, offset, value`` of raw records, on a local disk, with its log whole.
+The table must have the columns ``journal, offset, value`` of raw records, be on a local disk, and have a
+complete log.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Version:
     operation: str
     files: frozenset[str]
     entry: LedgerEntry | None
-    """Entry that holds at this version."""
+    """Entry that is in force at this version."""
 
     def recorded(self) -> dict[str, int]:
-        """Return the end of the rows, from the entry."""
+        """Return the ends of the rows according to the entry."""
         return self.entry.read_through if self.entry else {}
 
 
@@ -63,7 +64,7 @@ class OracleVerdict:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing at all is wrong."""
+        """Whether the check has found nothing wrong."""
         return not (self.lost or self.duplicated or self.altered or self.violations)
 
 
@@ -92,7 +93,7 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
     entry: LedgerEntry | None = None
     whole: dict[str, LedgerEntry] = {}
     for number, path in enumerate(sorted((directory / "_delta_log").glob("*.json"))):
-        # A hole would hide whatever its commit has added or removed.
+        # A hole would hide what its commit has added or removed.
         if int(path.stem) != number:
             raise ValueError(f"{path} is not version {number}: the log has a hole")
         actions = [json.loads(line) for line in path.read_text().splitlines()]
@@ -103,13 +104,14 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
         )
         operation = info.get("operation", "")
         if operation == "RESTORE":
-            # A RESTORE brings the rows of an old version back, and the ledger with them.
+            # A RESTORE brings back the rows of an old version together with its ledger.
             entry = by_number[int(info["operationParameters"]["version"])].entry
         stored = parse_entry(info.get("userMetadata"), app_id)
-        # Most entries name only the journals that moved (decision 0026), and their parent has the rest.
+        # Most entries name only the journals that moved (decision 0026); their parents contain the rest.
         if isinstance(stored, EntryDelta):
             stored = stored.on(whole[stored.entry.parent or ""])
-        # A commit without an entry, such as OPTIMIZE or somebody's DELETE, leaves the one before in force.
+        # After a commit without an entry, such as an OPTIMIZE or a DELETE, the previous entry remains in
+        # force.
         entry = stored or entry
         if entry is not None:
             whole[entry.attempt] = entry
@@ -132,10 +134,11 @@ def check_table(
         directory: Directory of the table.
         truth: All bytes ever appended, by journal.
         app_id: App id of the sink that wrote it.
-        starts: Starting offsets of the query, 0 for journals not named.
-        complete: The query has read everything: whole records of the truth that the table lacks are lost. If
-            not, only those before the table's recorded end are.
-        checkpoints: Directories of the queries that wrote it, as far as they exist; of copies of one all.
+        starts: Starting offsets of the query; 0 for journals that are not named.
+        complete: Whether the query has read everything, so that all complete records of the truth that the
+            table lacks are lost. Otherwise only those before the table's recorded end are.
+        checkpoints: Checkpoint directories of the queries that wrote the table, as far as they exist,
+            including all copies.
     """
     verdict = OracleVerdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
@@ -144,7 +147,9 @@ def check_table(
     ends = dict(starts)
     for version in read_versions(directory, app_id):
         files_before = before.files if before else frozenset()
-        if not version.files >= files_before:  # Not an append: what held for the version before says nothing.
+        if (
+            not version.files >= files_before
+        ):  # This is not an append, so the previous version does not matter.
             files_before, ends = frozenset(), dict(starts)
         verdict.violations += _unique_and_contiguous(version, files.rows(version.files - files_before), ends)
         verdict.violations += _same_transaction(version, ends, starts)
@@ -156,7 +161,7 @@ def check_table(
     if before is None:
         verdict.violations.append("there is no table")
         return verdict
-    # Bytes behind the last newline are no record yet.
+    # Bytes after the last newline are not a record yet.
     expected_ends = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
     if not complete:
         expected_ends = {journal: before.recorded().get(journal, 0) for journal in truth}
@@ -165,14 +170,14 @@ def check_table(
 
 
 def _unique_and_contiguous(version: Version, rows: list[Row], ends: dict[str, int]) -> Iterator[str]:
-    """Check I1 and I2 for rows added where each journal's rows so far fill it up to ``ends``; move that."""
+    """Check I1 and I2 for rows that were added after ``ends``, and update ``ends``."""
     for journal, offset, value in rows:
         end = ends.get(journal, 0)
         if offset < end:
             yield f"I1 version {version.number}: {journal} offset {offset} is there already"
         if offset > end:
             yield f"I2 version {version.number}: {journal} goes on at {offset} after {end}"
-        # 1 for the newline, which the column value leaves out.
+        # Add 1 for the newline, which the column value leaves out.
         ends[journal] = max(end, offset + len(value) + 1)
 
 
@@ -186,7 +191,7 @@ def _same_transaction(version: Version, ends: Mapping[str, int], starts: Mapping
 
 
 def monotonic(version: Version, before: Version | None) -> Iterator[str]:
-    """Check I5: no journal's recorded end goes back, but by a RESTORE."""
+    """Check I5: no journal's recorded end goes back, except by a RESTORE."""
     if before is None or version.operation == "RESTORE":
         return
     now = version.recorded()
@@ -195,7 +200,7 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
             yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
     if version.entry is None or before.entry is None or version.entry == before.entry:
         return
-    # Two writers that both continue one entry would each be monotonic by itself. The chain of parents shows
+    # Two writers that both continue the same entry would each be monotonic. The chain of parents reveals
     # them.
     if version.entry.parent != before.entry.attempt:
         yield f"I5 version {version.number}: its entry follows {version.entry.parent}, not the one before it"
@@ -206,7 +211,7 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
 
 
 def _agrees(version: Version, before: Version | None, checkpoints: Sequence[Path]) -> Iterator[str]:
-    """Check I6, of an entry that comes with the version: a RESTORE brings an older one back."""
+    """Check I6 for an entry that is new in the version, which excludes a RESTORE."""
     entry = version.entry
     if entry is None or version.operation == "RESTORE" or (before is not None and entry == before.entry):
         return
@@ -249,16 +254,16 @@ def _compare(
     }
     actual = {(journal, offset): value for journal, offset, value in rows}
     verdict.rows = len(rows)
-    # By place and not by content: two records with equal bytes are two records.
+    # Compare by position, not by content: two records with equal bytes are still two records.
     verdict.duplicated = len(rows) - len(actual)
     verdict.lost = len(expected.keys() - actual.keys())
     verdict.altered = sum(expected.get(key) != value for key, value in actual.items())
 
 
 def split_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and value of each newline-ended record from ``start`` on."""
+    """Yield offset and value of each complete record from ``start`` on."""
     offset = start
-    # What follows the last newline is no record, and empty if nothing does.
+    # The last part is not a record: it is what follows the last newline, or empty.
     for line in content[start:].split(b"\n")[:-1]:
         yield offset, line
         offset += len(line) + 1

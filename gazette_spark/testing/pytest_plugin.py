@@ -1,10 +1,10 @@
 r'''Pytest fixtures for tests of pipelines: an embedded broker, a client of it, and a Spark with Delta.
 
-Name the plugin in the ``conftest.py`` at the root of your tests; pytest starts only what a test asks for::
+Name the plugin in the ``conftest.py`` at the root of your tests. pytest starts only what a test requests::
 
     pytest_plugins = ["gazette_spark.testing.pytest_plugin"]
 
-Then a test takes the fixtures by name::
+Then a test requests the fixtures by name::
 
     from gazette_spark.protocol.journal_specs import journal_spec
     from gazette_spark.sink import DeltaSink
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 CLIENT_TIMEOUT_S = 30.0
-"""Longest a call of the client may take."""
+"""Maximum number of seconds for a call of the client."""
 
 
 @pytest.fixture(scope="session")
@@ -65,14 +65,14 @@ def gazette_client(gazette_broker: EmbeddedBroker) -> Iterator[Client]:
 @pytest.fixture
 def fresh_prefix() -> str:
     """A journal prefix, ending in a slash, that no other test uses."""
-    # Random, because all tests of a run share one broker.
+    # The name is random, because all tests of a run share one broker.
     return f"test-{uuid.uuid4().hex[:12]}/"
 
 
 @pytest.fixture(scope="session")
 def delta_spark_conf() -> dict[str, str]:
-    """Spark's settings beside those of ``local_spark``; override it to have others."""
-    # Imports are inside the fixtures, so that a test of the broker alone loads no Spark.
+    """Spark settings in addition to those of ``local_spark``. Override this fixture to change them."""
+    # Imports are inside the fixtures, so that a test that needs only the broker does not load Spark.
     from gazette_spark.session import INTERPRETED
 
     return INTERPRETED

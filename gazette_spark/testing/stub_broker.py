@@ -1,8 +1,8 @@
-"""A broker that follows a test's script: answers, lies, failures, silence.
+"""A broker that follows a test's script: correct and wrong answers, failures, silence.
 
-A script is the behaviour of one call, act by act: a response message is sent, :class:`Fail` ends the call
-with a gRPC status, :class:`Hang` says nothing more until the call or the stub ends. After the last act
-the stream ends cleanly. Each call uses one script; the last one stays.
+A script describes one call as a list of acts: a response message is sent, :class:`Fail` ends the call with a
+gRPC status, and :class:`Hang` sends nothing more until the call or the stub ends. After the last act, the
+stream ends cleanly. Each call uses one script; the last script is used again for all later calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import sum_to_pb
 
 WORKERS = 32
-"""Calls served at a time; a hanging one holds its place."""
+"""Maximum number of concurrent calls, including hanging ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,14 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Say nothing more until the call or the stub ends."""
+    """Send nothing more until the call or the stub ends."""
 
 
 _Request: TypeAlias = Message | list[pb.AppendRequest]
 Act: TypeAlias = Message | Fail | Hang
 Script: TypeAlias = Sequence[Act] | Callable[[Any], Sequence[Act] | Iterator[Act]]
-"""Acts, or a function that gives them for a request; for Append, for the list of all messages."""
+"""Acts, or a function that returns them for a request; for Append, its argument is the list of all
+messages."""
 
 
 @dataclass(slots=True)
@@ -56,12 +57,12 @@ class StubBroker(pb_grpc.JournalServicer):
     """
 
     def __init__(self, credentials: grpc.ServerCredentials | None = None, *, port: int = 0) -> None:
-        """Make a broker; it speaks TLS if given credentials. Port 0 is any free one."""
+        """Create a broker, which uses TLS if there are credentials. Port 0 is any free one."""
         self._lock = threading.Lock()
         self._rpcs: dict[str, _Rpc] = {}
         self._stopping = threading.Event()
         self._early: set[str] = set()
-        # Without reuse of ports: two stubs on one port would share the calls of a test.
+        # Do not allow reuse of ports: two stubs on one port would share the calls of a test.
         self._server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.so_reuseport", 0)])
         pb_grpc.add_JournalServicer_to_server(self, self._server)
         address = f"127.0.0.1:{port}"
@@ -81,7 +82,7 @@ class StubBroker(pb_grpc.JournalServicer):
         self._server.stop(grace=None).wait(10)
 
     def script(self, rpc: str, *scripts: Script) -> None:
-        """Set the scripts of the next calls of ``rpc``, in turn; the last one is repeated."""
+        """Set the scripts of the next calls of ``rpc``, in order. The last one is repeated."""
         with self._lock:
             self._rpcs.setdefault(rpc, _Rpc()).scripts = list(scripts)
 
@@ -121,7 +122,7 @@ class StubBroker(pb_grpc.JournalServicer):
     def Append(  # noqa: N802
         self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
     ) -> pb.AppendResponse:
-        """Take the messages, then play the next script up to its first message."""
+        """Read the messages, then play the next script up to its first message."""
         if "Append" in self._early:
             messages = [next(request_iterator)]
         else:
@@ -134,7 +135,7 @@ class StubBroker(pb_grpc.JournalServicer):
             state.requests.append(request)
             if not state.scripts:
                 return iter([Fail(grpc.StatusCode.UNIMPLEMENTED, f"no script for {rpc}")])
-            # The last script stays, so that a client's retries are answered as well.
+            # The last script is kept, so that a client's retries are also answered.
             script = state.scripts.pop(0) if len(state.scripts) > 1 else state.scripts[0]
         return iter(script(request) if callable(script) else script)
 
@@ -145,7 +146,7 @@ class StubBroker(pb_grpc.JournalServicer):
                     self._abort(context, act)
                 case Hang():
                     ended = threading.Event()
-                    # False if the call has ended before; then there is nobody to hang for.
+                    # This is False if the call has already ended. Then there is no client to wait for.
                     is_open = context.add_callback(ended.set)
                     while is_open and not (ended.wait(0.05) or self._stopping.is_set()):
                         continue

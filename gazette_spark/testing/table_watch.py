@@ -1,7 +1,7 @@
-"""The state of a running query from the table and the query checkpoint on disk, read without Spark.
+"""Reads the state of a running query from its table and query checkpoint on disk, without Spark.
 
-Both are logs of numbered files which appear whole, by a rename, so a look at any moment is safe, and a
-kill cannot make it lie.
+Both are logs of numbered files that appear as a whole, by a rename. So they can be read at any moment, and a
+kill cannot falsify them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gazette_spark._ledger.entry import parse_whole_entry
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Sum of the commits of a Delta table up to some version."""
+    """Summary of the commits of a Delta table up to a version."""
 
     commits: int = 0
     rows: int = 0
     data_commits: int = 0
-    """Commits that added rows."""
+    """Number of commits that added rows."""
     metadata: str = ""
-    """``userMetadata`` of the newest commit that has one: the ledger."""
+    """``userMetadata`` of the newest commit that has it, which is the ledger entry."""
 
     def after(self, actions: Iterable[Mapping[str, Any]]) -> TableState:
-        """Return the state after one more commit. The table is only ever appended to."""
+        """Return the state after one more commit to a table that is only appended to."""
         rows, metadata = 0, self.metadata
         for action in actions:
             match action:
                 case {"add": {"stats": str(stats)}}:
                     rows += json.loads(stats)["numRecords"]
-                # A commit without an entry leaves the ledger as it is.
+                # A commit without an entry does not change the ledger.
                 case {"commitInfo": {"userMetadata": str(user_metadata)}}:
                     metadata = user_metadata
         return TableState(self.commits + 1, self.rows + rows, self.data_commits + (rows > 0), metadata)
@@ -47,22 +47,22 @@ class TableWatch:
         self._log = path / "_delta_log"
 
     def look(self) -> TableState:
-        """Read the commits made since the last look."""
-        # A commit is never changed, so each is read once. The next one has the next number, or is not there
-        # yet.
+        """Read the commits since the last call."""
+        # A commit never changes, so each one is read once. The next one has the next number, or does not
+        # exist yet.
         while (commit := self._log / f"{self.state.commits:020}.json").exists():
             self.state = self.state.after(map(json.loads, commit.read_text().splitlines()))
         return self.state
 
 
 def ledger_heads(metadata: str, app_id: str) -> dict[str, int]:
-    """Return up to which offset of each journal the table is filled, as the ledger says."""
+    """Return up to which offset of each journal the table is filled, according to the ledger."""
     entry = parse_whole_entry(metadata, app_id)
     return entry.read_through if entry else {}
 
 
 def batch_in_flight(checkpoint: Path) -> int | None:
-    """Return the id of the batch that is planned and not yet recorded as done, if there is one."""
+    """Return the id of the batch that is planned but not yet recorded as done, if there is one."""
     # Spark writes offsets/N before it reads the batch, and commits/N when the sink has it.
     planned, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
     return planned if planned > done else None

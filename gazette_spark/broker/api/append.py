@@ -20,17 +20,17 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.requests import validate_append_request
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
-"""Time that a client may occupy a thread between opening an append and sending its first message."""
+"""Seconds for which a client may occupy a thread between opening an append and sending its first message."""
 
 COMMIT_PATIENCE_S = 5.0
-"""Time that replicas have to acknowledge a commit after its client has gone."""
+"""Seconds that replicas have to acknowledge a commit after its client has gone."""
 
 _Suspend = pb.JournalSpec.Suspend
 
 
 @dataclass(eq=False)
 class AppendAbortedError(ProtocolError):
-    """The append's stream broke a rule and was rolled back. The text is the one Gazette's broker sends."""
+    """The append's stream broke a rule and was rolled back. The text is that of Gazette's broker."""
 
     def __str__(self) -> str:
         return self.problem
@@ -53,20 +53,20 @@ def append(
         request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
         if isinstance(request, NoMessage):
             raise _aborted(append_fsm.UNEXPECTED_EOF)
-        # Before any waiting: a request that breaks a rule is answered at once.
+        # Validate before any waiting, so that a request that breaks a rule is answered immediately.
         validate_append_request(request, first=True)
-        # A client or a proxying broker may have heard of a newer revision, in which this journal exists or
-        # has other members.
+        # A client or a proxying broker may know a newer revision, in which this journal exists or has other
+        # members.
         if not await_request(context, request, call):
             raise JournalClosedError
-        # The journal's members may change while the append waits. Until content is taken off the wire nothing
-        # is lost by starting over, so the client does not hear of it.
+        # The journal's members may change while the append waits. Until content is read from the stream,
+        # starting over loses nothing, so the client does not notice it.
         while (response := _attempt(context, request, messages, call)) is None:
             if not call.is_awaited():
                 raise JournalClosedError
         return response
     finally:
-        # In any case, or the thread that takes messages off the wire would wait for the next one.
+        # Close in any case, or the thread that reads messages would wait for the next one.
         messages.close()
 
 
@@ -77,7 +77,8 @@ def _attempt(
     call: ServedCall,
 ) -> pb.AppendResponse | None:
     """Serve the append with the journal's current members; None if they changed before content was taken."""
-    # First, which broker serves the append? Only the primary, because one broker has to decide the order.
+    # First find the broker that serves the append: only the primary, because one broker has to decide the
+    # order.
     may_proxy = not request.do_not_proxy
     resolved = resolve(context, request.journal, call.claims, need_primary=True, may_proxy=may_proxy)
     # A fully suspended journal has no members. Resuming it changes its spec, so that members are assigned,
@@ -103,7 +104,7 @@ def _attempt(
     # Appends to a journal are made one at a time, in the order of their arrival. So their bytes are never
     # mixed, and a client that sends slowly delays those behind it, not only itself: hence the minimum rate.
     with journal.fair_lock.turn(lambda: call.is_awaited() and not journal.closed) as granted:
-        # The wait may have taken long, so everything that could have changed is looked at again.
+        # The wait may have taken long, so check everything again that could have changed.
         if context.registry.stopped or not call.is_awaited():
             raise JournalClosedError
         # The journal may have moved to other brokers while this append waited for its turn.
@@ -151,8 +152,7 @@ class _AppendTurn:
             The answer, or None if the journal's members changed before any content was taken.
         """
         journal, request = self._journal, self._request
-        # Below, this thread waits for replicas. If one of them hangs, only the end of the call gets it out of
-        # there.
+        # Below, this thread waits for replicas. If one of them hangs, only the end of the call ends the wait.
         self._call.wake_when_over(self._give_up)
         try:
             # The replicas agree first. One of them may hold a commit of an earlier primary; agreeing on it
@@ -167,8 +167,8 @@ class _AppendTurn:
                 if problem:
                     return _refusal(self._context, journal.name, pb.FRAGMENT_STORE_UNHEALTHY, problem)
 
-            # The preconditions: registers, then the offset. They hold until the commit, because nobody else
-            # has the turn.
+            # Check the preconditions: registers, then the offset. They hold until the commit, because no
+            # other append has the turn.
             plan = journal.plan(request)
             if plan.status != pb.OK:
                 response = _refusal(self._context, journal.name, plan.status)
@@ -186,18 +186,19 @@ class _AppendTurn:
             if not self._resolved.is_current(self._context):
                 return None
 
-            # From here content is taken off the wire and cannot be read a second time: the append commits or
-            # fails.
+            # From here on, content is read from the stream and cannot be read a second time: the append
+            # commits or fails.
             txn = journal.start_append(plan)
             committed: CommittedAppend | None = None
             try:
                 self._stage(txn, messages)
                 committed = self._commit(txn)
             except NotAllowedError:
-                # Found out only with the first content: a read-only journal takes appends without bytes.
+                # This is detected only with the first content: a read-only journal accepts appends without
+                # bytes.
                 return _refusal(self._context, journal.name, pb.NOT_ALLOWED)
             finally:
-                # Staged bytes that stayed behind would become part of the next append.
+                # Otherwise staged bytes would become part of the next append.
                 if committed is None:
                     txn.roll_back()
         finally:
@@ -220,7 +221,7 @@ class _AppendTurn:
         return response
 
     def _give_up(self) -> None:
-        """Drop a replica that does not answer, once the client no longer waits for it.
+        """Drop a replica that does not answer when the client no longer waits for it.
 
         A commit in progress gets more time. If some replicas commit it and others do not, the journal has a
         hole at the others until the bytes are stored.
@@ -228,7 +229,7 @@ class _AppendTurn:
         pipeline = self._journal.pipeline
         if self._is_over or pipeline is None:
             return
-        # Nothing has been proposed, so nothing can be half done: the replicas drop what they staged.
+        # Nothing has been proposed, so nothing can be partly done: the replicas drop what they staged.
         if not self._is_committing:
             pipeline.cancel()
             return
@@ -237,9 +238,8 @@ class _AppendTurn:
             if not self._is_over:
                 pipeline.cancel()
 
-        # The replicas that have committed cannot be told to take it back. If all commit, the client's retry
-        # appends the bytes a second time, which appends may do. That is better than replicas with different
-        # ends.
+        # Replicas that have committed cannot undo the commit. If all commit, the client's retry appends the
+        # bytes a second time, which appends may do. That is better than replicas with different ends.
         self._patience = threading.Timer(COMMIT_PATIENCE_S, cancel_unless_over)
         self._patience.daemon = True
         self._patience.start()
@@ -278,7 +278,7 @@ class _AppendTurn:
         state = StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
-            # Not longer than a tick, so that a client that sends nothing is noticed.
+            # Do not wait longer than a tick, so that a client that sends nothing is noticed.
             message = messages.take(TICK_S)
             content = b"" if isinstance(message, NoMessage) else message.content
             rate = rate.at_time(time.monotonic()).delivered(len(content))

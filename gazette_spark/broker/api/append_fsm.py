@@ -25,7 +25,7 @@ class StreamState(Enum):
     CONTENT = auto()
     """Content may follow."""
     MARKED = auto()
-    """The empty message came: nothing but the half-close may follow."""
+    """The empty message has arrived: only the half-close may follow."""
     COMMIT = auto()
     ROLL_BACK = auto()
 
@@ -35,7 +35,7 @@ class StreamEvent(Enum):
 
     CHUNK = auto()
     MARKER = auto()
-    """A message with every field empty: the client means to commit."""
+    """A message whose fields are all empty: the client wants to commit."""
     FOREIGN = auto()
     """A message that sets anything but content."""
     MIXED = auto()
@@ -62,16 +62,16 @@ TRANSITIONS: dict[tuple[StreamState, StreamEvent], tuple[StreamState, str]] = {
     (StreamState.MARKED, StreamEvent.MIXED): (StreamState.ROLL_BACK, EXPECTED_EOF),
     (StreamState.MARKED, StreamEvent.HALF_CLOSE): (StreamState.COMMIT, ""),
 }
-"""(state, event) to (next state, text of the error if it rolls back)."""
+"""Maps (state, event) to (next state, text of the error if the append is rolled back)."""
 
 
 def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
     """Classify a message after the first one; ``content`` is its content, copied once."""
     if not content:
         return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
-    # A tag, a length of seven bits a byte, and the content: nothing else is set.
-    # The size is compared, because `ListFields` makes Python objects of the fields, and with that a copy of
-    # the content.
+    # The expected size is a tag, a length with seven bits in each byte, and the content. If the size is
+    # equal, nothing else is set. Compare sizes, because `ListFields` makes Python objects of the fields and
+    # thereby copies the content.
     bare_size = 1 + -(-len(content).bit_length() // 7) + len(content)
     if message.ByteSize() == bare_size or len(message.ListFields()) == 1:
         return StreamEvent.CHUNK
@@ -80,7 +80,7 @@ def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class JournalHead:
-    """A journal's state when an append's turn comes."""
+    """A journal's state when it is the turn of an append."""
 
     spool_begin: int
     spool_end: int
@@ -103,16 +103,16 @@ class AppendPlan:
 
 def plan_append(head: JournalHead, spec: pb.JournalSpec, request: pb.AppendRequest, now: float) -> AppendPlan:
     """Check the preconditions of an append, in Gazette's order, and say whether the spool rolls."""
-    # The registers first: a writer that was fenced must hear of that, whatever else is wrong.
+    # Check the registers first: a writer that was fenced must learn that, whatever else is wrong.
     if request.HasField("check_registers") and not registers_match(head.registers, request.check_registers):
         return AppendPlan(pb.REGISTER_MISMATCH)
-    # A resumed journal goes on where it was suspended, even if its new brokers have not listed all of its
+    # A resumed journal continues where it was suspended, even if its new brokers have not listed all of its
     # fragments.
     begin = max(head.spool_end, spec.suspend.offset)
     furthest = max(begin, head.index_end)
     # The index is ahead of the spool if the replicas with the last bytes were lost after others had stored
-    # them. Offsets would be used twice. So nothing is appended until somebody confirms the loss, by an append
-    # at the index's end.
+    # them. Then offsets would be used twice. So nothing is appended until a client confirms the loss by an
+    # append at the index's end.
     if request.offset == 0:
         if begin != furthest and is_writable(spec):
             return AppendPlan(pb.INDEX_HAS_GREATER_OFFSET)
@@ -135,8 +135,8 @@ def should_roll(head: JournalHead, spec: pb.JournalSpec, now: float) -> bool:
     if length == 0:
         return head.spool_codec != spec.fragment.compression_codec
     return (
-        # Strictly more, and checked before the append, so a fragment exceeds its length by the last append. A
-        # fragment has whole appends.
+        # The comparison is strict and comes before the append, so a fragment exceeds its length by the last
+        # append. A fragment contains only whole appends.
         length > spec.fragment.length
         or head.spool_begin == head.index_begin
         or crossed_flush_boundary(head.first_append_time, now, spec.fragment.flush_interval.ToNanoseconds())
@@ -168,7 +168,8 @@ def may_carry_content(spec: pb.JournalSpec, request: pb.AppendRequest) -> bool:
 
 def registers_match(registers: pb.LabelSet, selector: pb.LabelSelector) -> bool:
     """Whether the registers admit the append. Empty registers match every selector."""
-    # Registers are lost with the last replica. If empty ones did not match, nobody could append any more.
+    # Registers are lost with the last replica. If empty registers did not match, no client could append any
+    # more.
     return not registers.labels or labels.selector_matches(selector, registers)
 
 
@@ -178,16 +179,16 @@ def next_registers(registers: pb.LabelSet, request: pb.AppendRequest) -> pb.Labe
 
 
 def modifies_registers(request: pb.AppendRequest) -> bool:
-    """Whether the append asks for a change of the registers."""
+    """Whether the append requests a change of the registers."""
     return request.HasField("union_registers") or request.HasField("subtract_registers")
 
 
 class SuspendStep(Enum):
-    """Effect of an append's suspend field on a journal at its present level."""
+    """Effect of an append's suspend field on a journal at its current level."""
 
     PROCEED = auto()
     RESUME = auto()
-    """Take the suspension back, then proceed."""
+    """End the suspension, then proceed."""
     REFUSE = auto()
     """Answer SUSPENDED."""
     TRY = auto()
@@ -226,7 +227,7 @@ def suspend_level(
     """
     if not fragments:
         return _FULL
-    # A fragment that is only at the brokers would be lost with the replicas that the journal gives up.
+    # A fragment that only brokers have would be lost with the replicas that the journal gives up.
     if any(mod_time == 0 for _, mod_time in fragments):
         return _NONE
     age_limit = spec.fragment.flush_interval.ToSeconds() or 24 * 3600

@@ -12,7 +12,8 @@ from gazette_spark.broker.storage.commit_log import Registers, label_set_of, reg
 from gazette_spark.protocol import protocol_pb2 as pb
 
 GATHER_BYTES = 1 << 18
-"""Bytes gathered before they are staged: clients send pieces of 32 KiB, and a write for each is slow."""
+"""Number of bytes to gather before staging them: clients send pieces of 32 KiB, and one write for each is
+slow."""
 
 
 class StagingJournal(Protocol):
@@ -49,7 +50,7 @@ class AppendTxn:
     """An append in progress. The thread that has the journal's turn owns it, and commits or rolls back."""
 
     def __init__(self, journal: StagingJournal) -> None:
-        # What was agreed on before the append. A roll-back returns to it.
+        # The state on which the replicas agreed before the append. A roll-back returns to it.
         extent, self._registers = journal.committed()
         self.begin = extent.end
         self.size = 0
@@ -83,11 +84,11 @@ class AppendTxn:
 
     def flush(self) -> None:
         """Stage the gathered bytes."""
-        # One piece, the usual case of a small append, needs no copy.
+        # A single piece, as in most small appends, needs no copy.
         content = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         if content:
-            # The primary of other replicas sends the bytes to them, and stages them here, too.
+            # A primary with other replicas sends the bytes to them and also stages them here.
             (self._pipeline.write if self._pipeline is not None else self._journal.stage)(content)
             self._sum.update(content)
 

@@ -88,13 +88,14 @@ class ServedCall:
 
     def wake_when_over(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` when the call ends, so that no wait outlives it."""
-        # gRPC reports that a client has left, but not that a token has expired. So somebody has to look.
+        # gRPC reports that a client has left, but not that a token has expired, so this has to be checked
+        # regularly.
         if self.claims.expires_at < inf:
             self._when_ended(self._watch.watch(lambda: self.is_expired, wake))
         self._when_ended(wake)
 
     def _when_ended(self, callback: Callable[[], None]) -> None:
-        # The call has ended before the callback was there, so nobody else will call it.
+        # The call ended before the callback was added, so gRPC will not call it.
         if not self._peer.add_callback(callback):
             callback()
 
@@ -185,7 +186,7 @@ def resolve(
         JournalClosedError: this broker should serve the call, but is stopping.
     """
     registry, bare = context.registry, bare_name(name)
-    # One state for the whole decision: spec, members and revision belong together.
+    # Use one state for the whole decision, because spec, members and revision belong together.
     state = registry.keyspace.state
     entry = state.catalog.items.get(bare)
     spec = entry.spec if entry is not None and covers(claims, entry.spec) else None
@@ -222,6 +223,6 @@ def await_request(
     revision = request.min_etcd_revision
     if request.HasField("header"):
         context.identity.check_proxied(request.header)
-        # The other broker has routed by this revision. An older one may know of another primary.
+        # The other broker has routed by this revision. An older revision may have another primary.
         revision = max(revision, request.header.etcd.revision)
     return await_revision(context, revision, call)

@@ -35,7 +35,8 @@ class MinRate:
 
     def delivered(self, size: int) -> MinRate:
         """Add credit for ``size`` received bytes."""
-        # Capped: a client that sent a lot at first must not be able to stop for long afterwards.
+        # The credit is limited: a client that sent a lot at first must not be able to stop for long
+        # afterwards.
         return replace(self, credit=min(self.credit + size, float(self.rate)))
 
     def at_time(self, now: float) -> MinRate:

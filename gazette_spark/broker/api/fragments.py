@@ -22,7 +22,7 @@ from gazette_spark.protocol.requests import (
 )
 
 DEFAULT_PAGE = 1000
-"""Fragments a page holds when the request does not say."""
+"""Number of fragments of a page if the request does not set it."""
 
 
 def list_fragments(
@@ -71,7 +71,7 @@ def _entry(
     context: ServiceContext, journal: LiveJournal, fragment: Fragment, request: pb.FragmentsRequest
 ) -> pb.FragmentsResponse._Fragment:
     entry = pb.FragmentsResponse._Fragment(spec=fragment.to_pb())
-    # Bytes that only brokers have are at no URL.
+    # Bytes that are not stored yet have no URL.
     if request.HasField("signatureTTL") and fragment.mod_time:
         ttl_s = request.signatureTTL.ToNanoseconds() / 1e9
         entry.signed_url = context.url_of(journal.store_of(fragment), fragment, ttl_s)
@@ -81,10 +81,10 @@ def _entry(
 def store_health(
     context: ServiceContext, request: pb.FragmentStoreHealthRequest, call: grpc.ServicerContext
 ) -> pb.FragmentStoreHealthResponse:
-    """Try whether a store can take fragments, and give them back; with ``check_delete``, delete them.
+    """Check that a store can store and return fragments and, with ``check_delete``, delete them.
 
-    This broker serves a bucket from a directory, so it cannot try the bucket. Its answer names the directory
-    beside the message, which has no field for it.
+    This broker serves a bucket from a directory, so it cannot check the bucket itself. Metadata of its answer
+    names the directory, for which the message has no field.
     """
     validate_store_health_request(request)
     try:

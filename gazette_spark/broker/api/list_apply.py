@@ -20,7 +20,7 @@ from gazette_spark.protocol.requests import validate_apply_request, validate_lis
 from gazette_spark.protocol.tokens import Claims
 
 JOURNALS_PER_MESSAGE = 25
-"""Gazette's own page; more would be allowed."""
+"""Gazette's own page size; more would be allowed."""
 
 
 def list_journals(
@@ -43,7 +43,7 @@ def _watch(
     registry = context.registry
     call.wake_when_over(registry.wake)
     resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
-    # A resumed watch has the listing of that revision, so it waits for a later one.
+    # A resumed watch already has the listing of that revision, so it waits for a later one.
     if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_awaited):
         return
     sent: tuple[int, int] | None = None
@@ -55,8 +55,9 @@ def _watch(
         if mark != sent:
             sent = mark
             yield from _snapshot(context, state, entries)
-            yield pb.ListResponse()  # Ends the snapshot.
-        # The revision of the state that was sent, not of now, or a change during the sending would be missed.
+            yield pb.ListResponse()  # An empty message ends the snapshot.
+        # Use the revision of the state that was sent, not the current one. Otherwise a change during the
+        # sending would be missed.
         seen = state.catalog.revision
         if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_awaited):  # type: ignore[misc]
             return
@@ -85,7 +86,7 @@ def _snapshot(
 
 
 def _route(routes: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
-    """Return the route of the slots, made once: journals are many, sets of members few."""
+    """Return the route of the slots, made once: there are many journals but few sets of members."""
     if slots not in routes:
         routes[slots] = make_route(slots)
     return routes[slots]
@@ -95,8 +96,8 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Serve
     """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
 
-    # Called by the keyspace with the catalog that the changes apply to, so nothing changes between check and
-    # change.
+    # The keyspace calls this with the catalog to which the changes apply, so nothing changes between check
+    # and change.
     def check(catalog: JournalCatalog) -> None:
         for change in request.changes:
             entry = catalog.items.get(JOURNALS.changed(change))
@@ -115,10 +116,10 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Serve
 def _check_stores(
     root: Path, claims: Claims, catalog: JournalCatalog, changes: Iterable[pb.ApplyRequest.Change]
 ) -> None:
-    """Refuse a store by which a journal would have fragments of another one, which the claims are not about.
+    """Refuse a store with which a journal would contain fragments of another journal.
 
     A store's path and its ``find`` and ``replace`` can name any directory. A journal reads all fragments in
-    its own as its content.
+    its directory as its content. The caller's claims may not cover the other journal.
 
     Raises:
         UnauthenticatedError: with the journal's name and the store.
@@ -128,13 +129,16 @@ def _check_stores(
     for entry in catalog.items.values():
         if not covers(claims, entry.spec):
             for url in entry.spec.fragment.stores:
-                with suppress(ProtocolError):  # Of a spec from before stores were checked: nothing is there.
+                with suppress(
+                    ProtocolError
+                ):  # The spec is older than the check of stores, so there are no fragments.
                     journal_of_directory[store_of(url).directory(entry.spec.name)] = entry.spec.name
     for change in changes:
         for url in change.upsert.fragment.stores:
             name, directory = change.upsert.name, store_of(url).directory(change.upsert.name)
             for other_directory, other in journal_of_directory.items():
-                # One name below the other is fine in the same place: listings leave out other journals.
+                # In the same place, a name below another one is fine, because listings leave out other
+                # journals.
                 is_nested = _is_nested_alike((name, directory), (other, other_directory))
                 path, other_path = f"{directory}/", f"{other_directory}/"
                 if (path.startswith(other_path) or other_path.startswith(path)) and not is_nested:
@@ -143,7 +147,7 @@ def _check_stores(
 
 
 def _is_nested_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Whether two directories are to each other what their journals' names are."""
+    """Whether two directories are nested in the same way as their journals' names."""
     (name, directory), (other_name, other_directory) = one, other
     if len(directory) < len(other_directory):
         return other_name == name + other_directory.removeprefix(directory)

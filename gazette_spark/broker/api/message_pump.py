@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
 LOOK_AHEAD = 8
-"""Messages taken off the wire before they are asked for."""
+"""Number of messages to read before they are requested."""
 
 
 class NoMessage(Enum):
@@ -25,23 +25,23 @@ class NoMessage(Enum):
     END = auto()
     """The client closed its side."""
     NOT_YET = auto()
-    """The time is up."""
+    """The time limit was reached."""
     BROKEN = auto()
     """The call ended: cancelled, past its deadline, or the connection is gone."""
 
 
 class MessageSource(Protocol[_T_co]):
-    """The messages of a call, each waited for with a limit. Any thread, one at a time."""
+    """The messages of a call, each with a time limit. Any thread may call it, one at a time."""
 
     def take(self, timeout_s: float) -> _T_co | NoMessage:
         """Return the next message, or the reason why none came before the timeout."""
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop reading messages."""
 
 
 class MessagePump(Generic[_T]):
-    """Moves messages from a gRPC iterator, on a thread of ``executor``, to the one thread that takes."""
+    """Moves messages from a gRPC iterator, on a thread of ``executor``, to the thread that takes them."""
 
     def __init__(self, messages: Iterator[_T], executor: Executor) -> None:
         self._changed = threading.Condition()
@@ -63,16 +63,16 @@ class MessagePump(Generic[_T]):
             return self._waiting.popleft()
 
     def close(self) -> None:
-        """Take no more; the pump's thread ends with the call."""
+        """Stop reading messages. The pump's thread ends with the call."""
         with self._changed:
             self._closed = True
-            # A thread that waits for room gets it, and ends.
+            # This makes room for a waiting thread, which then ends.
             self._waiting.clear()
             self._changed.notify_all()
 
     def _run(self, messages: Iterator[_T]) -> None:
-        # Unless the iterator ends by itself, which gRPC does only after a half-close, the call is broken.
-        # That difference decides whether an append may commit.
+        # If the iterator does not end by itself, which happens only after a half-close, the call is broken.
+        # This difference decides whether an append may commit.
         end = NoMessage.BROKEN
         try:
             with contextlib.suppress(grpc.RpcError):  # The call was cancelled.

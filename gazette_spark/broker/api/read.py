@@ -64,8 +64,8 @@ class ReadHandler:
         while self.is_awaited() and (source := self._next_fragment(offset)) is not None:
             offset, fragment = source.position.offset, source.position.fragment
             metadata = pb.ReadResponse(offset=offset, write_head=source.position.write_head)
-            # Caught up, or at a hole that may still be filled. The metadata has the write head, which tells
-            # which.
+            # The read has caught up, or is at a hole that may still be filled. The write head in the metadata
+            # shows which.
             if fragment is None:
                 metadata.status = pb.OFFSET_NOT_YET_AVAILABLE
                 yield metadata
@@ -79,8 +79,8 @@ class ReadHandler:
             if request.do_not_proxy and source.store is not None:
                 return  # The client reads the stored fragment by its URL.
 
-            # The fragment as it was when its metadata was sent: what is appended meanwhile comes after the
-            # next metadata.
+            # Send the fragment as it was when its metadata was sent: bytes that are appended in the meantime
+            # come after the next metadata.
             end = min(fragment.end, request.end_offset) if request.end_offset else fragment.end
             if source.spool is not None:
                 chunks = spool_content(source.spool, fragment, offset, end, self.chunk_bytes)

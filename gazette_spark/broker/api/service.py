@@ -31,7 +31,7 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors that end when disk space is freed."""
+"""Error numbers of problems that end when disk space is freed."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ _log = logging.getLogger(__name__)
 class JournalService(pb_grpc.JournalServicer):
     """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
 
-    A call occupies a thread, a read or a watch for as long as the client tails. At most ``max_streams`` of
-    these run at a time. The next one gets an error that says to retry later, so that appends have threads
-    left. Each client gets only a part of all threads and streams, so that others are served, too.
+    Each call occupies a thread, and reads and watches may last indefinitely. At most ``max_streams`` of them
+    run at a time. The next one gets an error that says to retry later, so that threads are left for appends.
+    Each client gets only a part of all threads and streams, so that others are also served.
     """
 
     def __init__(self, context: ServiceContext, threads: int, max_streams: int) -> None:
@@ -103,7 +103,7 @@ class JournalService(pb_grpc.JournalServicer):
         try:
             claims = self._service.authorizer.authorize(authorization_header(context), needed)
             call = ServedCall(context, claims, self._service.watch)
-            # Another broker replicates each journal by a call that lasts, so it has no limit.
+            # Another broker replicates each journal by a long call, so it has no limit.
             place = nullcontext() if needed is Capability.REPLICATE else self._calls.hold(context)
             # The place is given back when the answer has been sent, because a generator's block ends with its
             # last message.
@@ -121,7 +121,7 @@ def _errors(context: grpc.ServicerContext, call: ServedCall) -> Iterator[None]:
     except UnauthenticatedError:
         raise
     except GazetteError as error:
-        # A wait that the expiry ended raises what an end of the broker would raise.
+        # If the expiry ended a wait, the error is the same as at the end of the broker.
         if call.is_expired:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
         if isinstance(error, PeerError):

@@ -25,8 +25,9 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 
 def find_file(root: Path, path: str) -> Path | None:
-    """Return the file of a fragment's path; None if it leads out of the root or to the broker's state."""
-    # The signature already covers the path. These checks are for a broker that signed a wrong one.
+    """Return the file of a fragment's path, or None if it is outside the root or in the broker's state."""
+    # The signature already covers the path. These checks protect against a broker that has signed a wrong
+    # path.
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") for part in parts) or parts[0] == STATE_DIRECTORY:
         return None
@@ -71,7 +72,8 @@ class FragmentServer:
             return
         path = unquote(exchange.path).removeprefix("/")
         try:
-            # Before the file is looked at, so that nobody without a signature learns which files exist.
+            # Check this before looking at the file, so that nobody without a signature learns which files
+            # exist.
             self._signer.check(path, exchange.query)
         except (SignatureError, ValueError) as error:
             exchange.answer(HTTPStatus.FORBIDDEN, str(error))
@@ -104,7 +106,7 @@ class FragmentServer:
 
 
 def _send(exchange: Exchange, file: BinaryIO, *, offloaded: bool) -> None:
-    # A signed URL expires, so no cache may keep what it gave.
+    # A signed URL expires, so no cache may keep its content.
     headers = {"Content-Type": "application/octet-stream", "Cache-Control": "private, no-store"}
     has_body = exchange.method != "HEAD"
     # Object stores that decompress do so for such clients. A client must cope with both forms.

@@ -1,9 +1,8 @@
 """The URLs under which clients read fragments past the broker.
 
-``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is
-served by the broker itself (``fragment_server``) as an object store would serve it: its query has the Unix
-second at which it expires and an HMAC of path and expiry. So it gives access to one fragment, and not for
-long.
+``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is served by
+the broker itself (``fragment_server``) as an object store would serve it: its query has the Unix second at
+which it expires and an HMAC of path and expiry. So it gives access to one fragment for a short time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol.fragments import Fragment
 
 READ_TTL_S = 60.0
-"""Seconds that the URL in a read's answer is valid, as in Gazette."""
+"""Seconds for which the URL in a read's answer is valid, as in Gazette."""
 
 UrlOf = Callable[[FragmentStore, Fragment, float], str]
 """Makes the URL of a stored fragment, valid for a number of seconds."""
@@ -56,7 +55,7 @@ class UrlSigner:
         expires, signature = (parameters.get(name, [""])[0] for name in ("expires", "signature"))
         if not (expires.isascii() and expires.isdigit() and len(expires) < 20):
             raise SignatureError("the URL is not signed")
-        # In constant time, or the time of the answer would reveal how many characters are right.
+        # Compare in constant time, or the time of the answer would reveal how many characters are correct.
         if not hmac.compare_digest(signature.encode(), self._signature(path, int(expires)).encode()):
             raise SignatureError("the URL's signature is invalid")
         if self.clock() >= int(expires):

@@ -1,1 +1,1 @@
-"""Appends on several brokers: the rules of a replica, the pipeline to the others, calls passed on to them."""
+"""Replication between brokers: the rules of a replica, the pipeline to other replicas, proxied calls."""

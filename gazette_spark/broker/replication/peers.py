@@ -22,7 +22,7 @@ from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability, KeySet, journal_claims
 
 LOOK_AHEAD = 8
-"""Messages of a Replicate stream that wait to be sent before the next one has to wait."""
+"""Maximum number of messages of a Replicate stream that wait to be sent."""
 
 # Brokers send content in messages of any size, and find a restarted peer within half a second. Channels are
 # not shared: to cut one off must not end the calls of another broker in this process.
@@ -101,8 +101,8 @@ class Peers:
         """Return the metadata that authorizes a call about a journal."""
         if self._keys is None:
             return ()
-        # With the capability of this call only. A proxied call is the caller's, who has been checked, but the
-        # peer checks brokers, too.
+        # Sign with the capability of this call only. The caller of a proxied call has already been checked,
+        # but the peer also checks brokers.
         token = self._keys.sign(journal_claims(capability, journal), now=time.time())
         return (("authorization", f"Bearer {token}"),)
 
@@ -111,7 +111,7 @@ class Peers:
         with self._lock:
             cut = members or tuple(self._channels)
             channels = [self._channels.pop(member) for member in cut if member in self._channels]
-        # Not under the lock: closing ends calls, whose threads may ask for a stub at once.
+        # Do this outside the lock: closing ends calls, whose threads may immediately request a stub.
         for channel in channels:
             channel.close()
 
@@ -139,7 +139,7 @@ class ReplicateStream:
         """
         self.member = member.process_id
         self._changed = threading.Condition()
-        # gRPC takes the messages in a thread of its own. The short queue lets the primary run ahead of the
+        # gRPC reads the messages in a separate thread. The short queue lets the primary run ahead of the
         # network, but not by a whole append.
         self._waiting: deque[pb.ReplicateRequest] = deque()
         self._is_closed = False
@@ -148,9 +148,12 @@ class ReplicateStream:
             stub = peers.stub(member)
             metadata = peers.metadata(Capability.REPLICATE, journal)
             self._call = stub.Replicate(self._requests(), metadata=metadata)
-        except (PeerError, ValueError) as error:  # gRPC's for a channel closed meanwhile.
+        except (
+            PeerError,
+            ValueError,
+        ) as error:  # gRPC raises ValueError if the channel was closed in the meantime.
             raise PeerLostError(str(error)) from error
-        # A call that has ended already takes no callback.
+        # A call that has already ended accepts no callback.
         if not self._call.add_callback(self._ended):
             self._ended()
 
@@ -167,7 +170,7 @@ class ReplicateStream:
                 self._waiting.append(request)
                 self._changed.notify_all()
                 return
-        self.receive()  # The reason is there, unless answers still are.
+        self.receive()  # This raises the reason, unless there are still answers.
         raise PeerLostError("the stream ended")
 
     def receive(self) -> pb.ReplicateResponse:

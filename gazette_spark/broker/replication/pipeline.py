@@ -6,8 +6,8 @@ The thread with the journal's turn uses its pipeline::
 
 Content goes to all replicas as it arrives. A commit is proposed to the other replicas first and made in the
 primary's own spool when all have acknowledged it. So a primary shows its readers nothing that could be lost
-with it, and a replica that becomes primary has everything that was acknowledged. A replica may hold a commit
-that the primary gave up on. Then the next sync rolls all replicas to its end, and the client, whose append
+with it, and a replica that becomes primary has everything that was acknowledged. A replica may have a commit
+on which the primary gave up. Then the next sync rolls all replicas to its end, and the client, whose append
 failed, appends again: appends are at-least-once.
 """
 
@@ -32,7 +32,7 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 SYNC_ROUNDS = 4
-"""Maximum number of proposals of a sync. One or two are usual, and three if a replica lags."""
+"""Maximum number of proposals in a sync. Usually one or two are needed, and three if a replica lags."""
 
 
 @dataclass(eq=False)
@@ -112,12 +112,12 @@ class Pipeline:
             ReplicationError: a replica is lost, or the replicas cannot agree.
         """
         spool = self._spool
-        # What an earlier append staged here is on no other replica's spool: they rolled it back with their
-        # stream.
+        # No other replica has what an earlier append staged here: they rolled it back when their stream
+        # ended.
         spool.roll_back()
         extent, registers = spool.committed()
-        # The first proposal is the primary's own extent. If all have the same, which is usual, one round is
-        # enough. The bound ends a disagreement that no proposal can end.
+        # The first proposal is the primary's own extent. If all replicas have the same extent, as usual, one
+        # round is enough. The bound ends a disagreement that no proposal can resolve.
         for _ in range(SYNC_ROUNDS):
             answers = self._propose(extent, registers)
             decision = decide_sync(extent.end, self.header, answers)
@@ -130,9 +130,9 @@ class Pipeline:
                     raise StaleRouteError(decision.revision)
                 case SyncStep.FAILED:
                     raise self._lost(decision.problem)
-            # Some replica is ahead, or cannot follow in the middle of an extent. An empty extent at the
-            # largest end is one that all can begin. Commits that only some have stay readable there, and
-            # reach a store from there.
+            # A replica is ahead, or cannot join in the middle of an extent. All can begin an empty extent at
+            # the largest end. Commits that only some replicas have remain readable there and are stored from
+            # there.
             self._transition(PipelineEvent.DISAGREED)
             registers = registers if decision.registers is None else decision.registers
             extent = Extent.empty(decision.offset, extent.codec)
@@ -140,7 +140,7 @@ class Pipeline:
         raise self._lost(f"no agreement after {SYNC_ROUNDS} proposals")
 
     def roll(self, offset: int, codec: int) -> None:
-        """Have every replica close its extent and begin an empty one at an offset.
+        """Make every replica close its extent and begin an empty one at an offset.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -148,7 +148,8 @@ class Pipeline:
         # A roll moves no bytes, so the registers stay.
         registers = self._spool.committed()[1]
         extent = Extent.empty(offset, codec)
-        # The others first: if one is lost, this spool is unchanged and the next sync starts from it.
+        # The other replicas come first: if one is lost, this spool is unchanged and the next sync starts from
+        # it.
         self._agree(extent, registers)
         self._spool.begin_at(offset, codec, registers)
 
@@ -159,8 +160,8 @@ class Pipeline:
             ReplicationError: a replica is lost.
             OSError: the primary's disk refused.
         """
-        # Sent before it is written here, so that the replicas' disks work at the same time. The delta lets a
-        # replica detect a lost or repeated message.
+        # Send the content before writing it here, so that the replicas' disks work at the same time. The
+        # delta lets a replica detect a lost or repeated message.
         if self._peers:
             delta = self._spool.staged().end - self._spool.committed()[0].end
             self._send(pb.ReplicateRequest(content=content, content_delta=delta))
@@ -180,13 +181,13 @@ class Pipeline:
             self._agree(self._spool.staged(), registers)
         else:
             self._transition(PipelineEvent.AGREED)
-        # A crash before this line leaves a commit that the others have and this broker lacks. The next
-        # primary's sync rolls all to its end, and the append counts, although its client heard of a failure
-        # or of nothing.
+        # A crash before this line leaves a commit that the others have but this broker lacks. The next
+        # primary's sync rolls all replicas to its end, and the append counts, although its client saw a
+        # failure or no answer.
         self._spool.commit_staged(registers)
 
     def barrier(self) -> None:
-        """Have every replica confirm its extent.
+        """Make every replica confirm its extent.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -202,8 +203,8 @@ class Pipeline:
         self._spool.roll_back()
         if self.state is PipelineState.STREAMING and self._peers:
             extent, registers = self._spool.committed()
-            # Proposing the committed extent makes a replica drop what it staged. Nobody waits for the answer:
-            # a replica that does not follow breaks its stream, which the next append notices.
+            # Proposing the committed extent makes a replica drop what it staged. There is no need to wait for
+            # the answer: a replica that does not comply breaks its stream, which the next append notices.
             try:
                 self._send(self._proposal(extent, registers, acknowledge=False))
             except ReplicationError:
@@ -230,8 +231,8 @@ class Pipeline:
         self._transition(PipelineEvent.AGREED)
 
     def _propose(self, extent: Extent, registers: Registers) -> list[pb.ReplicateResponse]:
-        # Sent to all before the first answer is awaited, so that the replicas' disks work at the same time.
-        # One stream has one order, so the proposal arrives after the content that it covers.
+        # Send to all before waiting for the first answer, so that the replicas' disks work at the same time.
+        # A stream keeps the order, so the proposal arrives after the content that it covers.
         self._send(self._proposal(extent, registers, acknowledge=True))
         answers = []
         for peer in self._peers:
@@ -250,7 +251,7 @@ class Pipeline:
         for peer in self._peers:
             message = request
             if not self._is_greeted:
-                # A stream's first message names the route it is for, and the replica it is meant for.
+                # A stream's first message names its route and the replica for which it is meant.
                 message = pb.ReplicateRequest()
                 message.CopyFrom(request)
                 message.header.CopyFrom(self.header)
@@ -268,8 +269,8 @@ class Pipeline:
             raise self._lost(f"{peer.member.zone}/{peer.member.suffix}: {error}") from error
 
     def _lost(self, problem: str) -> ReplicationError:
-        # What the lost replica has is unknown now, and the other streams may have answers that nobody read. A
-        # new pipeline asks everybody again.
+        # What the lost replica has is now unknown, and the other streams may have unread answers. A new
+        # pipeline asks all replicas again.
         self._transition(PipelineEvent.LOST)
         self.cancel()
         return ReplicationError(self._spool.name, problem)

@@ -30,13 +30,13 @@ def proxy_read(
     metadata = context.peers.metadata(Capability.READ, request.journal)
     stub = context.peers.stub(resolved.target)
     answers = stub.Read(_forwarded(request, resolved), metadata=metadata)
-    # A client that leaves must not leave a call behind at the other broker.
+    # If the client leaves, the call to the other broker must end as well.
     call.wake_when_over(answers.cancel)
     try:
         yield from answers
     except grpc.RpcError as error:
         # Otherwise the failure is the cancellation above, and a stream that ends cleanly makes the client
-        # read on elsewhere.
+        # continue elsewhere.
         if call.is_awaited() and not context.registry.stopped:
             raise PeerError.of(error) from None
     finally:
@@ -58,7 +58,8 @@ def proxy_append(
     assert resolved.target is not None
     metadata = context.peers.metadata(Capability.APPEND, request.journal)
     stub = context.peers.stub(resolved.target)
-    # The messages pass through as they come. This broker keeps none, so it cannot retry: the client does.
+    # Messages are passed on as they arrive. This broker does not keep them, so it cannot retry: the client
+    # does.
     forwarding = _Forwarding(_forwarded(request, resolved), messages)
     answer = stub.Append.future(forwarding.messages(), metadata=metadata)
     call.wake_when_over(answer.cancel)
@@ -66,8 +67,8 @@ def proxy_append(
     try:
         response: pb.AppendResponse = _result(answer, "append")
     finally:
-        # The primary may answer before the content has ended, for example with a refusal. Then nobody reads
-        # on.
+        # The primary may answer before the content has ended, for example with a refusal. Then no more
+        # content is read.
         forwarding.is_over = True
     return response
 
@@ -99,7 +100,7 @@ class _Forwarding:
         self.cancel: Callable[[], object] = lambda: None
 
     def messages(self) -> Iterator[pb.AppendRequest]:
-        """Yield them on gRPC's thread. A client that breaks off must not look like one that half-closes."""
+        """Yield the messages, on gRPC's thread. A broken call must not look like a half-closed one."""
         yield self._first
         while not self.is_over:
             message = self._messages.take(TICK_S)
@@ -126,8 +127,8 @@ def _forwarded(request: _Request, resolved: Resolved) -> _Request:
     assert resolved.target is not None
     forwarded = type(request)()
     forwarded.CopyFrom(request)
-    # The header tells the other broker under which route it was chosen and whom the call is for. It refuses a
-    # call for another process, and waits for the revision if it is behind.
+    # The header names the route by which the other broker was chosen, and the process for which the call is
+    # meant. That broker refuses a call for another process, and waits for the revision if it is behind.
     forwarded.header.CopyFrom(resolved.header)
     forwarded.header.process_id.CopyFrom(resolved.target.process_id)
     return forwarded

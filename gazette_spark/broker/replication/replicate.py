@@ -32,7 +32,7 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
         OSError: the disk failed.
     """
     try:
-        # The first message says which journal the stream is for, under which route, and where the primary is.
+        # The first message names the journal of the stream, the route, and where the primary is.
         request = first = next(requests, None)
         if first is None:
             return
@@ -43,11 +43,11 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
             raise ProtocolError("ReplicateRequest", "expected first ReplicateRequest to have Proposal")
         context.identity.check_proxied(first.header)
 
-        # The primary may have heard of the assignment before this broker did.
+        # The primary may know the assignment before this broker does.
         if not await_revision(context, first.header.etcd.revision, call):
             return
-        # Like an append, the stream holds the journal's turn: neither another primary's stream nor an append
-        # from the time when this broker was the primary may change the spool meanwhile.
+        # Like an append, the stream holds the journal's turn. In the meantime, neither another primary's
+        # stream nor an append from the time when this broker was the primary may change the spool.
         while call.is_awaited():
             resolved = resolve(context, first.proposal.journal, call.claims)
             status, journal = resolved.status, resolved.journal
@@ -73,8 +73,8 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
                                 is_greeted = True
                             yield answer
                         elif answer.status != pb.OK:
-                            # The primary reads no answer to this message, so only the end of the stream can
-                            # tell it.
+                            # The primary does not read an answer to this message, so only the end of the
+                            # stream can report the problem.
                             status_name = pb.Status.Name(answer.status)
                             text = f"no ack requested but status is {status_name}"
                             raise ProtocolError("ReplicateRequest", text)
@@ -84,12 +84,12 @@ def replicate(  # noqa: C901, PLR0912 - one stream, told in order
                         if request is not None:
                             validate_replicate_request(request)
                 finally:
-                    # The primary is gone, or uses another stream now. It will not commit what it staged on
+                    # The primary has gone, or now uses another stream. It will not commit what it staged on
                     # this one.
                     journal.roll_back()
                 return
     except grpc.RpcError:
-        return  # The primary is gone, or the route changed and the stream was cut.
+        return  # The primary has gone, or the route changed and the stream was cut.
 
 
 @contextmanager
@@ -100,12 +100,12 @@ def _turn(
     call: ServedCall,
     cancel: Callable[[], object],
 ) -> Iterator[bool]:
-    """Wait for the journal's turn and hold it; yield False if the route or the client is gone by then."""
+    """Wait for the journal's turn and hold it; yield False if the route or the client has gone by then."""
 
     def is_valid() -> bool:
         return call.is_awaited() and resolved.is_current(context)
 
     call.wake_when_over(journal.wake)
     with journal.fair_lock.turn(is_valid) as granted, journal.watch_route(cancel):
-        # Ask again now that the route is watched: a change before that has cancelled nothing.
+        # Check again now that the route is watched: an earlier change has cancelled nothing.
         yield granted and is_valid()

@@ -1,4 +1,4 @@
-"""Keeps the pipelines of the journals that a broker is primary of.
+"""Keeps the pipelines of the journals of which a broker is the primary.
 
 A pipeline is opened when an append needs it and kept for the next one. Each occupies a thread at every other
 replica, so their number is limited; the least recently used one is closed first.
@@ -17,7 +17,7 @@ from gazette_spark.broker.replication.peers import Peers, ReplicateStream
 from gazette_spark.broker.replication.pipeline import PeerLostError, Pipeline, ReplicationError
 
 MAX_PIPELINES = 16
-"""Pipelines a broker keeps open between appends."""
+"""Maximum number of pipelines that a broker keeps open between appends."""
 
 
 class Replicator:
@@ -51,15 +51,15 @@ class Replicator:
         """
         replicas = [member for member in slots if member is not None and member != self._registry.member]
         if not replicas:
-            # A pipeline of an earlier route, with replicas that the journal no longer has.
+            # The pipeline belongs to an earlier route, with replicas that the journal no longer has.
             self._close(journal)
             # A cluster hands over only journals whose members have agreed. One member agrees with itself.
             if not self._registry.is_alone:
                 self._registry.keyspace.note_synced(journal.name, slots)
             return self._is_current(journal, slots)
         route = make_route(slots)
-        # An open pipeline saves the round trips of a sync. Under another route it does not count: its
-        # replicas are other brokers, or have learnt of another primary.
+        # An open pipeline saves the round trips of a sync. With another route it cannot be used: its replicas
+        # are other brokers, or know another primary.
         pipeline = journal.pipeline
         if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
             self._close(journal)
@@ -76,7 +76,8 @@ class Replicator:
             with other.fair_lock.turn_if_free() as granted:
                 if granted:
                     self._close(other)
-        # Syncing takes time. If the members changed meanwhile, the append must reach the new ones, too.
+        # Syncing takes time. If the members have changed in the meantime, the append must also reach the new
+        # ones.
         return self._is_current(journal, slots)
 
     def pulse(self, journal: LiveJournal) -> None:
@@ -89,8 +90,8 @@ class Replicator:
         """
         if not self._registry.is_primary(journal.name):
             return
-        # An idle journal has no append that could notice that its fragment is due, by its flush interval or
-        # because it is the journal's first.
+        # An idle journal has no append that could notice that its fragment is due because of its flush
+        # interval, or because it is the journal's first one.
         offset = journal.due_roll()
         if offset is not None and self.prepare(journal, self.slots(journal)):
             journal.roll(offset)
@@ -115,21 +116,21 @@ class Replicator:
             for member in replicas:
                 streams.append(ReplicateStream(member, self._peers, journal.name))  # noqa: PERF401 - may fail
             journal.pipeline = pipeline = Pipeline(journal, streams, header)
-            # A change of the route cancels the pipeline that the journal has. One that came before this
-            # pipeline was the journal's did not cancel it, so look again.
+            # A change of the route cancels the journal's pipeline. A change before this pipeline was set did
+            # not cancel it, so check again.
             if not self._is_current(journal, slots):
                 self._discard(journal)
                 return False
             pipeline.sync()
-        except PeerLostError as error:  # Raised while a stream opened: the journal has no pipeline yet.
+        except PeerLostError as error:  # A stream could not be opened, so the journal has no pipeline yet.
             for stream in streams:
                 stream.cancel()
             if not self._is_current(journal, slots):
                 return False
             raise ReplicationError(journal.name, str(error)) from error
         except Exception:
-            # A pipeline that fails because the route changed is no error: the append goes on under the new
-            # route.
+            # If a pipeline fails because the route changed, that is not an error: the append continues with
+            # the new route.
             is_current = self._is_current(journal, slots)
             self._discard(journal)
             if not is_current:
@@ -146,7 +147,7 @@ class Replicator:
     def _close(self, journal: LiveJournal) -> None:
         pipeline, journal.pipeline = journal.pipeline, None
         if pipeline is not None:
-            # A half-close, not a cancellation: the replicas have everything, and keep what is committed.
+            # Half-close it instead of cancelling: the replicas have everything and keep what is committed.
             pipeline.close()
         with self._lock:
             self._open.pop(journal, None)

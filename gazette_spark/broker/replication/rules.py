@@ -1,4 +1,4 @@
-"""A replica's answer to a proposal, and a primary's next step after its replicas' answers. Decisions only.
+"""Decides a replica's answer to a proposal, and a primary's next step after its replicas' answers.
 
 Replication uses *proposals*. A proposal names an extent of the journal (begin, end, codec, and SHA-1 of all
 its bytes) and the registers at its end. A replica compares the proposal with its extent and with the extent
@@ -10,10 +10,10 @@ that it would have after a commit of the staged content::
     its staged extent       it commits
     anything else           it disagrees, and returns its extent
 
-That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide the same way. The primary answers
-disagreement by :func:`decide_sync`: it rolls to the largest end of any replica, and adopts that replica's
-registers. Or it rolls at its own end, so that a replica without the extent's beginning can follow. If
-replicas disagree with an extent on which they have just agreed, the append fails.
+That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide the same way. If replicas disagree,
+the primary decides by :func:`decide_sync`: it rolls to the largest end of any replica and adopts that
+replica's registers, or it rolls at its own end, so that a replica without the extent's beginning can follow.
+If replicas disagree with an extent on which they have just agreed, the append fails.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Extent:
         """Return the extent of a fragment.
 
         Raises:
-            ProtocolError: the fragment is no valid extent.
+            ProtocolError: the fragment is not a valid extent.
         """
         fragment = Fragment.from_pb(message)
         return cls(fragment.begin, fragment.end, fragment.codec, fragment.sum)
@@ -95,7 +95,7 @@ class Relation(Enum):
     """Relation of a proposal to a replica's spool."""
 
     BEYOND_EMPTY = auto()
-    """The proposal is empty, at a larger offset than any the replica knows."""
+    """The proposal is empty, at a larger offset than any that the replica knows."""
     BEYOND = auto()
     """The proposal ends at a larger offset, and has bytes the replica lacks."""
     ROLL = auto()
@@ -121,15 +121,15 @@ class Action(Enum):
 
 
 REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
-    # The replica is new, or missed commits. An empty extent needs none of the bytes before it, so the replica
-    # can begin there. What it lacks, its peers and the stores have.
+    # The replica is new or has missed commits. An empty extent needs none of the bytes before it, so the
+    # replica can begin there. Its peers and the stores have what it lacks.
     Relation.BEYOND_EMPTY: (Action.BEGIN_THERE, pb.OK),
-    # The replica lacks bytes of the extent and cannot continue it. It moves to the proposal's end all the
-    # same, so that it agrees with the roll that the primary proposes next.
+    # The replica lacks bytes of the extent and cannot continue it. It still moves to the proposal's end, so
+    # that it agrees with the roll that the primary proposes next.
     Relation.BEYOND: (Action.BEGIN_THERE, pb.PROPOSAL_MISMATCH),
-    # All close the extent at one offset, so the fragments that they store later are the same.
+    # All replicas close the extent at the same offset, so they will store the same fragments.
     Relation.ROLL: (Action.BEGIN_HERE, pb.OK),
-    # The extents agree, but not what the last commit left in the registers.
+    # The extents agree, but the registers differ after the last commit.
     Relation.ROLL_OTHER_REGISTERS: (Action.BEGIN_HERE, pb.PROPOSAL_MISMATCH),
     # The primary withdraws what it sent, or makes sure that the replica has everything.
     Relation.SAME: (Action.ROLL_BACK, pb.OK),
@@ -139,7 +139,7 @@ REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
     # may be acknowledged, and the primary has to decide.
     Relation.FOREIGN: (Action.NOTHING, pb.PROPOSAL_MISMATCH),
 }
-"""Relation to (action on the spool, status of the answer)."""
+"""Maps a relation to (action on the spool, status of the answer)."""
 
 
 def relate(
@@ -147,16 +147,16 @@ def relate(
 ) -> Relation:
     """Return the relation of a proposal to a replica's spool."""
     extent, own_registers = committed
-    # The order of these tests is Gazette's. A larger end comes first: a replica that is behind cannot judge
-    # anything else.
+    # The order of these tests is Gazette's. A larger end comes first, because a replica that is behind cannot
+    # judge anything else.
     if proposal.end > staged.end:
         return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
     if (proposal, registers) == committed:
         return Relation.SAME
     if proposal.is_empty and proposal.end == extent.end:
         return Relation.ROLL if registers == own_registers else Relation.ROLL_OTHER_REGISTERS
-    # Compared as a whole, sum included: one byte that was lost or changed on the way makes the staged extent
-    # another one, and it is not committed.
+    # Compare the whole extents, including the sums: if one byte was lost or changed on the way, the staged
+    # extent differs and is not committed.
     if staged != extent and proposal == staged:
         return Relation.NEXT
     return Relation.FOREIGN
@@ -171,8 +171,8 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
     """
     if not request.HasField("proposal"):
         extent, staged = spool.committed()[0], spool.staged()
-        # Messages of one stream cannot be lost or overtaken by gRPC's rules. This also finds a primary that
-        # counts wrong.
+        # gRPC does not lose or reorder messages of one stream. This check also detects a primary that counts
+        # wrong.
         if request.content_delta != staged.end - extent.end:
             problem = f"invalid ContentDelta ({request.content_delta}; expected {staged.end - extent.end})"
             raise ProtocolError("ReplicateRequest", problem)
@@ -208,7 +208,7 @@ class SyncStep(Enum):
     ROLL = auto()
     """Propose an empty extent at ``offset``."""
     READ_THROUGH = auto()
-    """A replica knows a newer route, of ``revision``."""
+    """A replica knows a newer route, at ``revision``."""
     FAILED = auto()
 
 
@@ -238,8 +238,8 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
         if answer.status == pb.OK:
             continue
         # A replica with an older view has waited for this revision, so a refusal because of the route means
-        # that it knows a newer one. With the same or an older revision it contradicts itself, which is a
-        # failure below.
+        # that it knows a newer one. With the same or an older revision, its answer contradicts itself, which
+        # is a failure below.
         newer = answer.header.etcd.revision
         if (
             answer.status == pb.WRONG_ROUTE
@@ -260,7 +260,7 @@ def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateRespo
             # The replica that is ahead has the latest commit, and so the latest registers.
             adopted = registers_of(answer.registers) if theirs.end > end else None
             roll = SyncDecision(SyncStep.ROLL, theirs.end, adopted)
-    # First the route: under a newer one, other brokers have to agree, and a roll would be wasted.
+    # Check the route first: with a newer route, other brokers have to agree, and a roll would be useless.
     if revision:
         return SyncDecision(SyncStep.READ_THROUGH, revision=revision)
     return roll or SyncDecision(SyncStep.AGREED)
@@ -272,7 +272,7 @@ class PipelineState(Enum):
     OPENED = auto()
     """Nothing is agreed on yet."""
     SYNCED = auto()
-    """All replicas hold the same extent and registers."""
+    """All replicas have the same extent and registers."""
     STREAMING = auto()
     """Content is staged that no proposal covers yet."""
     BROKEN = auto()
@@ -293,7 +293,7 @@ class PipelineEvent(Enum):
 
 
 PIPELINE_TRANSITIONS: dict[tuple[PipelineState, PipelineEvent], PipelineState] = {
-    # Disagreement is normal only while a pipeline opens. Later it is a loss.
+    # Disagreement is normal only while a pipeline opens. Later it means that a replica is lost.
     (PipelineState.OPENED, PipelineEvent.AGREED): PipelineState.SYNCED,
     (PipelineState.OPENED, PipelineEvent.DISAGREED): PipelineState.OPENED,
     (PipelineState.OPENED, PipelineEvent.LOST): PipelineState.BROKEN,
@@ -312,4 +312,5 @@ PIPELINE_TRANSITIONS: dict[tuple[PipelineState, PipelineEvent], PipelineState] =
     (PipelineState.BROKEN, PipelineEvent.WITHDRAWN): PipelineState.BROKEN,
     (PipelineState.BROKEN, PipelineEvent.LOST): PipelineState.BROKEN,
 }
-"""(state, event) to the next state. Missing pairs never happen; a broken pipeline agrees on nothing."""
+"""Maps (state, event) to the next state. Missing pairs never happen, because a broken pipeline agrees on
+nothing."""

@@ -1,1 +1,1 @@
-"""A broker's bytes on disk: the spool, the log of commits, fragments and the stores they are persisted to."""
+"""A broker's bytes on disk: spools, logs of commits, fragments and their stores."""

@@ -1,9 +1,9 @@
 """The commit log of a spool, which records the committed bytes. Format only, no files.
 
-One line per record, a CRC-32 in hex before the JSON. The first line is the header; each commit adds
-one. A crash can cut the last line short; that commit was never acknowledged, and is left out. A whole line
-that does not match its CRC was damaged later, which is an error: to stop there would lose commits that were
-acknowledged.
+Each record is one line, with a CRC-32 in hex before the JSON. The first line is the header, and each commit
+adds one line. A crash can cut the last line short; its commit was never acknowledged and is left out. A
+complete line that does not match its CRC was damaged later, which is an error: stopping there would lose
+commits that were acknowledged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CommitRecord:
     at: float
     """Unix seconds."""
     registers: Registers | None = None
-    """The registers after it; None when they stayed as they were."""
+    """The registers after it; None if they have not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ParsedLog:
 
     header: SpoolHeader | None
     records: tuple[tuple[CommitRecord, int], ...]
-    """Each commit with the log's length up to and with it."""
+    """Each commit with the log's length up to its end."""
 
 
 def encode_header(header: SpoolHeader) -> bytes:
@@ -90,7 +90,7 @@ def parse_log(data: bytes, path: str = "") -> ParsedLog:
     # What follows the last newline is a record that a crash cut short. It was never acknowledged.
     while (newline := data.find(b"\n", position)) >= 0:
         try:
-            # Eight digits and a blank, before the JSON.
+            # Eight digits and a blank come before the JSON.
             checksum, line = data[position : position + 9], data[position + 9 : newline]
             if newline < position + 9 or checksum != b"%08x " % zlib.crc32(line):
                 raise ValueError("a line does not have the checksum that it begins with")
@@ -125,7 +125,7 @@ def _line(value: Mapping[str, Any]) -> bytes:
 
 
 def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:
-    # A later version may have records that this code would misread. To take it for an empty log would lose
+    # A later version may have records that this code would misread. Treating it as an empty log would lose
     # its bytes.
     if (version := value.get("format_version")) != FORMAT_VERSION:
         problem = f"the commit log has format_version {version}, this code reads {FORMAT_VERSION}"

@@ -20,12 +20,12 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path, *, mode: int = 0o777, fsync: bool) -> None:
-    """Make a directory and those above it, where they do not exist."""
+    """Make a directory and its ancestors, if they do not exist."""
     missing = []
     while not path.is_dir():
         missing.append(path)
         path = path.parent
-    # From the top, and each name is synced in its parent before the next is made below it.
+    # Go from the top: each name is synced in its parent before the next directory is made below it.
     for directory in reversed(missing):
         directory.mkdir(mode=mode, exist_ok=True)
         if fsync:

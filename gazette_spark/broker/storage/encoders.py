@@ -1,4 +1,4 @@
-"""Encode fragments for the store. Decoding is the client's: ``client._read.codecs``."""
+"""Encode fragments for the store. The client decodes them: ``client._read.codecs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ GZIP_MEMBER_BYTES = 1 << 20
 """Uncompressed bytes after which a GZIP fragment starts its next member, as Gazette's primaries do."""
 
 _GZIP_LEVEL = 4
-"""Uploads share the cores with appends: a little larger, twice as fast as zlib's default."""
+"""Compression level. Uploads share the cores with appends: this level is twice as fast as zlib's default, for
+a little larger files."""
 
 _ZSTD_LEVEL = 3
 
@@ -71,7 +72,7 @@ def _snappy_frames(blocks: Iterable[bytes]) -> Iterator[bytes]:
     compressor = cramjam.snappy.Compressor()
     for block in blocks:
         compressor.compress(block)
-        # Each block becomes a frame now, or the compressor would collect the whole fragment.
+        # Make each block a frame now, or the compressor would collect the whole fragment.
         yield bytes(compressor.flush())
     yield bytes(compressor.finish())
 

@@ -21,7 +21,7 @@ def spool_content(
     """Yield bytes [begin, end) of a local fragment."""
     while begin < end:
         content = data.read(begin - fragment.begin, min(chunk_bytes, end - begin))
-        # A commit is recorded after its bytes, so this is a disk that lost some.
+        # A commit is recorded after its bytes, so the disk has lost some of them.
         if not content:
             raise _corrupt(fragment, f"the spool ends at {begin}", None)
         yield content

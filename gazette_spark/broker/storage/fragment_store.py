@@ -26,10 +26,10 @@ from gazette_spark.protocol.fragments import Fragment, parse_content_path
 _log = logging.getLogger(__name__)
 
 STATE_DIRECTORY = ".gazette"
-"""Directory under the root that holds the broker's own state; no store may reach into it."""
+"""Directory under the root with the broker's own state. No store may be in it."""
 
 HEALTH_CHECK = ".test/health-check"
-"""Object that checks of a store's health write, as Gazette's."""
+"""Object that checks of a store's health write, as in Gazette."""
 
 _REWRITES = ("find", "replace")
 
@@ -39,7 +39,7 @@ class FragmentStore:
     """One store."""
 
     url: str
-    """As the spec has it."""
+    """URL in the spec."""
     root: Path
     prefix: str
     """Path of the URL without its leading slash; empty or ending in a slash."""
@@ -157,7 +157,7 @@ class FragmentStore:
                     sync_directory(path.parent)  # The spool, the only other copy, is deleted next.
             finally:
                 partial.unlink(missing_ok=True)
-        # Not followed: a link in the place of a fragment could name any file.
+        # Do not follow links: a link with the name of a fragment could lead to any file.
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise OSError(
@@ -166,7 +166,7 @@ class FragmentStore:
         return replace(fragment, backing_store=self.url, mod_time=_mod_time(status))
 
     def _object(self, path: str) -> str:
-        """Return the final path of an object, below the root. Its parts decide, not those of the URL."""
+        """Return the final path of an object, below the root."""
         final = self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
         parts = final.split("/")
         # After `find` and `replace`, which can make any path of a clean one.
@@ -180,13 +180,14 @@ class FragmentStore:
         return final
 
     def _locate(self, final: str) -> Path:
-        """Return the file of a path below the root, links in its directories followed.
+        """Return the file of a path below the root, following links in its directories.
 
-        The last part is not followed: what opens the file refuses links.
+        A link in the last part is not followed, and opening it is refused later.
         """
         root = self.root.resolve()
         directory, _, name = final.rpartition("/")
-        # Links are followed before the comparison: a directory below the root can be a link to one elsewhere.
+        # Follow links before the comparison, because a directory below the root can be a link to another
+        # place.
         located = (root / directory).resolve() / name
         if not located.is_relative_to(root) or located.is_relative_to(root / STATE_DIRECTORY):
             problem = f"{final!r} leads out of the broker's root, or into its state"
@@ -217,7 +218,7 @@ class FragmentStore:
         except ProtocolError as error:
             _log.warning("fragment_skipped path=%s problem=%s", entry.path, error.problem)
             return
-        with contextlib.suppress(FileNotFoundError):  # Pruned since the directory was read.
+        with contextlib.suppress(FileNotFoundError):  # The file was pruned after the directory was read.
             mod_time = _mod_time(entry.stat(follow_symlinks=False))
             yield replace(fragment, backing_store=self.url, mod_time=mod_time)
 
@@ -266,4 +267,4 @@ def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:
 
 
 def _mod_time(stat: os.stat_result) -> int:
-    return max(1, int(stat.st_mtime))  # Zero would say that the fragment is not stored.
+    return max(1, int(stat.st_mtime))  # Zero would mean that the fragment is not stored.

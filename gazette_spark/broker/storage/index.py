@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from gazette_spark.protocol.fragments import Fragment
 
 HOLE_AGE_S = 6 * 3600
-"""A hole is skipped once the fragment behind it is this old; a younger one may still be uploading."""
+"""Seconds: a hole is skipped if the fragment after it is at least this old; a newer hole may still be filled
+by an upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """One state of a journal's index. Readers keep it for as long as they like."""
+    """One immutable state of a journal's index."""
 
     closed: tuple[Fragment, ...] = ()
-    """Fragments that do not grow any more: ascending by begin and by end, none covered by another."""
+    """Fragments that no longer grow, ascending by begin and by end. None is covered by another."""
     current: Fragment | None = None
-    """The spool being grown; None while it is empty."""
+    """The growing spool; None while it is empty."""
 
     @property
     def begin(self) -> int:
@@ -43,9 +44,9 @@ class IndexView:
         """Find the fragment that covers the offset and reaches furthest.
 
         Returns:
-            The fragment and None; or None and the next fragment behind the offset, which may be None, too.
+            The fragment and None; or None and the next fragment after the offset, which may also be None.
         """
-        # The growing spool first: it has the latest bytes, which most readers wait for.
+        # Check the growing spool first: it has the latest bytes, for which most readers wait.
         current = self.current
         if current is not None and current.begin <= offset < current.end:
             return current, None
@@ -83,12 +84,12 @@ def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) 
         offset = view.end
     while True:
         fragment, following = view.covering(offset)
-        # Its end, not the next fragment's begin: the two may overlap or leave a hole.
+        # Continue at its end, not at the next fragment's begin: the two may overlap or leave a hole.
         if fragment is not None and 0 != fragment.mod_time < begin_mod_time:
             offset = fragment.end
         elif fragment is None and following is not None and following.mod_time != 0:
-            # A hole is skipped before the first fragment, or once the fragment behind it is old: the one that
-            # fills a younger hole may still be on its way.
+            # A hole is skipped before the first fragment, or if the fragment after it is old: a newer hole
+            # may still be filled by an upload.
             is_first = bool(view.closed) and following == view.closed[0]
             if not is_first and following.mod_time >= now - HOLE_AGE_S:
                 return ReadPosition(offset, fragment, view.end)

@@ -21,18 +21,20 @@ from gazette_spark.errors import ProtocolError
 _log = logging.getLogger(__name__)
 
 UPLOAD_THREADS = 2
-"""Each upload compresses on a core; appends and reads need the others."""
+"""Number of upload threads. Each upload compresses on one core; appends and reads need the others."""
 
 MAX_TICK_S = 1.0
 """Maximum interval between checks of the journals."""
 
 MAX_RETRY_S = 60.0
-"""Maximum time until a failed upload is retried; the first is a second, and each next one twice as long."""
+"""Maximum seconds until a failed upload is retried. The first retry comes after a second, and each later one
+after twice the time."""
 
 
 MAX_FAILURES = 5
-"""Failures in a row after which appends are refused, as Gazette does after as many failed health checks; that
-is after half a minute. Uploads are still tried, and one that succeeds ends the refusals."""
+"""Number of consecutive failures after which appends are refused, which takes half a minute. Gazette does the
+same after this number of failed health checks. Uploads are still tried, and a successful one ends the
+refusals."""
 
 
 def retry_after(failures: int) -> float:
@@ -95,16 +97,16 @@ class Persister:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
-        # Uploads that have begun are finished. Others are made up for when the broker starts again.
+        # Uploads that have begun are finished. The others are done when the broker starts again.
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def upload(self, journal: LiveJournal) -> None:
-        """Have a journal's closed spools uploaded soon. Any thread."""
+        """Request the upload of a journal's closed spools. Any thread."""
         with self._changed:
             if self._stopping:
                 return
-            # One upload of a journal at a time, oldest spool first. What was closed meanwhile needs another
-            # round.
+            # A journal has one upload at a time, oldest spool first. Spools that were closed in the meantime
+            # need another round.
             if journal in self._uploading:
                 self._again.add(journal)
                 return
@@ -144,8 +146,8 @@ class Persister:
             _log.exception("persist_failed journal=%s", journal.name)
         finally:
             with self._changed:
-                # Under the lock together with the flags: a spool that is closed now either is seen by `again`
-                # or starts its own upload.
+                # Do this under the lock together with the flags: a spool that is closed now is either noticed
+                # by `again` or starts a new upload.
                 self._note(journal, problem)
                 again = journal in self._again
                 self._again.discard(journal)

@@ -5,10 +5,10 @@ A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN
 commit writes one record to the log; only then is the append acknowledged. Bytes past the last whole record -
 a staged append, a torn record - are cut off when the spool is next opened.
 
-Written bytes are in the page cache, so a killed process loses nothing. With ``fsync`` a commit is on the disk
-before it is answered, and a power cut loses nothing either: first the data are synced, then the names of new
-files, then the record. Otherwise a power cut may lose the last seconds; the rest still ends at a commit,
-because each record has the SHA-1 of all bytes before it.
+Written bytes are in the page cache, so a killed process loses nothing. With ``fsync``, a commit is on the
+disk before it is answered, so a power cut loses nothing either: first the data is synced, then the names of
+new files, then the record. Without it, a power cut may lose the last seconds; the rest still ends at a
+commit, because each record has the SHA-1 of all bytes before it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gazette_spark.protocol.fragments import Fragment
 _log = logging.getLogger(__name__)
 
 READ_BLOCK_BYTES = 1 << 20
-"""Bytes read at once when a whole spool is walked (recovery, upload)."""
+"""Number of bytes to read at once when reading a whole spool (recovery, upload)."""
 
 _NO_SUM = bytes(20)
 
 
 class _OpenFile:
-    """An open file, closed with its last reference, so that no thread reads another file under its number."""
+    """An open file, closed with its last reference, so that no thread reads another file by its number."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.fd = open_regular_fd(path, flags)
@@ -45,7 +45,7 @@ class _OpenFile:
 
 
 class SpoolData(_OpenFile):
-    """An open data file. It outlives its spool's deletion for as long as a reader holds it."""
+    """An open data file. It remains readable after its spool's deletion as long as a reader refers to it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, os.O_RDWR | os.O_CREAT)
@@ -80,7 +80,7 @@ class Spool:
         self._log: _OpenFile | None = None
         self._log_bytes = 0
         self._names_are_synced = True
-        """Whether the directory is known to hold both files after a power cut."""
+        """Whether the directory is known to contain both files after a power cut."""
 
     def __repr__(self) -> str:
         return f"Spool({self.header.journal!r}, [{self.begin}, {self.end}), {self.stem.name})"
@@ -110,7 +110,7 @@ class Spool:
 
     def stage(self, content: bytes) -> None:
         """Write content behind the committed and staged bytes. Readers do not see it."""
-        # By position, so a write after a roll-back replaces what was staged before.
+        # Write by position, so that a write after a roll-back replaces what was staged before.
         self.data().write(self._staged_end - self.begin, content)
         self._staged_sum.update(content)
         self._staged_end += len(content)
@@ -127,9 +127,9 @@ class Spool:
         """Make the staged bytes part of the spool, durably before it returns."""
         changed = None if registers == self.registers else registers
         record = CommitRecord(self._staged_end, self._staged_sum.digest(), now, changed)
-        # The record goes to the disk last, after everything it refers to: recovery takes a record as proof
-        # that the append is complete. The state in memory follows the record, so a failed write leaves the
-        # old end.
+        # Write the record last, after everything to which it refers: to recovery, a record proves that the
+        # append is complete. The state in memory changes after the record, so a failed write leaves the old
+        # end.
         self.write_header()
         if self._fsync:
             os.fdatasync(self.data().fd)
@@ -156,7 +156,7 @@ class Spool:
         path = self.stem.with_suffix(".log")
         if not path.exists():
             make_directories(self.stem.parent, fsync=self._fsync)
-            # A log without its header would be a spool without a begin. It appears under its name only when
+            # A log without its header would be a spool without a begin. So the file gets its name only when
             # it is complete.
             partial = path.with_suffix(".log.partial")
             partial.write_bytes(commit_log.encode_header(self.header))
@@ -204,7 +204,7 @@ class Spool:
     def delete(self) -> None:
         """Remove the files. A reader that holds the data keeps it."""
         self.release()
-        for suffix in (".log", ".data"):  # The log first: recovery ignores data without a log.
+        for suffix in (".log", ".data"):  # Delete the log first, because recovery ignores data without a log.
             self.stem.with_suffix(suffix).unlink(missing_ok=True)
 
     def _apply(self, record: CommitRecord) -> None:
@@ -230,7 +230,7 @@ class Spool:
         lost = len(parsed.records) and parsed.records[-1][0].end - spool.end
         if lost:
             _log.warning("spool_cut_back spool=%r lost_bytes=%d", spool, lost)
-        # Both files are cut to the last commit that is proven, so that the next one continues from there.
+        # Cut both files to the last proven commit, so that the next one continues from there.
         os.truncate(log_path, log_bytes)
         if data_path.exists():
             os.truncate(data_path, spool.length)

@@ -1,4 +1,4 @@
-"""The catalog of an embedded broker on disk: one file, replaced whole or not at all."""
+"""The catalog of an embedded broker on disk: one file, which is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
     """Read a stored catalog.
 
     Raises:
-        BrokerRootError: the text is no catalog, or has an unknown version.
+        BrokerRootError: the text is not a catalog, or has an unknown version.
     """
     try:
         value = parse_json(text)
@@ -56,7 +56,7 @@ def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S
 
 
 class StateDirectory:
-    """The ``.gazette`` directory of a root. Holding one keeps every other broker off the root."""
+    """The ``.gazette`` directory of a root. An open one keeps all other brokers from using the root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -78,7 +78,7 @@ class StateDirectory:
                 f"another broker (process {owner}) is using it; stop that broker or choose another directory"
             )
             raise BrokerRootError(str(self.root), problem) from error
-        # The lock is the kernel's and ends with the process. The number is only for the error of the next
+        # The kernel holds the lock, which ends with the process. The number is only for the error of the next
         # broker.
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -94,12 +94,12 @@ class StateDirectory:
                 problem = f"{STATE_DIRECTORY}/state.json is damaged: {error.problem}"
                 raise BrokerRootError(str(self.root), problem) from error
             return catalog_from_json(kind, text, str(self.root))
-        # Odd, because brokers and clients take 0 for "no cluster".
+        # The id is odd, because 0 means "no cluster" to brokers and clients.
         return Catalog(kind, cluster_id=secrets.randbits(63) | 1)
 
     def save(self, catalog: Catalog[S], *, fsync: bool) -> None:
-        """Replace the stored catalog, whole or not at all."""
-        # Written beside and renamed: a crash leaves the old catalog or the new one.
+        """Replace the stored catalog as a whole."""
+        # Write another file and rename it: a crash leaves the old catalog or the new one.
         partial = self.path / "state.json.partial"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_regular_fd(partial, flags), "wb") as file:
