@@ -58,14 +58,14 @@ def file_stream(
     """Return a stream whose tasks write another stream's rows as files, and the committer of the files.
 
     Args:
-        df: The stream of journals, as ``load()`` returns it, without transformations. % % % %
+        df: The stream of journals, as ``load()`` returns it, without transformations.
         table: The table, which is created if it does not exist.
         layout: How it is made.
         app_id: For errors.
 
     Raises:
         OptionError: the stream has transformations or is not of journals, or the table is in an object store,
-            for which there are no credentials. % %
+            for which there are no credentials.
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: the table needs more from its writers than files of plain rows.
     """

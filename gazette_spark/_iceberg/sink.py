@@ -205,7 +205,7 @@ class IcebergSink:
             end: Byte after the last one, for the same journals.
 
         Returns:
-            Whether files were committed. If not, the table already had the whole range. % %
+            Whether files were committed. If not, the table already had the whole range.
 
         Raises:
             OptionError: the sink is one for rows that Spark has.
