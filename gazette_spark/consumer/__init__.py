@@ -1,11 +1,11 @@
 """Gazette's consumer applications in Python: shards, stores, transactions.
 
 An :class:`~gazette_spark.consumer.application.Application` consumes the committed messages of journals, keeps
-state in a store, and publishes messages to other journals: each input counts once in the state and in what is
-published, whatever fails. Two hosts run the same application: ``LocalHost`` in one process, and a query on
-Spark.
+state in a store, and publishes messages to other journals. Each input message counts once in the state and in
+the published messages, whatever fails. Two hosts run the same application: ``LocalHost`` in one process, and
+a query on Spark.
 
-Names are loaded when they are asked for, so that importing the package loads neither gRPC nor Spark.
+Names are loaded when they are first used, so that importing the package loads neither gRPC nor Spark.
 """
 
 from __future__ import annotations

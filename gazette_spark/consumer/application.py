@@ -1,4 +1,4 @@
-"""What an application implements, and what a host gives it: the interfaces of the consumer framework.
+"""The interfaces of the consumer framework: what an application implements, and what a host provides.
 
 A **shard** is a unit of work: some source journals, one store, one transaction at a time. A **host** runs the
 shards of an :class:`Application`. For each shard, in one thread at a time, it calls::
@@ -13,14 +13,15 @@ shards of an :class:`Application`. For each shard, in one thread at a time, it c
         app.finish_txn(shard, store, commit)        # if the application has it
     store.destroy()
 
-Transactions overlap: the next one consumes messages while ``commit`` is under way, but does not start to
-commit before that one and its acknowledgements are done. The order makes each message count once: what a
-transaction published is durable before its commit, state and checkpoint commit together, and messages that
-were published uncommitted are acknowledged after the commit.
+Transactions overlap: the next one consumes messages while ``commit`` is in progress, but does not start to
+commit before the previous commit and its acknowledgements are done. The order makes each message count once:
+messages that a transaction published are durable before its commit, state and checkpoint are committed
+together, and published messages are acknowledged after the commit.
 
-An exception of the application or its store ends the shard: it is FAILED, with the text. The host starts it
-again after a delay, unless the exception is a :class:`~gazette_spark.errors.PermanentError`: then it stays
-FAILED until somebody unassigns it or applies its spec. The other shards continue.
+An exception of the application or its store ends the shard, whose status is then FAILED with the exception's
+text. The host starts the shard again after a delay, unless the exception is a
+:class:`~gazette_spark.errors.PermanentError`: then it stays FAILED until an operator unassigns it or applies
+its spec. The other shards continue.
 """
 
 from __future__ import annotations
@@ -50,75 +51,77 @@ if TYPE_CHECKING:
 
 
 class DeferToNextTransaction(Exception):  # noqa: N818  # A decision, not an error.
-    """Raised by ``consume_message``: end this transaction before the message, and consume it in the next.
+    """Raised by ``consume_message`` to end the transaction before the message, which the next one consumes.
 
-    If it is raised for the first message of a transaction, that is an error, because no transaction is empty.
+    Raising it for the first message of a transaction is an error, because a transaction must not be empty.
     """
 
 
 class Progress(NamedTuple):
-    """How far a shard has come, as of its newest transaction that is committed and acknowledged."""
+    """How far a shard has come, as of the newest transaction that is committed and acknowledged."""
 
     read_through: dict[str, int]
-    """Offset up to which the messages of a journal are in the state, by source journal; 0: none are."""
+    """Offset up to which the messages of each source journal are in the state; 0 if none are."""
     publish_at: dict[str, int]
     """End of the newest acknowledgement that this assignment of the shard has appended, by journal.
 
-    Everything that the shard published because of messages within ``read_through`` is before it. Journals
-    that only an earlier assignment published to are left out.
+    Everything that the shard published because of messages within ``read_through`` is before this offset.
+    Journals to which only an earlier assignment has published are left out.
     """
 
 
 class Store(Protocol):
-    """Where a shard's state is kept, together with the checkpoint that produced it.
+    """The store of a shard's state, and of the checkpoint that produced the state.
 
-    A store is used by one thread at a time, but its commit continues in the background: while it does, the
-    application changes the state for the next transaction.
+    A store is used by one thread at a time, but its commit continues in the background while the application
+    changes the state for the next transaction.
     """
 
     def restore_checkpoint(self) -> pc.Checkpoint:
         """Return the newest committed checkpoint, or an empty one.
 
-        Afterwards no older store of the same shard, in whatever process, can commit.
+        After that, no older store of the same shard can commit, in any process.
         """
 
     def start_commit(self, checkpoint: pc.Checkpoint, wait_for: Iterable[OpFuture]) -> Future[None]:
-        """Begin to commit the state as it is now and the checkpoint, both or neither.
+        """Begin to commit the current state together with the checkpoint.
 
-        Nothing may be committed before all of ``wait_for`` have ended well; one that fails fails the commit.
-        So does another store that has restored the checkpoint since this one did. It is not called again
-        before the future has ended. A future that has failed already ends the shard at once.
+        Nothing may be committed before all of ``wait_for`` have succeeded. If one of them fails, or if
+        another store has restored the checkpoint since this one did, the commit must fail. The host does not
+        call this again before the future has ended. A future that has already failed ends the shard
+        immediately.
 
         Args:
-            checkpoint: Belongs to the host, which may change it when the call has returned: serialize it.
-            wait_for: Appends that the checkpoint relies on.
+            checkpoint: The checkpoint. The host may change it after the call has returned, so serialize it.
+            wait_for: Appends on which the checkpoint relies.
         """
 
     def destroy(self) -> None:
-        """Release files and connections. The store is not used after that, and what was committed stays."""
+        """Release files and connections. The store is not used after that. What was committed remains."""
 
 
 StoreT = TypeVar("StoreT", bound=Store)
-"""The store of an application."""
+"""Type of an application's store."""
 
 
 class JsonStore(Store, Protocol):
-    """A store whose state is one document of JSON values, see :meth:`Shard.json_store`."""
+    """A store whose state is one document of JSON values; see :meth:`Shard.json_store`."""
 
     state: Any
-    """Changed in place by the application. What it holds when ``finalize_txn`` has returned is committed."""
+    """The document, which the application changes in place. Its value after ``finalize_txn`` has returned is
+    committed."""
 
 
 class Shard(Protocol):
-    """A shard that runs here. Its properties may be read by any thread."""
+    """A shard that runs in this process. Any thread may read its properties."""
 
     @property
     def spec(self) -> pc.ShardSpec:
-        """The current spec. The message itself never changes: a new spec is another message."""
+        """The current spec. The message object never changes: a new spec is another object."""
 
     @property
     def fqn(self) -> str:
-        """Fully qualified name, which no shard of another application has: the key of its spec."""
+        """Fully qualified name, the key of the spec, which no shard of another application has."""
 
     @property
     def client(self) -> Client:
@@ -126,103 +129,104 @@ class Shard(Protocol):
 
     @property
     def append_service(self) -> AsyncJournalClient:
-        """Appends raw bytes, at least once: the transaction that begins an append waits for it.
+        """Appends raw bytes at least once. The transaction that begins an append waits for it.
 
-        Each shard has one, which its publisher and its recorder use too.
+        Each shard has one, which its publisher and its recorder also use.
         """
 
     @property
     def recovered_hints(self) -> pc.GetHintsResponse | None:
-        """Hints from which the recovery log was played; None if the shard's spec names no log."""
+        """Hints with which the recovery log was played; None if the shard's spec names no log."""
 
     @property
     def recorder(self) -> Recorder | None:
-        """Recorder of the shard's recovery log, to make a store with; None if the spec names no log."""
+        """Recorder of the shard's recovery log, for a store; None if the spec names no log."""
 
     def json_store(self, initial: object = None) -> JsonStore:
-        """Return a store for one JSON document, the kind that fits the host.
+        """Return a store for one JSON document, of the kind that the host supports.
 
         Args:
-            initial: The document, if none is stored yet; it is not changed.
+            initial: The document if none is stored yet. This object is not changed.
         """
 
     def progress(self) -> Progress:
-        """Return how far the shard has come; the caller's own copy."""
+        """Return how far the shard has come, as a copy."""
 
     @property
     def primary_loop(self) -> Future[None]:
-        """Ends with the shard's transactions: with their error, or None if the shard was told to stop."""
+        """Future that ends with the shard's transactions: with their error, or with None after a stop."""
 
     @property
     def stopping(self) -> threading.Event:
-        """Set when the shard is to stop: what blocks within the application should return then."""
+        """Set when the shard is to stop. Calls that block within the application should return then."""
 
 
 class Application(ABC, Generic[StoreT]):
-    """What a shard does with its messages. One object serves all shards of a host, in their threads.
+    """What shards do with their messages. One object serves all shards of a host, in their threads.
 
-    Raise only errors after which a shard cannot continue, and a
-    :class:`~gazette_spark.errors.PermanentError` if it would fail again.
+    Raise an error only if the shard cannot continue, and a :class:`~gazette_spark.errors.PermanentError` if
+    it would fail again.
     """
 
     @abstractmethod
     def new_store(self, shard: Shard) -> StoreT:
-        """Return the shard's store, e.g. ``shard.json_store(initial={})``; called once per assignment."""
+        """Return the shard's store, such as ``shard.json_store(initial={})``; called once per assignment."""
 
     @abstractmethod
     def new_message(self, spec: pb.JournalSpec, record: bytes) -> Message:
-        """Return the message of a record; raise ValueError if its bytes hold no message.
+        """Return the message of a record, or raise ValueError if its bytes are not a message.
 
-        Called by threads that read ahead.
+        This is called by threads that read ahead.
         """
 
     @abstractmethod
     def consume_message(self, shard: Shard, store: StoreT, envelope: Envelope, publisher: Publisher) -> None:
-        """Take a committed message into the state.
+        """Apply a committed message to the state.
 
-        The application may publish messages, uncommitted, which count when this transaction does; append raw
-        bytes by ``shard.append_service``; and keep anything in memory until :meth:`finalize_txn`.
-        Acknowledgements are messages too: skip them by their UUID's flags if they hold nothing.
+        The application may publish uncommitted messages, which count when this transaction is committed. It
+        may append raw bytes with ``shard.append_service``, and keep anything in memory until
+        :meth:`finalize_txn`. Acknowledgements are also messages: if they contain nothing, skip them by the
+        flags of their UUID.
 
         Raises:
-            DeferToNextTransaction: the message is to begin the next transaction.
+            DeferToNextTransaction: the message should begin the next transaction.
         """
 
     @abstractmethod
     def finalize_txn(self, shard: Shard, store: StoreT, publisher: Publisher) -> None:
-        """Move what is in memory into the store, and publish all remaining messages.
+        """Move everything in memory into the store, and publish all remaining messages.
 
-        Appends only need to have begun.
+        Appends need not be finished when this returns.
         """
 
 
 @runtime_checkable
 class BeginFinisher(Protocol):
-    """Methods an application may have, both or none. Each ``begin_txn`` is followed by one ``finish_txn``."""
+    """Optional methods of an application, both or none. One ``finish_txn`` follows each ``begin_txn``."""
 
     def begin_txn(self, shard: Shard, store: Any) -> None:  # noqa: ANN401  # The application's.
-        """Prepare a transaction, whose first message comes next. May block, e.g. to let few run at a time."""
+        """Prepare a transaction, whose first message comes next. It may block, to limit concurrency."""
 
     def finish_txn(self, shard: Shard, store: Any, commit: Future[None]) -> None:  # noqa: ANN401
-        """Release what ``begin_txn`` took: the transaction starts to commit, or has failed.
+        """Release what ``begin_txn`` has taken: the transaction starts to commit, or has failed.
 
         Args:
-            shard: The transaction's.
-            store: Its store.
-            commit: May be waited for by another thread, or be given a callback. Where the transaction failed
-                before its commit it has ended with that error. On Spark the commit is the driver's, and comes
+            shard: The transaction's shard.
+            store: The shard's store.
+            commit: The commit. Another thread may wait for it, or it may get a callback. If the transaction
+                failed before its commit, this future has ended with that error. On Spark, the driver commits
                 later: there the future has always ended, with the result of the task's part.
         """
 
 
 @runtime_checkable
 class KeyedApplication(Protocol):
-    """A method an application may have, if a message changes the state of one key and of no other.
+    """Optional method of an application in which each message changes the state of one key only.
 
-    Its store is ``shard.json_store(initial={})``, whose document has an entry for each key. On Spark a
-    shard's keys are spread over tasks then. A task gets the entry of one key at a time, as a document of that
-    entry alone; it calls ``finalize_txn`` for each key, and leaves out acknowledgements. The local host does
-    not call it.
+    The store is ``shard.json_store(initial={})``, whose document has an entry for each key. On Spark, a
+    shard's keys are then distributed among tasks. A task gets the entry of one key at a time, as a document
+    with that entry alone. It calls ``finalize_txn`` for each key, and leaves out acknowledgements. The local
+    host does not call this method.
     """
 
     def key_of(self, envelope: Envelope) -> str:
@@ -231,33 +235,33 @@ class KeyedApplication(Protocol):
 
 @dataclass(slots=True)
 class ResolveArgs:
-    """A request for a shard, and what has to be true before it is answered."""
+    """A request for a shard, and the conditions for answering it."""
 
     shard_id: str
     may_see: Callable[[pc.ShardSpec], bool] = lambda _: True
-    """Whether the caller's claims cover the shard; if not, it does not exist for the caller."""
+    """Whether the caller's claims cover the shard. If not, the shard does not exist to the caller."""
     may_proxy: bool = True
-    """False if another process has passed the request on already."""
+    """False if another process has already passed the request on."""
     proxy_header: pb.Header | None = None
     """Header of that process, whose revision has to be reached first."""
     read_through: Mapping[str, int] = field(default_factory=dict)
-    """Offsets that have to be read through. Offset 0, and journals that the shard does not read, are
-    ignored.
+    """Offsets up to which the shard must have read, by journal. Offset 0, and journals that the shard does
+    not read, are ignored.
     """
     timeout_s: float | None = None
-    """Seconds to wait; None: no limit."""
+    """Seconds to wait; None for no limit."""
     cancelled: Future[None] | None = None
-    """Ends when the caller has gone away."""
+    """Future that ends when the caller has gone away."""
 
 
 @dataclass(slots=True)
 class Resolution:
-    """Where a shard is served. As a context manager it holds the shard's store open until the end."""
+    """Where a shard is served. As a context manager, it keeps the shard's store open."""
 
     status: pc.Status
     """OK, SHARD_NOT_FOUND, NO_SHARD_PRIMARY, NOT_SHARD_PRIMARY or SHARD_STOPPED."""
     header: pb.Header
-    """Names the primary if the status is OK, else the process that answers."""
+    """Names the primary if the status is OK, otherwise the process that answers."""
     spec: pc.ShardSpec | None = None
     shard: Shard | None = None
     """None unless this process is the shard's primary."""
@@ -283,26 +287,26 @@ class ShardListing(NamedTuple):
 
 
 class ShardHost(Protocol):
-    """Interface of a host that the service ``consumer.Shard`` uses. Thread-safe.
+    """Interface of a host for the service ``consumer.Shard``. Thread-safe.
 
-    The service validates requests, and checks what a caller may do, before it calls these.
+    The service validates requests and checks the caller's claims before it calls these methods.
     """
 
     def list_shards(self) -> ShardListing:
-        """Return all shards; the caller selects."""
+        """Return all shards, from which the caller selects."""
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
-        """Make all changes or, with status ETCD_TRANSACTION_FAILED, none: a revision is not as expected.
+        """Make all changes; or none, with status ETCD_TRANSACTION_FAILED, if a revision is not as expected.
 
-        A shard that is FAILED starts again when its spec is put. ``primary_hints`` are stored with it.
+        A shard that is FAILED starts again when its spec is put. ``primary_hints`` are stored with the spec.
         """
 
     def resolve(self, args: ResolveArgs) -> Resolution:
-        """Return where a shard is served, when its store is open and the offsets are read through.
+        """Return where a shard is served, after its store is open and it has read through the offsets.
 
         Raises:
-            TimeoutError: it took too long, or the caller has gone away.
-            ProtocolError: ``proxy_header`` is of another cluster, or was meant for another process.
+            TimeoutError: this took too long, or the caller has gone away.
+            ProtocolError: ``proxy_header`` names another cluster or another process.
         """
 
     def hints(self, shard_id: str) -> pc.GetHintsResponse:
@@ -311,18 +315,18 @@ class ShardHost(Protocol):
     def unassign(
         self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
     ) -> pc.UnassignResponse:
-        """End assignments, so that the shards start again: those that FAILED, and primaries.
+        """End the assignments of primaries and of FAILED replicas, so that the shards start again.
 
         Args:
-            shard_ids: Unknown ones are left out of the response.
-            only_failed: Leave primaries that have not failed.
-            dry_run: Change nothing, only return the shards.
+            shard_ids: Ids of the shards. Unknown ones are left out of the response.
+            only_failed: Whether to leave primaries alone that have not failed.
+            dry_run: Whether to change nothing and only return the shards.
         """
 
 
 @dataclass(slots=True)
 class JsonMessage:
-    """A JSON object; its UUID is at ``/_meta/uuid``, and an acknowledgement holds nothing else."""
+    """A JSON object with its UUID at ``/_meta/uuid``. An acknowledgement contains nothing else."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     """All members except ``_meta``."""
@@ -330,7 +334,7 @@ class JsonMessage:
 
     @classmethod
     def parse(cls, spec: pb.JournalSpec, record: bytes) -> JsonMessage:
-        """Return the message of a record: an application's ``new_message``.
+        """Return the message of a record; use it as an application's ``new_message``.
 
         Raises:
             MessageError: the record is not a JSON object, or its UUID is invalid.

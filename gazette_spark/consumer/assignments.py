@@ -1,4 +1,4 @@
-"""The states of a shard's assignment, and when a failed shard is started again. Pure.
+"""The states of a shard's assignment, and when to start a failed shard again. Pure.
 
 ========  ==========================  ========================================================================
 state     next                        meaning
@@ -10,11 +10,12 @@ PRIMARY   FAILED                      its store is open, its transactions run
 FAILED    none                        ended by an error; a new assignment starts the shard again
 ========  ==========================  ========================================================================
 
-A shard fails by an error of its application, of a store, or because another process has taken its store over.
-Some of these causes pass, and the host cannot tell which. So it starts the shard again: soon at first, then
-after twice as long each time. An application may know better: the host does not start a shard again that
-failed with a :class:`~gazette_spark.errors.PermanentError`. If two processes keep taking a shard from each
-other, the delays grow as with any failure. No message counts twice meanwhile, because stores fence.
+A shard fails because of an error of its application or store, or because another process has taken its store
+over. Some of these causes are temporary, but the host cannot know which. So it starts the shard again: soon
+at first, and after twice the time for each further failure. The application may know better: if a shard
+failed with a :class:`~gazette_spark.errors.PermanentError`, the host does not start it again. If two
+processes keep taking a shard from each other, the delays grow as with any failure. In the meantime no message
+counts twice, because stores fence.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gazette_spark.errors import OptionError, TransactionOrderError
 from gazette_spark.protocol import consumer_pb2 as pc
 
 MAX_ERROR_CHARS = 2048
-"""Longest text of an error in a status."""
+"""Maximum length of an error's text in a status."""
 
 PERMANENT = (
     "the application calls this error permanent, so the host does not start the shard again. After you have "
@@ -47,9 +48,9 @@ _NEXT: dict[int, tuple[int, ...]] = {
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as a status shows it: never empty, and not too long."""
+    """Return the text of an error for a status, which is not empty and not too long."""
     text = str(error) or type(error).__name__
-    # Protobuf refuses lone surrogates, which a path or a message in an error may hold.
+    # Protobuf refuses lone surrogates, which a path or a message in an error may contain.
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - len(_CUT)] + _CUT
 
@@ -74,7 +75,7 @@ class Lifecycle:
         """Move to a state other than FAILED.
 
         Raises:
-            TransactionOrderError: it does not follow the present one.
+            TransactionOrderError: it cannot follow the current state.
         """
         self._check(code)
         self._status = pc.ReplicaStatus(code=code)
@@ -99,18 +100,18 @@ class RestartPolicy:
     """
 
     first_s: float = 1.0
-    """Delay after the first failure; twice as long after each next one in a row."""
+    """Seconds of delay after the first failure; twice as long after each further consecutive one."""
     max_s: float = 60.0
-    """Longest delay."""
+    """Maximum seconds of delay."""
     stable_s: float = 300.0
-    """If a shard ran for this long before it failed, the failure counts as its first."""
+    """If a shard ran for at least these seconds before it failed, the failure counts as its first."""
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.max_s or self.stable_s <= 0:
             raise OptionError("restart", repr(self), "0 < first_s <= max_s and 0 < stable_s")
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after a number of failures in a row, at least one."""
+        """Return the seconds to wait after a number of consecutive failures, which is at least 1."""
         return min(self.max_s, self.first_s * 2.0 ** min(failures - 1, 32))
 
 
@@ -120,27 +121,27 @@ class Restarts:
 
     policy: RestartPolicy
     started_s: float
-    """Monotonic clock, of the last start."""
+    """Monotonic time of the last start."""
     failures: int = 0
-    """In a row."""
+    """Number of consecutive failures."""
     total: int = 0
-    """Restarts since the host began."""
+    """Number of restarts since the host started."""
     is_due: bool = False
     """Whether the shard has failed, and will be started again."""
 
     def fail(self, now_s: float) -> float:
-        """Note a failure; return the seconds until the restart."""
+        """Record a failure, and return the seconds until the restart."""
         stable = now_s - self.started_s >= self.policy.stable_s
         self.failures = 1 if stable else self.failures + 1
         self.is_due = True
         return self.policy.delay_s(self.failures)
 
     def start(self, now_s: float) -> None:
-        """Note the restart."""
+        """Record the restart."""
         self.started_s, self.is_due = now_s, False
         self.total += 1
 
     def note(self) -> str:
-        """Return the text about the next start for a status."""
+        """Return the text about the next start, for a status."""
         delay_s = self.policy.delay_s(self.failures)
         return f"failed {self.failures} times in a row; the host starts it again after {delay_s:g} s"

@@ -1,6 +1,7 @@
-"""A shard's checkpoint: how it is built, and how a sequencer continues from it. Pure.
+"""Builds a shard's checkpoint, and the sequencer that continues from it. Pure.
 
-The message is Gazette's, so we read stores of Go consumers, and they read ours.
+The message is Gazette's, so this package can read stores of Go consumers, and Go consumers can read its
+stores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 
 
 def build_checkpoint(read: SequencerCheckpoint, intents: Iterable[AckIntent] = ()) -> pc.Checkpoint:
-    """Return the checkpoint of what was read, and of the acknowledgements that follow its commit."""
+    """Return the checkpoint for what was read and for the acknowledgements that follow its commit."""
     built = pc.Checkpoint()
     for journal, offset in read.offsets.items():
         built.sources[journal].read_through = offset
@@ -42,17 +43,17 @@ def producer_states(checkpoint: pc.Checkpoint) -> list[ProducerState]:
 
 
 def ack_intents(checkpoint: pc.Checkpoint) -> list[AckIntent]:
-    """Return the acknowledgements to append, again or for the first time, before anything is read."""
+    """Return the acknowledgements to append before anything is read, possibly a second time."""
     return [AckIntent(journal, bytes(intent)) for journal, intent in sorted(checkpoint.ack_intents.items())]
 
 
 def start_offset(checkpoint: pc.Checkpoint, source: pc.ShardSpec.Source) -> int:
-    """Return where to begin to read a source: its checkpoint, but not before the spec's minimum."""
+    """Return where to begin to read a source: at its checkpoint, but not before the spec's minimum."""
     stored = checkpoint.sources.get(source.journal)
     return max(stored.read_through if stored is not None else 0, source.min_offset)
 
 
 def sequencer_of(checkpoint: pc.Checkpoint, spec: pc.ShardSpec) -> Sequencer:
-    """Return a sequencer that continues at a checkpoint; each source is read from :func:`start_offset` on."""
+    """Return a sequencer that continues at a checkpoint. Each source is read from :func:`start_offset` on."""
     ring = spec.ring_buffer_size or RING_MESSAGES
     return Sequencer(read_through(checkpoint), producer_states(checkpoint), ring)

@@ -1,4 +1,4 @@
-"""A client of consumers: lists shards, changes them, and asks how far they have come."""
+"""A client for consumers: lists shards, changes them, and asks how far they have come."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims, 
 T = TypeVar("T")
 
 PREFIX = "CONSUMER"
-"""Begin of the environment variables by which a consumer is found and entered."""
+"""Prefix of the environment variables that contain a consumer's address and credentials."""
 
 STATS_AT_ONCE = 16
 """Maximum number of concurrent Stat calls."""
 
 UNASSIGNED_AT_ONCE = 100
-"""Shards of one Unassign call, which is one transaction of Etcd's."""
+"""Maximum number of shards in one Unassign call, which is one transaction of Etcd."""
 
 _CLASSES = shard_status_errors()
 
 
 class ShardClient(Closing):
-    """Calls the consumers of one application. Thread-safe; belongs to the process that made it."""
+    """Calls the consumers of one application. Thread-safe. It belongs to the process that created it."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class ShardClient(Closing):
         route_cache_ttl_s: float = 60.0,
         zone: str = "",
     ) -> None:
-        """Make a client; no connection is made yet. Arguments as of a broker's ``Client``, but of consumers.
+        """Make a client without connecting. The arguments are those of a broker's ``Client``.
 
-        ``timeout_s`` are seconds a call may take, all its tries included. The primaries of up to
-        ``route_cache_size`` shards are remembered and called directly.
+        ``timeout_s`` is the number of seconds that a call may take, including all retries. The primaries of
+        up to ``route_cache_size`` shards are remembered and called directly.
         """
         self.endpoint = endpoint
         self._timeout_s = timeout_s
@@ -96,9 +96,10 @@ class ShardClient(Closing):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """Return the client that the environment describes, in the variables that ``gazctl`` reads.
+        """Return a client with the settings of environment variables that ``gazctl`` also reads.
 
-        ``CONSUMER_ADDRESS`` and those beside it, as ``BROKER_ADDRESS`` and so on describe a broker's client.
+        ``CONSUMER_ADDRESS`` and similar variables correspond to ``BROKER_ADDRESS`` and so on for a broker's
+        client.
         """
         with environment.errors(PREFIX):
             return cls(**environment.arguments(env, PREFIX))
@@ -107,20 +108,20 @@ class ShardClient(Closing):
         return f"ShardClient({self.endpoint!r})"
 
     def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections. Calls in progress fail."""
         self._dialer.close()
 
     @property
     def default_connection(self) -> Connection:
-        """Connection to a consumer of ``endpoint``."""
+        """Connection to a consumer at ``endpoint``."""
         return self._dialer.default
 
     def list_shards(self, selector: str | pb.LabelSelector = "") -> list[pc.ListResponse.Shard]:
-        """Return the shards a selector matches, ascending by id; ``""`` matches all."""
+        """Return the shards that a selector matches, ascending by id; ``""`` matches all."""
         return list(self.list_all_shards(selector).shards)
 
     def list_all_shards(self, selector: str | pb.LabelSelector = "") -> pc.ListResponse:
-        """Return the shards a selector matches, with the header that says at which revision it did."""
+        """Return the shards that a selector matches, with a header that contains the revision."""
         label_selector = parse_selector(selector) if isinstance(selector, str) else selector
         request = pc.ListRequest(selector=label_selector)
         validate_list_request(request)
@@ -143,10 +144,10 @@ class ShardClient(Closing):
     def stat(
         self, shard_id: str, read_through: Mapping[str, int] | None = None, *, timeout_s: float | None = None
     ) -> Progress:
-        """Wait until a shard has read through offsets; return how far it has come.
+        """Wait until a shard has read through offsets, and return how far it has come.
 
-        If you pass the end of an append, the state includes it: what the shard published for it is before
-        ``publish_at``, which a shard downstream may be asked to read through in turn.
+        If you pass the end of an append, the state includes that append. What the shard published because of
+        it is before ``publish_at``, which you can then pass to a downstream shard.
 
         Args:
             shard_id: id of the shard.
@@ -156,9 +157,9 @@ class ShardClient(Closing):
 
         Raises:
             ShardNotFoundError: there is no such shard.
-            ShardStoppedError: it failed, or was unassigned.
-            NoShardPrimaryError: it is disabled, or was not assigned in time.
-            UnavailableError: it did not read through the offsets in time.
+            ShardStoppedError: the shard failed or was unassigned.
+            NoShardPrimaryError: the shard is disabled, or was not assigned in time.
+            UnavailableError: the shard did not read through the offsets in time.
         """
         request = pc.StatRequest(shard=shard_id, read_through=read_through or {})
         validate_stat_request(request)
@@ -169,7 +170,7 @@ class ShardClient(Closing):
                 response = connection.stub(pc_grpc.ShardStub).Stat(
                     request, timeout=remaining_s, metadata=connection.metadata(claims)
                 )
-            # The header's route says who the primary is, for the next call.
+            # The header's route names the primary, for the next call.
             connection.observe(shard_id, response.header)
             _check(response.status, shard_id)
             return Progress(dict(response.read_through), dict(response.publish_at))
@@ -179,16 +180,16 @@ class ShardClient(Closing):
         )
 
     def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
-        """Return the progress of each listed shard that runs, asked concurrently."""
+        """Return the progress of each listed shard that runs. The shards are asked concurrently."""
 
         def one(shard_id: str) -> Progress | None:
             try:
                 return self.stat(shard_id)
-            # It was stopped or moved since the listing, and is one of those that do not run.
+            # Since the listing, it was stopped or moved, so it does not run.
             except ShardStatusError:
                 return None
 
-        # Stat of a shard that is still recovering would wait for its store, for as long as that takes.
+        # Stat of a shard that is still recovering would wait until its store is open.
         running = [shard.spec.id for shard in shards if _is_running(shard)]
         with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
             progress_by_shard = dict(zip(running, pool.map(one, running), strict=True))
@@ -207,10 +208,10 @@ class ShardClient(Closing):
         }
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> int:
-        """Apply all changes in one transaction, and return its revision. Never retried once sent.
+        """Apply all changes in one transaction, and return its revision. It is never sent twice.
 
         Raises:
-            ShardTransactionFailedError: a spec has another revision than expected; nothing was done.
+            ShardTransactionFailedError: a spec has another revision than expected. Nothing was done.
             ProtocolError: a change is invalid.
         """
         validate_shard_changes(changes)
@@ -226,17 +227,18 @@ class ShardClient(Closing):
             _check(response.status, _names([change.delete or change.upsert.id for change in changes]))
             return response.header.etcd.revision
 
-        # A second try of a transaction that was made would fail by its own revisions.
+        # A second attempt at a transaction that was made would fail because of the revisions that the first
+        # one changed.
         return self._retrying(call, decide=retry.after_apply)
 
     def apply_in_batches(
         self, changes: Sequence[pc.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
     ) -> int:
-        """Apply changes in transactions of ``size``, in their order; return the last revision.
+        """Apply changes in transactions of ``size`` changes, in order, and return the last revision.
 
         Raises:
-            PartialApplyError: a transaction failed after others were done; says how many.
-            GazetteError: nothing was done. See :meth:`apply`.
+            PartialApplyError: a transaction failed after others were done; the error says how many.
+            GazetteError: nothing was done; see :meth:`apply`.
         """
         validate_shard_changes(changes)
         return apply_in_batches(changes, size, self.apply)
@@ -264,9 +266,9 @@ class ShardClient(Closing):
     def unassign(
         self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
     ) -> list[str]:
-        """End the assignments of shards, which start again, and return those it concerns.
+        """End the assignments of shards, so that they start again, and return the ids of these shards.
 
-        More than a hundred are unassigned in several transactions.
+        More than a hundred shards are unassigned in several transactions.
 
         Args:
             shard_ids: ids of the shards; unknown ones are left out.
@@ -274,11 +276,11 @@ class ShardClient(Closing):
             dry_run: change nothing.
 
         Raises:
-            ShardTransactionFailedError: an assignment changed meanwhile; nothing of its hundred was done.
+            ShardTransactionFailedError: an assignment has changed in the meantime. Nothing of its transaction
+                was done.
         """
         unassigned: list[str] = []
-        # Etcd takes 128 operations in a transaction, and each shard has one for each of its replicas that is
-        # ended.
+        # Etcd accepts 128 operations in a transaction, and a shard needs one for each replica that is ended.
         for begin in range(0, len(shard_ids), UNASSIGNED_AT_ONCE):
             batch = shard_ids[begin : begin + UNASSIGNED_AT_ONCE]
             request = pc.UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run)
@@ -302,7 +304,8 @@ class ShardClient(Closing):
             try:
                 return call(dial() if dial is not None else self._dialer.default, remaining_s)
             except GazetteError as error:
-                # The last try has little time. The error of an earlier try says more, if nothing was changed.
+                # The last attempt has little time. The error of an earlier attempt says more, if nothing was
+                # changed.
                 if refusal is not None and is_no_answer(error) and decide is retry.after_call:
                     raise refusal from None
                 refusal = error
@@ -317,7 +320,7 @@ class ShardClient(Closing):
 
 
 def _is_running(shard: pc.ListResponse.Shard) -> bool:
-    """Return whether a shard's primary has its store open, so that it answers at once."""
+    """Return whether a shard's primary has its store open, so that it answers immediately."""
     primary = shard.route.primary
     return 0 <= primary < len(shard.status) and shard.status[primary].code == pc.ReplicaStatus.PRIMARY
 
@@ -347,15 +350,16 @@ def _check(status: int, shard: str) -> None:
 
 
 def verify_referenced_journals(client: Client, changes: Iterable[pc.ApplyRequest.Change]) -> None:
-    """Check the journals that shards read, and those of their recovery logs.
+    """Check the journals that shards read, and the journals of their recovery logs.
 
     Args:
-        client: of the brokers.
-        changes: those that delete shards refer to no journals.
+        client: client of the brokers.
+        changes: changes of shards. Deletions refer to no journals.
 
     Raises:
-        JournalNotFoundError: a journal is not there.
-        ProtocolError: a source's content type has no framing, or a recovery log has another than its own.
+        JournalNotFoundError: a journal does not exist.
+        ProtocolError: a source's content type has no framing, or a recovery log does not have the content
+            type of recovery logs.
     """
     types: dict[str, str] = {}
 

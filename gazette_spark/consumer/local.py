@@ -1,11 +1,12 @@
-"""Runs the shards of an application in this process: a thread a shard, transactions overlap as in Gazette.
+"""Runs the shards of an application in this process, with one thread for each shard.
 
-For development, tests and small jobs, and where a consumer's latency counts: a transaction takes as long as
-its appends. Hosts do not know of each other. Two processes that run the same shard do no harm: the store of
-the one that started first is fenced off. Processes that share the shards of an application are members of a
-cluster (:mod:`gazette_spark.consumer._cluster`), and run their shards by the same :class:`LocalShard`.
+Transactions overlap as in Gazette. This host is for development, tests and small jobs, and for consumers that
+need a low latency: a transaction takes as long as its appends. Hosts do not know each other. If two processes
+run the same shard, that does no harm: the store of the one that started first is fenced off. Processes that
+share the shards of an application are members of a cluster (:mod:`gazette_spark.consumer._cluster`), and run
+their shards by the same :class:`LocalShard`.
 
-Each assignment of a shard has a thread, which ends with it: see :meth:`LocalShard._serve`.
+Each assignment of a shard has a thread, which ends with the assignment; see :meth:`LocalShard._serve`.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 
 logger = logging.getLogger(__name__)
 
-# Gazette's interval. Hints only shorten a later replay, so more of them would cost writes and save seconds.
+# This is Gazette's interval. Hints only shorten a later replay, so more of them would cost writes and save
+# only seconds.
 HINTS_S = 300.0
-"""Seconds between two hints that a primary keeps of its recovery log."""
+"""Seconds between two hints that a primary stores for its recovery log."""
 
 
 class LocalShard:
@@ -79,14 +81,14 @@ class LocalShard:
         """Prepare a shard.
 
         Args:
-            app: Consumes its messages.
+            app: Application that consumes the shard's messages.
             client: Client of the brokers.
-            spec: Its spec.
+            spec: Spec of the shard.
             fqn: Name that no shard of another application has.
-            hints: Where hints of recovery logs are kept.
-            directory: An empty folder for the files of the store; it is removed at the end.
-            after: The assignment before, which has to end first.
-            is_standby: Do not take over before :meth:`promote`.
+            hints: Storage for hints of recovery logs.
+            directory: An empty folder for the files of the store, which is removed at the end.
+            after: The previous assignment, which has to end first.
+            is_standby: Whether to wait for :meth:`promote` before taking over.
             on_status: Called after each change of the status, in any thread.
         """
         self._app = app
@@ -96,26 +98,26 @@ class LocalShard:
         self._hints = hints
         self._directory = directory
         self._after = after
-        # One service for all appends of the assignment: its end is the end of everything that the assignment
+        # One service makes all appends of the assignment, so closing it ends everything that the assignment
         # writes. A service whose recorder was fenced off cannot append to that log any more, so the next
         # assignment makes a new one.
         self.append_service = AppendService(client)
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
         self._lifecycle = Lifecycle()
-        # Stat returns all sources, and 0 for those that were never read.
+        # Stat returns all sources, with 0 for those that were never read.
         self._read: dict[str, int] = {source.journal: 0 for source in spec.sources}
         self._published: dict[str, int] = {}
         self._changed: AsyncOperation[None] = AsyncOperation()
         self._store: Store | None = None
-        # It never ends if the shard fails before, so whoever waits for it also waits for primary_loop.
+        # It never ends if the shard fails first, so callers that wait for it also wait for primary_loop.
         self.store_ready: AsyncOperation[Store] = AsyncOperation()
         self.primary_loop: AsyncOperation[None] = AsyncOperation()
         self.stopping = threading.Event()
         self._sources = Sources(client, app.new_message, spec, self.stopping)
         self._player: Player | None = None
         self._author = 0
-        """The author to whom the player hands the recovery log over."""
+        """Author to whom the player hands over the recovery log."""
         self._is_standby = is_standby
         self._on_status = on_status
         self._moved = threading.Event()
@@ -159,9 +161,9 @@ class LocalShard:
         """State of the assignment."""
         with self._lock:
             status = self._lifecycle.status
-            # A player reports that it has reached the head by an event only, in the thread that is busy
-            # playing. So the step to STANDBY is made here, when somebody looks; a member of a cluster looks
-            # at shards in BACKFILL again and again.
+            # A player reports only by an event that it has reached the head, because its thread is busy
+            # playing. So the step to STANDBY is made here, when the status is read; a member of a cluster
+            # reads the status of shards in BACKFILL repeatedly.
             if (
                 status.code == pc.ReplicaStatus.BACKFILL
                 and self._player is not None
@@ -176,22 +178,22 @@ class LocalShard:
         self._thread.start()
 
     def promote(self) -> None:
-        """Let a standby take over, without waiting for it. Further calls do nothing."""
+        """Let a standby take over, without waiting for that. Further calls do nothing."""
         with self._lock:
             if self._is_standby:
                 self._is_standby = False
-                # A promotion may come at any time. Before there is a player, _play looks at the flag under
-                # this lock; a shard without a log looks at it in _await_promotion. So exactly one of the
-                # three takes notice.
+                # A promotion may come at any time. Before there is a player, _play checks the flag under this
+                # lock; a shard without a log checks it in _await_promotion. So exactly one of the three
+                # reacts.
                 if self._player is not None:
                     self._player.inject_handoff(self._author)
         self._moved.set()
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
         """Use another spec from the next transaction on."""
-        # A reference is replaced at once, and a spec is never changed, so readers in other threads need no
-        # lock. Fields that are read once, such as sources, start the shard again instead: see
-        # resolver.needs_restart.
+        # The reference is replaced in one step, and a spec object never changes, so readers in other threads
+        # need no lock. A change of fields that are read only once, such as sources, restarts the shard
+        # instead; see resolver.needs_restart.
         self.spec = spec
 
     def hold(self) -> bool:
@@ -209,12 +211,12 @@ class LocalShard:
             self._unused.notify_all()
 
     def drain(self) -> None:
-        """Stop reading, commit what was consumed, and end, without waiting for that."""
+        """Begin to end without waiting: stop reading, and commit what was consumed."""
         self._sources.inbox.close()
 
     def stop(self) -> None:
-        """End without committing what was consumed last, and without waiting."""
-        # The flag first: whoever is woken by one of the next lines looks at it.
+        """End without waiting, and without committing what was consumed last."""
+        # Set the flag first: threads that the next lines wake check it.
         self.stopping.set()
         with self._lock:
             if self._player is not None:
@@ -228,30 +230,30 @@ class LocalShard:
         return not self._thread.is_alive()
 
     def report(self, read: dict[str, int], published: dict[str, int]) -> None:
-        """Add to the progress, and wake those who wait for it."""
+        """Add to the progress, and wake threads that wait for it."""
         with self._lock:
             self._read.update(read)
             self._published.update(published)
-            # A future for each change: a caller takes the future, then looks at the progress, and then waits
-            # for the future. A change in between has ended it, so no change is missed.
+            # Each change has a separate future: a caller takes the future, then reads the progress, and then
+            # waits for the future. A change in between has already ended the future, so no change is missed.
             changed, self._changed = self._changed, AsyncOperation()
-        # Outside the lock, because its callbacks run here and may ask for the progress.
+        # Do this outside the lock, because callbacks run here and may read the progress.
         changed.resolve()
 
     def transaction_began(self) -> None:
-        """Do what is done between transactions: keep hints of the recovery log, now and then."""
+        """Store hints of the recovery log from time to time, between transactions."""
         if self.recorder is None or time.monotonic() < self._hints_due_s:
             return
-        # Set before the hints are durable, so that a broker that is slow is not asked for them with each
+        # Set this before the hints are durable, so that a slow broker does not get a request with each
         # transaction.
         self._hints_due_s = time.monotonic() + HINTS_S
         hints, durable = self.recorder.begin_hints()
-        # Hints that name operations which the log does not have yet would be taken for a loss of the log's
-        # bytes by a player, so they are kept only when those are durable.
+        # If hints name operations that the log does not have yet, a player reports that the log has lost
+        # bytes. So hints are stored only when those operations are durable.
         durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
 
     def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
-        """Store hints whose operations are durable. Hints are advice, so a failure does not end the shard."""
+        """Store hints whose operations are durable. A failure does not end the shard: hints are advice."""
         if error is None:
             try:
                 self._hints[hint_primary_key(self.spec)] = hints
@@ -264,110 +266,109 @@ class LocalShard:
             self._serve()
         except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
             error = problem
-        # A shard that is told to stop fails in many ways, because its readers and appends are cancelled. None
-        # of them is a failure to report, or to restart after.
+        # A shard that is told to stop may fail in many ways, because its readers and appends are cancelled.
+        # None of these is a failure to report or a reason for a restart.
         if error is not None and not self.stopping.is_set():
             logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
             with self._lock:
                 self._lifecycle.fail(error)
             self._on_status()
-        # Nothing may reach a journal after the next assignment has begun, so appends end first.
+        # End the appends first, because nothing may reach a journal after the next assignment has begun.
         self._sources.close()
-        # An append that was in flight may still arrive. It does no harm: messages are not acknowledged,
-        # operations of the recovery log are under a condition on the author, and an acknowledgement that
-        # arrives twice commits nothing.
+        # An append in flight may still arrive, but does no harm: messages are not acknowledged, operations of
+        # the recovery log depend on the author, and an acknowledgement that arrives twice commits nothing.
         self.append_service.close(abort=True)
         with self._lock:
-            # From now on nobody gets the store. Wait for those who have it, but tell them first that the
-            # shard has ended, because they may be waiting for it.
+            # From now on, no caller gets the store. Wait for callers that have it, but tell them first that
+            # the shard has ended, because they may be waiting for that.
             self._ended = True
-        # The future's callbacks run here. One of them schedules the restart.
+        # This runs the future's callbacks, one of which schedules the restart.
         self.primary_loop.resolve(None if self.stopping.is_set() else error)
-        # Who heard of the end may have said when the shard starts again.
+        # A callback may have set when the shard starts again.
         self._on_status()
         with self._lock:
-            # A caller of resolve reads the store outside any transaction. Destroying it now would close a
-            # database under a running query.
+            # A caller of resolve reads the store outside transactions. Destroying the store now would close a
+            # database during a query.
             self._unused.wait_for(lambda: self._users == 0)
         if self._store is not None:
             try:
-                # What is committed is in the recovery log or in the database, so a failure here loses
-                # nothing.
+                # Committed state is in the recovery log or in the database, so a failure here loses nothing.
                 self._store.destroy()
             except Exception:
                 logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self) -> None:
-        """Take the shard over, restore its state, and run its transactions."""
-        # Two assignments in one process would fence each other, so the one before has to end first.
+        """Take over the shard, restore its state, and run its transactions."""
+        # Two assignments in one process would fence each other, so the previous one has to end first.
         if self._after is not None:
-            # It has failed, or has been told to stop, so the wait is short. If it still appended, the
-            # hand-off to this assignment would have to catch up with its operations.
+            # The previous assignment has failed or was told to stop, so the wait is short. If it still
+            # appended, the hand-off to this assignment would have to catch up with its operations.
             self._after.join()
-            # The chain of assignments would otherwise keep all of their stores in memory.
+            # Otherwise the chain of assignments would keep all their stores in memory.
             self._after = None
-        # Recover the files of the store. A standby follows the primary's log in this step until it is
-        # promoted; then it takes the log over, and from here on no other host can record.
+        # Recover the files of the store. In this step, a standby follows the primary's log until it is
+        # promoted. Then it takes over the log, and from here on no other host can record.
         recovered: Recovered | None = None
         # A store that is not recorded, such as a remote database, has nothing to recover.
         if log := recovery_log(self.spec):
             self._become(pc.ReplicaStatus.BACKFILL)
             recovered = self._step("recovery of the store", lambda: self._play(log))
-        # A look at the status may have made this step already, see status.
+        # Reading the status may already have made this step; see status.
         if self.status.code != pc.ReplicaStatus.STANDBY:
             self._become(pc.ReplicaStatus.STANDBY)
-        # A shard without a log waits here, so that a standby of one opens no store: that would fence off the
-        # primary.
+        # A shard without a log waits here, so that its standby does not open a store, which would fence off
+        # the primary.
         self._await_promotion()
 
-        # Open the store. Restoring the checkpoint fences off older stores, wherever they are: of two hosts
-        # that run the shard, the one that comes later wins, and the other one fails with its next commit.
+        # Open the store. Restoring the checkpoint fences off older stores anywhere: if two hosts run the
+        # shard, the later one wins, and the other fails with its next commit.
         store = self._step("new_store", lambda: self._app.new_store(self))
         self._store = store
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
-            # The store opens, so these hints are as good as those they replace. Before, they might not be.
-            # They are advice, so a failure ends nothing.
+            # The store has opened, so these hints are at least as good as those that they replace, which was
+            # not certain before. A failure is only logged, because hints are only advice.
             try:
                 keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
             except Exception:
                 logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
             self._hints_due_s = time.monotonic() + HINTS_S
-        # The progress before the store is shown: who gets the store may rely on offsets that are read
-        # through. Acknowledgements of earlier assignments are not in it, because their ends were lost with
-        # their process.
+        # Report the progress before the store becomes available: a caller that gets the store may rely on
+        # offsets that are read through. Acknowledgements of earlier assignments are not included, because
+        # their ends were lost with their process.
         self.report(read_through(checkpoint), {})
         self.store_ready.resolve(result=store)
-        # PRIMARY means that the store is open. Acknowledgements and messages are still to come, as in
-        # Gazette, which sets the status at the same point.
+        # PRIMARY means that the store is open. Acknowledgements and messages are still to come. Gazette sets
+        # the status at the same point.
         self._become(pc.ReplicaStatus.PRIMARY)
 
-        # Append the acknowledgements of the last transaction, again or for the first time, however long that
-        # takes. Its messages are committed by its checkpoint, and readers wait for them. They come before
-        # anything that this assignment publishes, which would otherwise overtake them. The bytes are those
-        # that the last assignment would have appended, with its producer and its clocks. If it has appended
-        # them, readers see the same clock again, and drop them.
+        # Append the acknowledgements of the last transaction, possibly a second time, however long that
+        # takes. Its checkpoint has committed its messages, and readers wait for them. The acknowledgements
+        # come before anything that this assignment publishes, which would otherwise overtake them. They have
+        # the same bytes as those of the last assignment, with its producer and its clocks. If that one has
+        # already appended them, readers see the same clocks again and drop them.
         intents, attempt = ack_intents(checkpoint), 0
         while intents and not self.stopping.is_set():
             try:
-                # Not by the append service: its failures are for good, and a broker that is away for a moment
-                # is waited for. A journal that was deleted has no readers that wait, so the shard goes on.
+                # Do not use the append service, whose failures are final: here, a broker that is away for a
+                # moment is waited for. A journal that was deleted has no waiting readers, so the shard
+                # continues.
                 for journal in write_ack_intents(self.client, intents):
                     logger.warning(
                         "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
                     )
                 break
             except GazetteError as error:
-                # Intents that were appended before the error are appended again with the rest, which is
+                # Intents that were appended before the error are appended again with the others, which is
                 # harmless.
                 if not self._sources.wait_after(error, attempt):
                     raise failed(self.spec.id, "acknowledging recovered messages", error) from error
                 attempt += 1
         failpoint("consumer.acknowledged_again")
 
-        # Only now read, from the checkpoint on. The readers fill the inbox ahead of the transactions, so they
-        # start when everything else has succeeded.
+        # Only now begin to read, from the checkpoint on. Readers fill the inbox ahead of the transactions, so
+        # they start after everything else has succeeded.
         self._sources.start(checkpoint)
         if not self.stopping.is_set():
             TransactionLoop(self, self._app, store, checkpoint, self._sources).run()
@@ -382,34 +383,34 @@ class LocalShard:
             if self.stopping.is_set():
                 raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
             # promote clears the flag of a standby before it sets the event, so the loop ends with the first
-            # of the two that comes, promotion or stop.
+            # promotion or stop.
             self._moved.wait()
 
     def _play(self, log: str) -> Recovered:
-        """Play the recovery log, take it over and begin to record, however long the brokers take.
+        """Play the recovery log, take it over, and begin to record, however long the brokers take.
 
-        A standby does not take it over before it is promoted.
+        A standby takes it over only when it is promoted.
         """
         attempt = 0
         while True:
             try:
-                # Inside the loop, because a broker that has just started may not have heard of the journal.
-                # Another content type is an error at once: a player would take messages for damage.
+                # This is inside the loop, because a broker that has just started may not know the journal
+                # yet. Another content type is an immediate error: a player would mistake messages for damage.
                 check_recovery_log(self.client.get_journal(log).spec)
-                # Hints are read again with each attempt, because another primary may have kept newer ones.
+                # Read hints again at each attempt, because another primary may have stored newer ones.
                 self.recovered_hints = hints_of(self.spec, self._hints)
                 player = Player(self.client, pick_hints(self.recovered_hints, log), self._directory)
-                # A new author with each attempt: the hand-off of one that failed may still be in the log, and
-                # must not look like this one's.
+                # Use a new author for each attempt: the hand-off of a failed attempt may still be in the log,
+                # and must not look like this one's.
                 author = new_author()
                 with self._lock:
                     self._player, self._author = player, author
                     if not self._is_standby:
                         player.inject_handoff(author)
-                # Whoever promoted or stopped the shard before it had a player could not tell the player.
+                # If the shard was promoted or stopped before there was a player, tell the player now.
                 if self.stopping.is_set():
                     player.cancel()
-                # A failed replay has removed its directory, so the next attempt begins with an empty one.
+                # A failed replay removes its directory, so the next attempt begins with an empty one.
                 recovered = player.play()
                 break
             except GazetteError as error:
@@ -417,11 +418,11 @@ class LocalShard:
                     raise
                 attempt += 1
             finally:
-                # From here on there is no replay that stop or promote would have to interrupt.
+                # From here on, there is no replay that stop or promote would have to interrupt.
                 with self._lock:
                     self._player = None
-        # Under the author of the hand-off. If another host has taken the log over since, the first append of
-        # this recorder fails, and with it the shard.
+        # Record under the author of the hand-off. If another host has taken over the log since then, the
+        # first append of this recorder fails, and the shard with it.
         self.recorder = Recorder(
             log,
             recovered.fsm,
@@ -445,18 +446,18 @@ class LocalShard:
 
 
 NAME_ROOT = "/gazette-spark/consumers"
-"""Names of shards are below it, as keys of Etcd are below the root of a consumer."""
+"""Prefix of the full names of shards, like the root of a consumer's keys in Etcd."""
 
 
 RESTART = RestartPolicy()
-"""When hosts start failed shards again, by default."""
+"""Default policy for starting failed shards again."""
 
 
 class ShardFolders:
     """The folder for the files of running stores. Each assignment has a subfolder."""
 
     def __init__(self, work_dir: str | Path | None) -> None:
-        """Use a folder; None makes a temporary one, which :meth:`close` removes."""
+        """Use a folder, or with None a temporary one, which :meth:`close` removes."""
         self._path = Path(work_dir) if work_dir is not None else None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
@@ -472,7 +473,7 @@ class ShardFolders:
     def new(self, shard_id: str) -> Path:
         """Return an empty folder for an assignment of a shard."""
         assert self._path is not None
-        # A new name each time, because a killed process may have left files behind.
+        # Use a new name each time, because a killed process may have left files behind.
         return Path(tempfile.mkdtemp(prefix=shard_id.replace("/", "_") + "-", dir=self._path))
 
     def close(self) -> None:
@@ -485,7 +486,7 @@ class ShardFolders:
 class LocalHost(Closing):
     """Runs shards, and implements :class:`~gazette_spark.consumer.application.ShardHost`. Thread-safe.
 
-    A context manager: shards start with the block, and stop at its end.
+    As a context manager, it starts the shards at the beginning of the block and stops them at its end.
     """
 
     def __init__(
@@ -500,19 +501,19 @@ class LocalHost(Closing):
         work_dir: str | Path | None = None,
         restart: RestartPolicy | None = RESTART,
     ) -> None:
-        """Make a host; nothing runs before :meth:`start`.
+        """Make a host. Nothing runs before :meth:`start`.
 
         Args:
             app: The application.
             client: Client of the brokers. The host does not close it.
-            shards: Specs of the first shards; others come by :meth:`apply`.
-            name: Name of the application, by which stores know their shards, so it must not change. Default:
-                the name of its class.
-            zone: Where this process runs, for routes.
-            hints: Where hints of recovery logs are kept, e.g. ``FileHints``; by default in memory, so that
-                each process plays logs from their beginning.
-            work_dir: Folder for the files of stores while they run, by default a temporary one.
-            restart: When a shard that FAILED is started again; None: never by itself.
+            shards: Specs of the first shards. Others can be added by :meth:`apply`.
+            name: Name of the application, which is part of the names of shards in stores, so it must not
+                change. By default, the name of the application's class.
+            zone: Zone of this process, for routes.
+            hints: Storage for hints of recovery logs, such as ``FileHints``. By default they are in memory,
+                so each process plays logs from their beginning.
+            work_dir: Folder for the files of running stores; by default, a temporary one.
+            restart: When to start a FAILED shard again; None for never automatically.
 
         Raises:
             ProtocolError: a spec is invalid.
@@ -523,14 +524,14 @@ class LocalHost(Closing):
         self.name = name or type(app).__name__
         self._hints: Hints = {} if hints is None else hints
         self._folders = ShardFolders(work_dir)
-        # A random suffix, because two processes may run the same application in one zone.
+        # The suffix is random, because two processes may run the same application in one zone.
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
-        # There is no Etcd that has a cluster id, and Gazette's clients refuse 0.
+        # Without Etcd there is no cluster id, and Gazette's clients refuse 0.
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self._table = ShardTable(identity, self._start_shard, self._hints, restart=restart)
         self._specs = list(shards)
         for spec in self._specs:
-            # Specs are checked here and not in start, so that an invalid one fails where it is passed in.
+            # Check specs here, not in start, so that an invalid one fails where it is passed.
             validate_shard_spec(spec)
         ids = [spec.id for spec in self._specs]
         if len(set(ids)) < len(ids):
@@ -543,20 +544,20 @@ class LocalHost(Closing):
         """Start the shards."""
         self._folders.open()
         for spec in self._specs:
-            # One by one: apply makes all changes or none, and these do not depend on each other.
+            # Apply them one by one: apply makes all changes or none, but these are independent of each other.
             self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
         return self
 
     def close(self, *, drain_s: float = 0.0, timeout_s: float = 30.0) -> None:
-        """Stop all shards, and wait for that; closing again does nothing.
+        """Stop all shards, and wait for that. Closing again does nothing.
 
         Args:
-            drain_s: Seconds to wait for open transactions, so that what they have consumed is committed. What
-                is not committed is consumed again at the next start.
+            drain_s: Seconds to wait for open transactions to commit what they have consumed. Messages that
+                are not committed are consumed again at the next start.
             timeout_s: Seconds to wait for the shards after that.
         """
-        # Drain before the stop: a stop drops what the open transaction has consumed, which is correct and
-        # only slower at the next start.
+        # Drain before stopping: a stop drops what the open transaction has consumed, which is correct but
+        # makes the next start slower.
         drain_all(self._table.running(), drain_s)
         join_all(self._table.close(), timeout_s)
         self._folders.close()
@@ -565,11 +566,11 @@ class LocalHost(Closing):
         return self.start()
 
     def serve_at(self, endpoint: str) -> None:
-        """Name this process in routes by the address of its service."""
+        """Set the address of this process's service, for routes."""
         self._table.serve_at(endpoint)
 
     def metrics(self) -> str:
-        """Return status, restarts and transactions of each shard, in Prometheus' text format."""
+        """Return status, restarts and transactions of each shard in Prometheus' text format."""
         return self._table.metrics()
 
     def list_shards(self) -> ShardListing:

@@ -11,9 +11,9 @@ Apply       APPLY        UNAUTHENTICATED, also if they cover the new spec only; 
 Unassign    APPLY        UNAUTHENTICATED; they have to cover the id by itself, too
 ==========  ===========  ==================================================================================
 
-As in Gazette, a request is checked before claims are held against its shards, and broken rules are answered
-with gRPC UNKNOWN and a bare text. Stat of a shard whose primary is another member of a cluster is passed on
-to it, once and with the caller's token. All others any member can answer.
+As in Gazette, a request is validated before claims are compared with its shards, and broken rules are
+answered with gRPC UNKNOWN and a bare text. If the primary of a shard is another member of a cluster, Stat is
+passed on to that member, once and with the caller's token. Any member can answer all other calls.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ from gazette_spark.protocol.labels import ID, selector_matches
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 
 THREADS = 256
-"""Most calls served at a time."""
+"""Maximum number of concurrent calls."""
 
 MAX_WAITING = 192
-"""Most Stat calls at a time, which may wait without end: other calls have threads left."""
+"""Maximum number of concurrent Stat calls, which may wait indefinitely. Other threads are left for other
+calls."""
 
 MAX_PATIENCE_S = 365 * 24 * 3600.0
-"""A deadline further away counts as no deadline."""
+"""Seconds. A deadline that is further away counts as no deadline."""
 
 PEER_CONNECT_S = 5.0
-"""Time for a connection to another member."""
+"""Seconds for connecting to another member."""
 
 STOP_GRACE_S = 5.0
-"""Time that calls in progress have to end when the server stops."""
+"""Seconds that calls in progress have to end when the server stops."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,16 +85,17 @@ class ShardService(pc_grpc.ShardServicer):
         return f"ShardService({self._host!r})"
 
     def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802 - the wire's name
-        """Wait until the offsets are read through; return how far the shard has come."""
+        """Wait until the offsets are read through, and return how far the shard has come."""
         with self._call(context, Capability.READ) as claims, self._waiting.hold(context):
-            # Wait until the call's deadline or the end of its token. Without a deadline gRPC returns the
-            # seconds to the end of time, which no wait accepts.
+            # Wait until the call's deadline or the end of its token. Without a deadline, gRPC returns a
+            # number of seconds that is too large for any wait.
             limits_s = [context.time_remaining(), claims.expires_at - time.time()]
             remaining_s = min(limit_s for limit_s in limits_s if limit_s is not None)
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
-                # A header is set by a member that has passed the request on. Once is enough: see the module.
+                # A header is set by a member that has passed the request on, which is done only once; see the
+                # module.
                 may_proxy=not request.HasField("header"),
                 proxy_header=request.header if request.HasField("header") else None,
                 read_through=dict(request.read_through),
@@ -117,20 +119,20 @@ class ShardService(pc_grpc.ShardServicer):
         timeout_s: float | None,
         context: grpc.ServicerContext,
     ) -> pc.StatResponse:
-        """Pass a request on to the process that the header names; the primary in its route."""
+        """Pass a request on to the process that the header names, which is the primary in its route."""
         endpoint = header.route.endpoints[header.route.primary]
         with self._peers_lock:
             peer = self._peers.get(endpoint)
-            # Connections to other members are kept, because each costs a handshake.
+            # Keep connections to other members, because each one needs a handshake.
             if peer is None:
                 tls = self._peer_tls if endpoint.startswith("https") else None
                 peer = Connection(endpoint, connect_timeout_s=PEER_CONNECT_S, tls=tls, service="consumer")
                 self._peers[endpoint] = peer
         passed_on = pc.StatRequest()
         passed_on.CopyFrom(request)
-        # The header keeps the primary from passing the request on again, if it is it no more.
+        # The header prevents that process from passing the request on again if it is no longer the primary.
         passed_on.header.CopyFrom(header)
-        # The caller's own token: this member must not lend its rights to a caller.
+        # Use the caller's own token: this member must not give its rights to a caller.
         token = authorization_header(context)
         metadata = () if token is None else (("authorization", token),)
         with peer.errors():
@@ -167,7 +169,7 @@ class ShardService(pc_grpc.ShardServicer):
             present = self._labels()
             for change in request.changes:
                 if change.HasField("upsert"):
-                    # Gazette looks at the new labels only, so a bearer could take any shard by giving it the
+                    # Gazette checks only the new labels, so a bearer could take any shard by giving it the
                     # labels of its claims.
                     _check_covered(claims, change.upsert.id, labels_with_id(change.upsert), present)
                 else:
@@ -179,7 +181,7 @@ class ShardService(pc_grpc.ShardServicer):
         with self._call(context, Capability.READ) as claims:
             header, shards = self._host.list_shards()
             specs = (shard.spec for shard in shards if shard.spec.id == request.shard)
-            # As for a shard that is not there, so that claims do not reveal ids.
+            # Answer as for a missing shard, so that ids are not revealed.
             if not any(_covers(claims, labels_with_id(spec)) for spec in specs):
                 return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=header)
             return self._host.hints(request.shard)
@@ -228,7 +230,7 @@ def _id_alone(shard_id: str) -> pb.LabelSet:
 def _check_covered(
     claims: Claims, shard_id: str, labels: pb.LabelSet, present: Mapping[str, pb.LabelSet]
 ) -> None:
-    """Refuse a change of a shard that the claims are not about, by its labels and by those it has now."""
+    """Refuse a change of a shard if the claims do not cover its new labels or its current labels."""
     if not (_covers(claims, labels) and _covers(claims, present.get(shard_id, labels))):
         raise UnauthenticatedError(f"not authorized to {shard_id}")
 
@@ -242,7 +244,7 @@ def _ended(context: grpc.ServicerContext) -> Future[None]:
 
 
 class MetricsPage:
-    """Answers HTTP requests for metrics, which need no token: they hold ids and states of shards only."""
+    """Answers HTTP requests for metrics. They need no token, because metrics contain no data of messages."""
 
     def __init__(self, metrics: Callable[[], str]) -> None:
         self._metrics = metrics
@@ -257,10 +259,10 @@ class MetricsPage:
 
 
 class ShardServer:
-    """Serves a host's shards by gRPC, at its own address. A context manager; any thread may stop it.
+    """Serves a host's shards by gRPC. A context manager, which any thread may stop.
 
-    The address is bound when it is made, since the host is told of it; calls wait until :meth:`start`. Stop
-    the host first: calls that wait for its shards end then.
+    The address is bound in the constructor, because the host needs it; calls wait until :meth:`start`. Stop
+    the host first, so that calls that wait for its shards end.
     """
 
     def __init__(
@@ -275,12 +277,12 @@ class ShardServer:
         """Bind the address.
 
         Args:
-            port: 0 takes any free one.
+            port: port to listen on; 0 is any free one.
             address: address to listen on.
-            auth_keys: keys that bearer tokens have to verify against, as ``CONSUMER_AUTH_KEYS`` has them;
-                None allows every call everything.
-            tls: certificate to serve by; None is plain text.
-            peer_tls: certificates for calls of other members of a cluster that serve by TLS.
+            auth_keys: keys with which bearer tokens are verified, in the form of ``CONSUMER_AUTH_KEYS``; None
+                allows everything to every call.
+            tls: certificate of the server; None is plain text.
+            peer_tls: certificates for calls to other members of a cluster that use TLS.
 
         Raises:
             OptionError: the port is taken, or ``auth_keys`` is invalid.
@@ -309,13 +311,13 @@ class ShardServer:
         self.stop()
 
     def start(self, host: ShardHost) -> None:
-        """Answer calls; once."""
+        """Begin to answer calls. Call this once."""
         self._service = ShardService(host, self._authorizer, self._peer_tls)
         pc_grpc.add_ShardServicer_to_server(self._service, self._server)
         self._server.start()
 
     def stop(self) -> None:
-        """End every call. Again does nothing."""
+        """End every call. A second call does nothing."""
         self._server.stop(STOP_GRACE_S).wait()
         if self._service is not None:
             self._service.close()

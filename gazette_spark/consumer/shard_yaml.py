@@ -1,6 +1,6 @@
-"""Shards as YAML, in the form gazctl reads and writes: the values that shards share, and a list of shards.
+"""Shards as YAML, in the form of gazctl: the values that shards share, and a list of shards.
 
-A shard takes a value that is missing or zero from ``common``, for labels name by name::
+If a value of a shard is missing or zero, it is taken from ``common``; labels are combined by name::
 
     common:
       recovery_log_prefix: recovery
@@ -14,8 +14,8 @@ A shard takes a value that is missing or zero from ``common``, for labels name b
         sources: [{journal: shop/orders/001, min_offset: 4096}]
         revision: -1
 
-``revision`` is the expected one: a missing one creates, -1 overwrites. ``delete: true`` deletes, and needs a
-revision. Scalars are read by their text, so ``value: 007`` is ``007``.
+``revision`` is the expected revision: without one, the shard is created, and -1 overwrites any. ``delete:
+true`` deletes a shard and needs a revision. Scalars are read as text, so ``value: 007`` is ``007``.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _KEYS = ("comment", "delete", "id", *_FORM.keys, "revision")
 
 
 def parse_shard_yaml(text: str) -> list[pc.ApplyRequest.Change]:
-    """Return the change that each shard of the list asks for, in the list's order.
+    """Return the change for each shard of the list, in the list's order.
 
     Raises:
-        ProtocolError: the text is not YAML, no list of shards, or a shard's spec is invalid.
+        ProtocolError: the text is not YAML or not a list of shards, or a shard's spec is invalid.
     """
     top = sv.as_mapping(load_yaml(text, "shards"), "shards", ("common", "shards"))
     common = _FORM.read(sv.as_mapping(top.get("common"), "common", _KEYS[2:-1]), "common")
@@ -81,7 +81,7 @@ def parse_shard_yaml(text: str) -> list[pc.ApplyRequest.Change]:
     ]
     ids = [change.delete or change.upsert.id for change in changes]
     if repeated := sorted({shard_id for shard_id in ids if ids.count(shard_id) > 1}):
-        raise ProtocolError("shards", f"shards come twice: {sv.shown(repeated)}")
+        raise ProtocolError("shards", f"shards occur twice: {sv.shown(repeated)}")
     validate_shard_changes(changes, "shards", upsert="")
     return changes
 
@@ -100,7 +100,7 @@ def _change(node: dict[str, Any], where: str, common: sv.Values) -> pc.ApplyRequ
 
 
 def format_shard_yaml(changes: Iterable[pc.ApplyRequest.Change]) -> str:
-    """Return the list of the changes, and once the values that all shards share, except deleted ones.
+    """Return the list of changes; values that all shards share, except deleted ones, occur once.
 
     :func:`parse_shard_yaml` reads it back as the same changes.
     """
@@ -125,7 +125,7 @@ def _written(change: pc.ApplyRequest.Change, common: sv.Values) -> dict[str, Any
 
 
 def changes_of_shards(shards: Iterable[pc.ListResponse.Shard]) -> list[pc.ApplyRequest.Change]:
-    """Return the changes that do not change listed shards: the initial text of an editor of specs."""
+    """Return changes that leave listed shards as they are, for the initial text of an editor."""
     return [
         pc.ApplyRequest.Change(expect_mod_revision=shard.mod_revision, upsert=shard.spec) for shard in shards
     ]

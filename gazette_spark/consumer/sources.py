@@ -1,9 +1,9 @@
-"""Reads the source journals of a shard ahead: a thread a source, all into one inbox.
+"""Reads a shard's source journals ahead into one inbox, with one thread for each source.
 
-A broker that cannot be reached is waited for, however long that takes; an invalid record, or a
-journal that is gone, is the shard's end. So is a journal that ends before what was read of it: its reader
-would wait until the missing offsets are written again. Brokers do not report that to a reader, so one more
-thread asks for the write heads of journals that are quiet.
+Readers wait for a broker that cannot be reached, however long that takes. An invalid record or a deleted
+journal ends the shard. So does a journal that ends before the offset up to which it was read: its reader
+would wait until the missing offsets are written again. Brokers do not report this to a reader, so one more
+thread asks for the write heads of journals without new messages.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from gazette_spark.protocol import consumer_pb2 as pc
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
-"""Seconds that closing waits for readers; they are cancelled before."""
+"""Seconds for which closing waits for readers, after cancelling them."""
 
 WATCH_S = 30.0
-"""Seconds between two looks at the write heads of sources that bring nothing."""
+"""Seconds between two checks of the write heads of sources without new messages."""
 
 
 class Sources:
@@ -39,7 +39,7 @@ class Sources:
     def __init__(
         self, client: Client, new_message: NewMessage, spec: pc.ShardSpec, stopping: threading.Event
     ) -> None:
-        """Read nothing yet. ``stopping`` ends waiting for brokers."""
+        """Prepare the readers. ``stopping`` ends waits for brokers."""
         self._client = client
         self._new_message = new_message
         self._spec = spec
@@ -48,13 +48,13 @@ class Sources:
         self._threads: list[threading.Thread] = []
         self._closing = threading.Event()
         self.inbox = Inbox(spec.read_channel_size or BUFFER_SIZE)
-        """Where messages arrive."""
+        """Inbox to which readers add messages."""
 
     def __repr__(self) -> str:
         return f"Sources({', '.join(map(repr, self._readers.values()))})"
 
     def start(self, checkpoint: pc.Checkpoint) -> None:
-        """Begin to read, each source from its checkpoint on.
+        """Begin to read each source from its checkpoint on.
 
         Raises:
             JournalNotFoundError: there is no such journal.
@@ -79,16 +79,16 @@ class Sources:
             thread.start()
 
     def replay(self, missing: ReplayRange) -> Iterator[Envelope]:
-        """Yield messages of a source that have been read before."""
+        """Yield messages of a source that have already been read once."""
         if missing.begin == missing.end:
-            return  # For a reader, an end offset of 0 means no end.
+            return  # To a reader, an end offset of 0 means no end.
         source = self._readers[missing.journal]
         reader = self._client.read(missing.journal, offset=missing.begin, end_offset=missing.end)
         with ReadUncommitted(reader, source.spec, self._new_message) as replay:
             yield from checked_replay(replay, source.reader.jumps)
 
     def wait_after(self, error: GazetteError, attempt: int) -> bool:
-        """Wait before a read is tried again; return False if it must not be."""
+        """Wait before a read is tried again; return False if it must not be tried again."""
         wait_s = after_read(error, attempt, waits=True)
         if wait_s is None or self._stopping.is_set():
             return False
@@ -97,17 +97,17 @@ class Sources:
         return True
 
     def close(self) -> None:
-        """End the readers; may be called again."""
+        """End the readers. This may be called again."""
         self._closing.set()
         self.inbox.close()
         for reader in self._readers.values():
             reader.close()
         for thread in self._threads:
-            with suppress(RuntimeError):  # It is not started yet.
+            with suppress(RuntimeError):  # The thread may not be started yet.
                 thread.join(JOIN_TIMEOUT_S)
 
     def _read(self, reader: ReadUncommitted) -> None:
-        """Bring the messages of a source into the inbox, until that is closed."""
+        """Move the messages of a source into the inbox until it is closed."""
         attempt = 0
         try:
             while True:
@@ -124,23 +124,23 @@ class Sources:
                 if not self.inbox.put(envelope):
                     return
             if not self.inbox.is_closed:
-                # A reader that waits at the write head has no end. Who closed it alone would starve the
-                # shard.
+                # A reader at the write head never ends by itself. If only the reader were closed, the shard
+                # would wait forever.
                 raise ClosedError(f"reader of journal {reader.reader.journal!r}", "it was closed")
         except BaseException as error:  # noqa: BLE001  # The shard's thread raises it.
             self.inbox.fail(error)
 
     def _watch(self, begins: Mapping[str, int], stored: Mapping[str, int]) -> None:
-        """End the shard when a journal ends before what was read of it, by this host or the one before."""
+        """End the shard if a journal ends before an offset that this host or an earlier one has read."""
         previous: dict[str, int] = {}
         while not self._closing.is_set():
             read_to = {}
             for journal, reader in self._readers.items():
                 offset = reader.reader.offset
                 # A source may begin at its spec's min_offset, which may be past the write head. Only offsets
-                # that were read count, by this reader or by those before the checkpoint.
+                # count that were read by this reader or before the checkpoint.
                 read_to[journal] = offset if offset > begins[journal] else stored.get(journal, 0)
-            # A journal that brings messages has not lost its end, and brokers need not be asked.
+            # A journal with new messages has not lost its end, so brokers need not be asked.
             quiet = {name: offset for name, offset in read_to.items() if previous.get(name, offset) == offset}
             previous = read_to
             try:
@@ -150,7 +150,7 @@ class Sources:
             except SourceLossError as error:
                 self.inbox.fail(error)
                 return
-            except GazetteError as error:  # The journal's reader waits, or fails.
+            except GazetteError as error:  # The journal's reader waits or fails because of the same problem.
                 logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
             self._closing.wait(WATCH_S)
 
@@ -158,19 +158,20 @@ class Sources:
 class Inbox:
     """A queue of messages from the readers of a shard's sources to the one thread that consumes them.
 
-    Its length is limited, and its taker can also be woken by other events. Messages of one source stay in
-    order. The first error of a reader is raised when the messages before it are taken.
+    Its length is limited, and other events can also wake the consuming thread. Messages of one source stay in
+    order. The first error of a reader is raised after the messages before it have been taken.
     """
 
     def __init__(self, size: int) -> None:
-        """Hold at most ``size`` messages, besides those that the taker has taken over at once."""
+        """Limit the queue to ``size`` messages. Those that the consuming thread has taken do not count."""
         self._size = size
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._event = threading.Condition(self._lock)
         self._queued: deque[Envelope] = deque()
         self._taken: deque[Envelope] = deque()
-        """Messages that only the taking thread uses: a lock for each would take longer than the rest."""
+        """Messages that only the consuming thread uses: locking for each one would take longer than
+        everything else."""
         self._error: BaseException | None = None
         self._woken = False
         self._closed = False
@@ -184,7 +185,7 @@ class Inbox:
         return self._closed
 
     def put(self, envelope: Envelope) -> bool:
-        """Wait for room, and add a message; return False if the inbox is closed."""
+        """Wait for room and add a message; return False if the inbox is closed."""
         with self._lock:
             while len(self._queued) >= self._size and not self._closed:
                 self._room.wait()
@@ -195,29 +196,29 @@ class Inbox:
             return True
 
     def fail(self, error: BaseException) -> None:
-        """Add an error, in place of all later messages."""
+        """Add an error, which replaces all later messages."""
         with self._lock:
             self._error = self._error or error
             self._event.notify()
 
     def wake(self) -> None:
-        """End the taker's wait, so that it looks at what else has happened. Any thread may call it."""
+        """End the consuming thread's wait, so that it checks for other events. Any thread may call it."""
         with self._lock:
             self._woken = True
             self._event.notify()
 
     def close(self) -> None:
-        """Refuse further messages, and end the waits of readers and taker."""
+        """Refuse further messages, and end the waits of all threads."""
         with self._lock:
             self._closed = self._woken = True
             self._room.notify_all()
             self._event.notify()
 
     def take(self) -> Envelope | None:
-        """Return the next message if there is one.
+        """Return the next message, or None if there is none.
 
         Raises:
-            Exception: a reader's.
+            Exception: the error of a reader.
         """
         if self._taken:
             return self._taken.popleft()

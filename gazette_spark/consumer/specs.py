@@ -1,6 +1,6 @@
-"""Shard specs: building and validation, what follows from them, the rules of requests, and replica statuses.
+"""Shard specs: building, validation, derived values, the rules of requests, and replica statuses.
 
-Consumers fill in one default only, the size of buffers: a spec without ``max_txn_duration`` is invalid.
+Consumers have a default only for the size of buffers: a spec without ``max_txn_duration`` is invalid.
 :func:`shard_spec` has defaults that suit most shards.
 """
 
@@ -19,13 +19,13 @@ from gazette_spark.protocol.names import validate_token
 from gazette_spark.protocol.requests import check_upsert_or_delete, validate_header
 
 ARGUMENTS = {"id": "shard_id", "max_txn_duration": "max_txn_s", "min_txn_duration": "min_txn_s"}
-"""Fields of a spec and the arguments of :func:`shard_spec` that set them, where the names differ."""
+"""Fields of a spec and the arguments of :func:`shard_spec` that set them, if the names differ."""
 
 SHARD_ID_BYTES = (4, 512)
-"""Least and greatest length of a shard's id."""
+"""Minimum and maximum length of a shard's id."""
 
 BUFFER_SIZE = 8192
-"""Messages of a ring buffer, and of a read channel, whose size a spec leaves open."""
+"""Default number of messages in a ring buffer and in a read channel."""
 
 MAX_HOT_STANDBYS = 3
 """Maximum number of standbys that a consumer gives a shard, regardless of its spec; Gazette's default."""
@@ -51,19 +51,19 @@ def shard_spec(
 
     Args:
         shard_id: id of the shard.
-        sources: journals to read, or by journal the least offset to begin at.
+        sources: journals to read; or, by journal, the minimum offset at which to begin.
         recovery_log_prefix: the recovery log is the journal ``prefix/id``; empty for no recovery log.
-        hint_prefix: path below which hints of the recovery log are kept; by default ``/gazette/hints`` if
-            there is one.
-        hint_backups: hints of earlier recoveries that are kept; by default 2 if there is a recovery log.
-        max_txn_s: longest time that a transaction reads messages.
-        min_txn_s: shortest time that it does, while there are messages.
-        disable: do not run the shard.
-        hot_standbys: processes that replay the recovery log beside the primary.
+        hint_prefix: path below which hints of the recovery log are stored; by default ``/gazette/hints`` if
+            there is a recovery log.
+        hint_backups: number of hints of earlier recoveries to keep; by default 2 if there is a recovery log.
+        max_txn_s: maximum seconds for which a transaction reads messages.
+        min_txn_s: minimum seconds for which it reads, as long as there are messages.
+        disable: whether not to run the shard.
+        hot_standbys: number of processes that replay the recovery log in addition to the primary.
         labels: values by name.
-        disable_wait_for_ack: close a transaction though messages in it are not acknowledged yet.
-        ring_buffer_size: uncommitted messages kept in memory; 0: 8,192.
-        read_channel_size: messages read ahead; 0: 8,192.
+        disable_wait_for_ack: whether to end a transaction although messages in it are not acknowledged yet.
+        ring_buffer_size: number of uncommitted messages to keep in memory; 0 means 8,192.
+        read_channel_size: number of messages to read ahead; 0 means 8,192.
 
     Raises:
         ProtocolError: a value breaks a rule of specs.
@@ -93,20 +93,20 @@ def shard_spec(
 
 
 def validate_shard_id(shard_id: str, where: str = "Shard") -> None:
-    """Raise ProtocolError unless ``shard_id`` is a shard's."""
+    """Raise ProtocolError unless ``shard_id`` is a valid id of a shard."""
     validate_token(where, shard_id, *SHARD_ID_BYTES)
 
 
 def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
     """Raise ProtocolError unless consumers would accept the spec.
 
-    An error names a field as messages and YAML do: ``ShardSpec.max_txn_duration``.
+    An error names a field as in messages and YAML: ``ShardSpec.max_txn_duration``.
     """
     validate_shard_id(spec.id, f"{where}.id")
     hints = spec.hint_prefix
     if spec.recovery_log_prefix:
         validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.recovery_log_prefix")
-        # normpath keeps two slashes at the begin, which are not clean to Gazette.
+        # normpath keeps two slashes at the beginning, which Gazette does not accept as clean.
         if not hints.startswith("/") or hints.startswith("//") or posixpath.normpath(hints) != hints:
             problem = f"must be a clean path that begins with '/' and does not end in one, got {hints!r}"
             raise ProtocolError(f"{where}.hint_prefix", problem)
@@ -150,12 +150,12 @@ def hint_backup_keys(spec: pc.ShardSpec) -> list[str]:
 
 
 def labels_with_id(spec: pc.ShardSpec) -> pb.LabelSet:
-    """Return what selectors of shards are matched against: the spec's labels and its ``id``."""
+    """Return the labels that selectors of shards match: the spec's labels and its ``id``."""
     return union(pb.LabelSet(labels=[pb.Label(name=ID, value=spec.id)]), spec.labels)
 
 
 def desired_replicas(spec: pc.ShardSpec) -> int:
-    """Return the number of processes for a shard: none if it is disabled, else a primary and its standbys."""
+    """Return the number of processes for a shard: a primary and its standbys, or 0 if it is disabled."""
     return 0 if spec.disable else 1 + min(spec.hot_standbys, MAX_HOT_STANDBYS)
 
 
@@ -194,12 +194,12 @@ def validate_apply_request(request: pc.ApplyRequest) -> None:
 def validate_shard_changes(
     changes: Iterable[pc.ApplyRequest.Change], where: str = "ApplyRequest.Changes", upsert: str = ".upsert"
 ) -> None:
-    """Raise ProtocolError unless each change upserts a valid spec or deletes a shard, not both.
+    """Raise ProtocolError unless each change either upserts a valid spec or deletes a shard.
 
     Args:
-        changes: what is checked.
+        changes: changes to check.
         where: path of the list, for errors.
-        upsert: path of a spec in its change; YAML has none.
+        upsert: path of a spec in its change, which is empty for YAML.
     """
     for at, change in enumerate(changes):
         _check_change(change, f"{where}[{at}]", upsert)
@@ -231,11 +231,11 @@ def _check_change(change: pc.ApplyRequest.Change, where: str, upsert: str) -> No
 
 
 def validate_hints_request(request: pc.GetHintsRequest) -> None:
-    """Raise ProtocolError unless the shard's id is one."""
+    """Raise ProtocolError unless the shard's id is valid."""
     validate_shard_id(request.shard, "GetHintsRequest.Shard")
 
 
 def validate_unassign_request(request: pc.UnassignRequest) -> None:
-    """Raise ProtocolError unless all ids are those of shards."""
+    """Raise ProtocolError unless all ids are valid ids of shards."""
     for at, shard_id in enumerate(request.shards):
         validate_shard_id(shard_id, f"UnassignRequest.Shards[{at}]")

@@ -78,7 +78,7 @@ class _TextLoader(yaml.SafeLoader):
         # PyYAML takes the last one in silence. In a file of specs, the first was most likely meant as well.
         if repeated := sorted(key for key, times in keys.items() if times > 1):
             raise yaml.constructor.ConstructorError(
-                None, None, f"keys come twice: {shown(repeated)}", node.start_mark
+                None, None, f"keys occur twice: {shown(repeated)}", node.start_mark
             )
         return super().construct_mapping(node, deep=deep)
 

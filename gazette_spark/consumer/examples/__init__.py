@@ -1,1 +1,1 @@
-"""Applications to begin with: each runs on both hosts, and is a test of them."""
+"""Example applications. Each runs on both hosts and is also a test of them."""

@@ -1,8 +1,8 @@
 """Groups each customer's orders into sessions, and publishes a summary of each session once.
 
 An order is ``{"customer": "c1", "amount": 5, "at": 1700000000}``. A session ends when the customer's next
-order comes more than half an hour later. Its summary is published then: ``{"customer": …, "orders": …,
-"amount": …, "begin": …, "end": …}``. Sessions that are open are the state.
+order comes more than half an hour later. Then its summary is published: ``{"customer": …, "orders": …,
+"amount": …, "begin": …, "end": …}``. The open sessions are the state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GAP_S = 1800
 
 
 class Sessions(Application[JsonStore]):
-    """Keeps each customer's open session; publishes those that have ended."""
+    """Keeps each customer's open session, and publishes sessions that have ended."""
 
     def __init__(self, summaries_journal: str, gap_s: int = GAP_S) -> None:
         self.summaries_journal = summaries_journal
@@ -31,14 +31,14 @@ class Sessions(Application[JsonStore]):
         return JsonMessage.parse(spec, record)
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the customer: on Spark, different ones are handled by different tasks."""
+        """Return the customer. On Spark, different customers are handled by different tasks."""
         assert isinstance(envelope.message, JsonMessage)
         return str(envelope.message.fields.get("customer", ""))
 
     def consume_message(
         self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
     ) -> None:
-        """Add an order to its session, or begin another."""
+        """Add an order to its session, or begin another session."""
         order = envelope.message
         assert isinstance(order, JsonMessage)
         if order.is_acknowledgement:
@@ -60,4 +60,4 @@ class Sessions(Application[JsonStore]):
         }
 
     def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
-        """Nothing is left to be done: the sessions are in the store."""
+        """Do nothing, because the sessions are already in the store."""

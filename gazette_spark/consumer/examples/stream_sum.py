@@ -1,9 +1,9 @@
 """Sums streams that arrive in chunks, as Gazette's example and acceptance test ``stream-sum`` does.
 
 A chunk is ``{"UUID": …, "ID": [16 numbers], "SeqNo": 1, "Data": base64}``; the last one of a stream has no
-data. Then the sum is published: ``{"UUID": …, "ID": …, "SeqNo": …, "Value": CRC-64}``. A chunk that is lost,
-repeated or out of order fails the shard, so the application checks its host. The messages are those of Go's
-example, whose chunker can write streams and verify the sums.
+data. After that, the sum is published: ``{"UUID": …, "ID": …, "SeqNo": …, "Value": CRC-64}``. A chunk that is
+lost, repeated or out of order makes the shard fail, so the application checks its host. The messages are
+those of Go's example, whose chunker can write streams and verify the sums.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.strict_json import parse_json
 
 SUMS_JOURNAL = "examples/stream-sum/sums"
-"""Where sums are published."""
+"""Journal to which sums are published."""
 
 _POLYNOMIAL = 0xC96C5795D7870F42
-"""ECMA-182, reflected."""
+"""Polynomial ECMA-182, reflected."""
 
 
 def _table() -> tuple[int, ...]:
@@ -41,7 +41,7 @@ _ALL = (1 << 64) - 1
 
 
 def crc64(data: bytes, value: int = 0) -> int:
-    """Return the CRC-64 of bytes, appended to what ``value`` is the CRC of.
+    """Return the CRC-64 of bytes that follow those whose CRC is ``value``.
 
     >>> hex(crc64(b"123456789"))
     '0x995dc9bbdf1939fa'
@@ -59,9 +59,9 @@ class StreamChunk:
     stream: bytes
     """Id of the stream, 16 bytes."""
     seq_no: int
-    """Counts the stream's chunks from 1."""
+    """Number of the chunk in its stream, from 1."""
     data: bytes
-    """Empty: the stream ends."""
+    """Data of the chunk; empty at the end of the stream."""
     stamp: uuid.UUID = NIL_UUID
 
     @classmethod
@@ -70,7 +70,7 @@ class StreamChunk:
         try:
             fields = parse_json(record)
             data = base64.b64decode(fields["Data"] or "")
-            # A list, as bytes() makes so many zeros of a number.
+            # Make a list, because bytes() of a number would be that many zeros.
             return cls(bytes(list(fields["ID"])), fields["SeqNo"], data, uuid.UUID(fields["UUID"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is not a chunk: {error!r}") from error
@@ -133,13 +133,13 @@ def _json(**fields: Any) -> bytes:  # noqa: ANN401  # What JSON takes.
 
 
 class StreamSum(Application[JsonStore]):
-    """Adds chunks to the sums of their streams; publishes sums of streams that have ended."""
+    """Adds chunks to the sums of their streams, and publishes the sums of streams that have ended."""
 
     def __init__(self, sums_journal: str = SUMS_JOURNAL) -> None:
         self.sums_journal = sums_journal
 
     def new_store(self, shard: Shard) -> JsonStore:
-        """Keep number of chunks and sum of each open stream."""
+        """Keep the number of chunks and the sum of each open stream."""
         return shard.json_store(initial={})
 
     def new_message(self, spec: pb.JournalSpec, record: bytes) -> StreamChunk:
@@ -147,7 +147,7 @@ class StreamSum(Application[JsonStore]):
         return StreamChunk.parse(spec, record)
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the stream: on Spark, different ones are summed in different tasks."""
+        """Return the stream. On Spark, different streams are summed in different tasks."""
         assert isinstance(envelope.message, StreamChunk)
         return envelope.message.stream.hex()
 
@@ -171,4 +171,4 @@ class StreamSum(Application[JsonStore]):
         publisher.publish_uncommitted(lambda _: mapping, Sum(chunk.stream, chunk.seq_no, value))
 
     def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
-        """Nothing is left to be done: the sums are in the store."""
+        """Do nothing, because the sums are already in the store."""

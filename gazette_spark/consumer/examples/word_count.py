@@ -1,7 +1,7 @@
-"""Counts n-grams, runs of n words, of texts that are published; counts are queried while it runs.
+"""Counts n-grams (runs of n words) of published texts. The counts can be queried while it runs.
 
 A text becomes one message for each of its n-grams, ``{"ngram": "the quick", "count": 1}``. The state is one
-count for each n-gram. The publisher of a text waits for it with Stat, and then sees it counted.
+count for each n-gram. The publisher of a text can wait with Stat until the text is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WordCount(Application[JsonStore]):
         return JsonMessage.parse(spec, record)
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the n-gram: on Spark, counts of different ones are added in different tasks."""
+        """Return the n-gram. On Spark, counts of different n-grams are added in different tasks."""
         return str(_message(envelope).fields.get("ngram", ""))
 
     def consume_message(
@@ -43,11 +43,11 @@ class WordCount(Application[JsonStore]):
             store.state[ngram] = store.state.get(ngram, 0) + message.fields["count"]
 
     def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
-        """Nothing is left to be done: the counts are in the store."""
+        """Do nothing, because the counts are already in the store."""
 
 
 def ngrams(text: str, n: int) -> Iterator[str]:
-    """Yield the n-grams of a text, which begins and ends with marks, as Gazette's example does."""
+    """Yield the n-grams of a text between begin and end marks, as Gazette's example does."""
     words = re.findall(r"[^\W\d_]+", text.lower())
     marked = ["START"] * (n - 1) + words + ["END"]
     for end in range(n, len(marked) + 1):
@@ -55,7 +55,7 @@ def ngrams(text: str, n: int) -> Iterator[str]:
 
 
 def publish(publisher: Publisher, journal: str, text: str, n: int = 2) -> dict[str, int]:
-    """Publish a text, and return the offset to read through to see it counted."""
+    """Publish a text, and return the offsets to read through to see it counted."""
     end = 0
     mapping = (journal, CONTENT_TYPE)
     appends = [
@@ -74,13 +74,13 @@ def query(
     read_through: Mapping[str, int] | None = None,
     timeout_s: float | None = 30.0,
 ) -> dict[str, int]:
-    """Return the counts of n-grams that begin with a prefix, of a shard that runs in this process.
+    """Return the counts of n-grams with a prefix, from a shard that runs in this process.
 
     Args:
-        host: Runs the shard.
-        shard_id: Its id.
+        host: Host that runs the shard.
+        shard_id: Id of the shard.
         prefix: Text with which the n-grams begin.
-        read_through: What :func:`publish` has returned, to read one's own texts.
+        read_through: Offsets that :func:`publish` has returned, to see those texts counted.
         timeout_s: Seconds to wait for that.
 
     Raises:
@@ -91,7 +91,7 @@ def query(
     with host.resolve(request) as resolution:
         if resolution.status != pc.OK:
             raise shard_status_errors()[pc.Status.Name(resolution.status)](shard_id)
-        # A copy: the shard's thread continues to count.
+        # Make a copy, because the shard's thread continues to count.
         counts: dict[str, int] = dict(resolution.store.state)
     return {ngram: count for ngram, count in sorted(counts.items()) if ngram.startswith(prefix)}
 

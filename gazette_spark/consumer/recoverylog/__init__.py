@@ -1,16 +1,16 @@
-"""Recovery logs: the files of a shard's store, kept in a journal, so that they move between hosts.
+"""Recovery logs: a journal keeps the files of a shard's store, so that they can move between hosts.
 
-A host plays the log of a shard with a :class:`Player`, hands it over to itself, and continues with a
-:class:`Recorder`. The format is Gazette's: logs, hints and stores are shared with consumers in Go.
+A host plays the log of a shard with a :class:`Player`, hands the log over to itself, and continues with a
+:class:`Recorder`. The format is Gazette's, so logs, hints and stores can be shared with consumers in Go.
 
-What is promised, and why it holds:
+The guarantees, and why they hold:
 
-- *A recorded operation is replayed, or none after it is.* Operations form a chain by sequence number and
-  checksum (:mod:`gazette_spark.consumer.recoverylog.fsm`). Appends that are retried repeat operations, and a
-  repetition does not fit the chain.
-- *One recorder.* Each append checks the register ``author``, and a hand-off changes it
+- *If a recorded operation is not replayed, no later operation is.* Operations form a chain by sequence number
+  and checksum (:mod:`gazette_spark.consumer.recoverylog.fsm`). Appends that are retried repeat operations,
+  and a repetition does not fit the chain.
+- *There is one recorder.* Each append checks the register ``author``, and a hand-off changes it
   (:mod:`gazette_spark.consumer.recoverylog.player`).
-- *Lost bytes are noticed.* Hints are compared with the log's write head before anything is read.
+- *Lost bytes are detected.* Hints are compared with the log's write head before anything is read.
 """
 
 from gazette_spark.consumer.recoverylog.fsm import FSM as FSM

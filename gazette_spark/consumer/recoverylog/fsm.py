@@ -1,16 +1,16 @@
-"""The state machine of a recovery log: which operations count, and the files they make. Pure.
+"""The state machine of a recovery log: which operations count, and which files they make. Pure.
 
-An operation counts if it continues the chain: its sequence number and its checksum are the expected ones.
-Several recorders may append to one log, so a log is a tree of histories. Hints name, by author, the branch
-that is meant. After the hints the first operation that fits counts. A recorder that was replaced continues a
-chain that ended before its successor's first operation, so its operations never fit.
+An operation counts if it continues the chain, that is, if its sequence number and checksum are the expected
+ones. Several recorders may append to one log, so a log is a tree of histories. Hints determine the branch by
+authors. After the hints, the first operation that fits counts. A recorder that was replaced continues a chain
+that ended before its successor's first operation, so its operations never fit.
 
-A file is an fnode: the sequence number of the operation that created it. It keeps its number through renames,
-and is gone with its last link.
+A file is identified by its fnode, the sequence number of the operation that created it. It keeps this number
+when it is renamed, and is deleted with its last link.
 
-A segment is a run of operations by one author: a part of a log that must be read to rebuild the files. A set
-of segments is a list with increasing sequence numbers that do not overlap. Segments of files that overlap or
-touch become one.
+A segment is a run of operations by one author, that is, a part of a log that must be read to rebuild the
+files. A set of segments is a list with increasing sequence numbers that do not overlap. Segments that overlap
+or touch are merged.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gazette_spark.protocol.journal_specs import validate_journal_name
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of operations, by sequence number and place in its log."""
+    """A run of operations, by sequence number and offset in its log."""
 
     author: int
     first_seq_no: int
     first_offset: int
-    """Lower bound of the offset of the first operation; exact if a player made the segment."""
+    """Lower bound of the offset of the first operation, which is exact if a player made the segment."""
     first_checksum: int
     """Checksum of the chain before the first operation."""
     last_seq_no: int
     last_offset: int
-    """Offset behind the last operation; 0: unknown, as a recorder made the segment."""
+    """Offset after the last operation; 0 if it is unknown, because a recorder made the segment."""
     log: str
 
     @classmethod
     def of(cls, hinted: pr.Segment, log: str) -> Segment:
-        """Return a segment of hints. ``log`` is that of the hints, meant where the segment names none.
+        """Return a segment of hints. ``log`` is the log of the hints, used if the segment names none.
 
         Raises:
             ProtocolError: the segment is inconsistent.
@@ -56,13 +56,12 @@ class Segment:
             hinted.last_offset,
             hinted.log or log,
         )
-        # Hints come from Etcd or from a file. A segment that cannot be is refused here, where its values are
-        # known.
+        # Hints come from Etcd or from a file. Refuse an impossible segment here, where its values are known.
         segment._check()
         return segment
 
     def to_pb(self, log: str) -> pr.Segment:
-        """Return the segment as hints of a log have it."""
+        """Return the segment for hints of a log."""
         return pr.Segment(
             author=self.author,
             first_seq_no=self.first_seq_no,
@@ -70,7 +69,7 @@ class Segment:
             first_checksum=self.first_checksum,
             last_seq_no=self.last_seq_no,
             last_offset=self.last_offset,
-            # Gazette leaves the log out where it is that of the hints.
+            # Gazette omits the log if it equals that of the hints.
             log="" if self.log == log else self.log,
         )
 
@@ -92,29 +91,28 @@ class Segment:
 
 
 def add_segment(segments: list[Segment], segment: Segment) -> None:
-    """Add a segment to a set; it becomes one with those it overlaps or continues.
+    """Add a segment to a set, and merge it with segments that it overlaps or continues.
 
     Raises:
-        ProtocolError: it contradicts one of the set.
+        ProtocolError: the segment contradicts one in the set.
     """
-    # The set is sorted and has no overlaps, so only the neighbour before and those behind can touch the new
-    # one.
+    # The set is sorted and has no overlaps, so only the segment before and those after can touch the new one.
     begin = bisect_left(segments, segment.first_seq_no, key=lambda member: member.first_seq_no)
     if begin and (joined := _joined(segments[begin - 1], segment)) is not None:
         segment, begin = joined, begin - 1
         end = begin + 1
     else:
         end = begin
-    # A long segment may join several that were apart.
+    # A long segment may join several that were separate.
     while end < len(segments) and (joined := _joined(segments[end], segment)) is not None:
         segment, end = joined, end + 1
     segments[begin:end] = [segment]
 
 
 def _joined(a: Segment, b: Segment) -> Segment | None:
-    """Return one segment for two, None if both are needed."""
-    # In order, so that each rule below is said once: a begins first or, where both begin together, is the
-    # longer one.
+    """Return one segment for two, or None if both are needed."""
+    # Order the two, so that each rule below occurs once: a begins first or, if both begin together, is
+    # longer.
     if a.first_seq_no > b.first_seq_no or (
         a.first_seq_no == b.first_seq_no and a.last_seq_no < b.last_seq_no
     ):
@@ -122,18 +120,18 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
     if (problem := _contradiction(a, b)) is not None:
         raise ProtocolError("SegmentSet", f"{problem}: {a} and {b}")
     adjacent = a.last_seq_no + 1 == b.first_seq_no
-    # A gap between two segments is what need not be read. Neighbours of two authors stay apart, because hints
-    # say by the author which branch is meant.
+    # The gap between two segments need not be read. Adjacent segments of two authors stay separate, because
+    # hints determine the branch by author.
     if a.last_seq_no + 1 < b.first_seq_no or (adjacent and (a.author, a.log) != (b.author, b.log)):
         return None
-    # One sequence number has one author. Two of them mean that the hints mix two branches of the log.
+    # A sequence number has one author. Two authors mean that the hints mix two branches of the log.
     if (a.author, a.log) != (b.author, b.log):
         raise ProtocolError("SegmentSet", f"overlapping segments differ in author or log: {a} and {b}")
-    # Both are lower bounds of the same offset, so the larger one is the better.
+    # Both are lower bounds of the same offset, so the larger one is better.
     first_offset = max(a.first_offset, b.first_offset) if a.first_seq_no == b.first_seq_no else a.first_offset
     last_seq_no, last_offset = a.last_seq_no, a.last_offset
     if last_seq_no == b.last_seq_no:
-        # 0 is unknown: one of the two may have been made by a player, which knows it.
+        # 0 means unknown: a player, which knows the offset, may have made the other segment.
         last_offset = last_offset or b.last_offset
     elif last_seq_no < b.last_seq_no:
         last_seq_no, last_offset = b.last_seq_no, b.last_offset
@@ -141,16 +139,16 @@ def _joined(a: Segment, b: Segment) -> Segment | None:
 
 
 def _contradiction(a: Segment, b: Segment) -> str | None:
-    """Return how two segments, of which ``a`` is first or the longer, contradict each other."""
+    """Return how two segments contradict each other; ``a`` begins first or is longer."""
     # Offsets of two logs cannot be compared; the other rules hold across logs.
     same_log = a.log == b.log
     if a.first_seq_no < b.first_seq_no and same_log and a.first_offset > b.first_offset:
         return "first offsets decrease"
-    # A recorder knows no last offsets, and a player all of them. A player's segments come first, because a
-    # recorder continues what a player has read.
+    # A recorder knows no last offsets, but a player knows all of them. A player's segments come first,
+    # because a recorder continues what a player has read.
     if a.first_seq_no < b.first_seq_no and a.last_offset == 0 and b.last_offset != 0:
         return "only the later segment has a last offset"
-    # Only the newest log is recorded to. Segments of older logs have been played, so their last offsets are
+    # Only the newest log is written. Segments of older logs have been played, so their last offsets are
     # known.
     if a.last_offset == 0 and not same_log:
         return "a segment without last offset precedes one of another log"
@@ -165,7 +163,7 @@ def _contradiction(a: Segment, b: Segment) -> str | None:
 
 
 class Verdict(Enum):
-    """How an operation relates to the chain. All except the first two leave the state unchanged."""
+    """How an operation relates to the chain. All values except the first two leave the state unchanged."""
 
     APPLIED = "it counts"
     NOT_TRACKED = "it counts, but its file is known to be deleted later"
@@ -184,14 +182,14 @@ class Node:
 
     links: set[str]
     segments: list[Segment] = field(default_factory=list)
-    """Segments with all operations on the file, in order."""
+    """Segments that contain all operations on the file, in order."""
 
 
 class FSM:
-    """The files that a chain of operations makes, and the conditions of the next operation."""
+    """The files that a chain of operations makes, and the conditions for the next operation."""
 
     def __init__(self, hints: pr.FSMHints) -> None:
-        """Begin before the first operation that hints name; without live files, before the log's first.
+        """Begin before the first operation that hints name or, without live files, before the log's first.
 
         Raises:
             OptionError: the hints name no log.
@@ -199,22 +197,22 @@ class FSM:
         """
         if not hints.log:
             raise OptionError("hints", "hints without a log", "the journal of the recovery log")
-        # Properties have no segments: their contents are in the hints themselves.
+        # Properties have no segments, because their contents are in the hints themselves.
         fnodes, segments = live_log_segments(hints)
-        # Begin in the middle of the chain: the operations before concern no live file. Their checksum comes
-        # from the hints.
+        # Begin in the middle of the chain, because earlier operations concern no live file. Their checksum
+        # comes from the hints.
         self.next_seq_no = segments[0].first_seq_no if segments else 1
         self.next_checksum = segments[0].first_checksum if segments else 0
         self.last_log = hints.log
         """Log of the newest operation that counted."""
         self.properties = {prop.path: prop.content for prop in hints.properties}
-        """Small files with a fixed path and their whole content."""
+        """Contents of small files with a fixed path, by path."""
         self.nodes: dict[int, Node] = {}
         """Live files by fnode."""
         self.links: dict[str, int] = {}
         """Fnode of each path."""
         self.hinted_segments = segments
-        """Hinted segments that are not applied yet, the next one first."""
+        """Hinted segments that have not been applied yet, in order."""
         self._hinted_fnodes = fnodes
 
     def __repr__(self) -> str:
@@ -225,26 +223,27 @@ class FSM:
 
         Args:
             op: the operation, with its offsets and its log.
-            payload: its bytes in the log, without header, as the checksum is of them.
+            payload: the operation's bytes in the log without header, of which the checksum is computed.
         """
-        # While hints last, they name the branch of the history that is meant, by its author. Another author's
-        # operation may also have the next sequence number: both recorders continued the same chain.
+        # As long as there are hints, they determine the branch of the history by its author. Another author's
+        # operation may also have the next sequence number if both recorders continued the same chain.
         segments = self.hinted_segments
         if segments and segments[0].author != op.author:
             return Verdict.WRONG_AUTHOR
-        # A number that was applied already is a repetition, which a retried append leaves behind. A number
-        # that is too high comes from a recorder that did not see what this one has.
+        # A number that was already applied is a repetition by a retried append. A number that is too high
+        # comes from a recorder with a different history.
         if op.seq_no != self.next_seq_no:
             return Verdict.WRONG_SEQ_NO
-        # The number fits by chance, or the recorder was replaced after the same number of operations. The
-        # checksum covers all operations before this one, so only a recorder with the same history has it.
+        # The number may fit by chance, or because the recorder was replaced after the same number of
+        # operations. The checksum covers all operations before this one, so only a recorder with the same
+        # history has it.
         if op.checksum != self.next_checksum:
             return Verdict.WRONG_CHECKSUM
 
         if op.HasField("create"):
             verdict = self._create(op)
-        # A file is named by the number of its create. Something else at that number means that the hints are
-        # not of this history.
+        # A file is identified by the number of its create operation. Another operation with that number means
+        # that the hints belong to another history.
         elif self._hinted_fnodes and self._hinted_fnodes[0] == op.seq_no:
             verdict = Verdict.EXPECTED_CREATE
         elif op.HasField("link"):
@@ -258,17 +257,18 @@ class FSM:
             if verdict is Verdict.APPLIED:
                 self.properties[op.property.path] = op.property.content
         else:
-            # An operation without effect: a hand-off.
+            # This is an operation without effect: a hand-off.
             verdict = Verdict.APPLIED
 
-        # A refused operation does not move the chain, so the next one that fits is still found. One whose
-        # file is not tracked does: it is a part of the history that later checksums cover.
+        # A refused operation does not move the chain, so the next one that fits is still found. An operation
+        # whose file is not tracked moves it, because it is part of the history that later checksums cover.
         if verdict in (Verdict.APPLIED, Verdict.NOT_TRACKED):
             self.next_seq_no += 1
             self.next_checksum = crc32c(payload, self.next_checksum)
             self.last_log = op.log
             if segments and segments[0].last_seq_no < self.next_seq_no:
-                # Operations between two hinted segments are of files that are deleted since. Jump over them.
+                # Operations between two hinted segments concern files that were deleted later. Jump over
+                # them.
                 segments.pop(0)
                 if segments:
                     self.next_seq_no = segments[0].first_seq_no
@@ -276,7 +276,7 @@ class FSM:
         return verdict
 
     def build_hints(self, log: str) -> pr.FSMHints:
-        """Return hints for ``log``, by which another state machine reaches this state."""
+        """Return hints for ``log`` with which another state machine reaches this state."""
         return pr.FSMHints(
             log=log,
             live_nodes=[
@@ -290,8 +290,8 @@ class FSM:
 
     def _create(self, op: pr.RecordedOp) -> Verdict:
         path, fnode = op.create.path, op.seq_no
-        # While hints last, a file that they do not name is deleted by operations that may be skipped: its
-        # path must not stay taken.
+        # As long as there are hints, a file that they do not name is deleted later by operations that may be
+        # skipped, so its path must not stay taken.
         if self.hinted_segments and fnode not in self._hinted_fnodes[:1]:
             return Verdict.NOT_TRACKED
         if (taken := self._taken(path)) is not None:
@@ -305,7 +305,7 @@ class FSM:
         path, fnode = op.link.path, op.link.fnode
         if (taken := self._taken(path)) is not None:
             return taken
-        # A link of a file that is not tracked leaves its path free, for the file that has it in the end.
+        # A link of a file that is not tracked leaves its path free for the file that finally has it.
         if fnode in self.nodes:
             self.nodes[fnode].links.add(path)
             self.links[path] = fnode
@@ -320,8 +320,8 @@ class FSM:
             return Verdict.NO_SUCH_LINK
         node.links.remove(path)
         del self.links[path]
-        # Before the node goes: where the file has further links it lives, and its segments have to include
-        # this operation.
+        # Do this before deleting the node: if the file has further links, it remains, and its segments have
+        # to include this operation.
         self._touch(fnode, op)
         if not node.links:
             del self.nodes[fnode]
@@ -333,13 +333,13 @@ class FSM:
         return Verdict.PROPERTY_EXISTS if path in self.properties else None
 
     def _touch(self, fnode: int, op: pr.RecordedOp) -> Verdict:
-        """Record that the operation on a file is at this place of the log, which hints must name."""
+        """Record the position of an operation on a file, which hints must include."""
         node = self.nodes.get(fnode)
         if node is None:
             return Verdict.NOT_TRACKED
         segments = node.segments
-        # The segment grows over operations of other files in between. Segments are for reading, and to read
-        # on is cheaper than to begin again.
+        # The segment may also span operations on other files, because reading them is cheaper than starting
+        # another read.
         if segments and (segments[-1].author, segments[-1].log) == (op.author, op.log):
             segments[-1] = replace(segments[-1], last_seq_no=op.seq_no, last_offset=op.last_offset)
         else:
@@ -349,7 +349,7 @@ class FSM:
 
 
 def live_log_segments(hints: pr.FSMHints) -> tuple[list[int], list[Segment]]:
-    """Return the fnodes that hints name, and the segments that hold all of their operations.
+    """Return the fnodes that hints name, and the segments that contain all of their operations.
 
     Raises:
         ProtocolError: the hints contradict themselves.
@@ -357,7 +357,7 @@ def live_log_segments(hints: pr.FSMHints) -> tuple[list[int], list[Segment]]:
     fnodes: list[int] = []
     segments: list[Segment] = []
     for node in hints.live_nodes:
-        # A file without its create could not be staged.
+        # A file without its create operation could not be staged.
         if not node.segments or node.segments[0].first_seq_no != node.fnode:
             problem = f"fnode {node.fnode} is not the first sequence number of its first segment"
             raise ProtocolError("FSMHints.LiveNodes", problem)
@@ -365,9 +365,10 @@ def live_log_segments(hints: pr.FSMHints) -> tuple[list[int], list[Segment]]:
             raise ProtocolError("FSMHints.LiveNodes", f"fnode {node.fnode} comes after {fnodes[-1]}")
         fnodes.append(node.fnode)
         for segment in node.segments:
-            # The union over all files: a stretch of the log is read once, however many files need it.
+            # Merge the segments of all files, so that each part of the log is read once, however many files
+            # need it.
             add_segment(segments, Segment.of(segment, hints.log))
-    # The player goes on from the last segment to the log's head, and that head is the one that is handed
+    # After the last segment, the player continues to the head of this log, which is the log that is handed
     # over.
     if segments and segments[-1].log != hints.log:
         problem = f"the last segment is of log {segments[-1].log!r}, not {hints.log!r}"

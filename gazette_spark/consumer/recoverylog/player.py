@@ -1,13 +1,13 @@
-"""Play a recovery log: rebuild the files that its operations make, and take the log over.
+"""Play a recovery log: rebuild the files that its operations make, and take over the log.
 
 A player reads the segments that its hints name, and then the rest of the log. It stages each file by its
-fnode in the folder ``.fnodes``, and links all of them to their paths when it is done. It ends in one of two
+fnode in the folder ``.fnodes``, and links all files to their paths when it is done. It ends in one of two
 ways:
 
-- *At the write head*, with the files as they are then.
-- *By a hand-off to an author*: from then on, recorders of other authors cannot append to the log.
+- *At the write head*, with the files as they are at that time.
+- *By a hand-off to an author*. From then on, recorders of other authors cannot append to the log.
 
-:meth:`Player.play` tells the whole story.
+:meth:`Player.play` shows all steps in order.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 _LOGGER = logging.getLogger(__name__)
 
 STAGING = ".fnodes"
-"""Folder below the directory in which files are until all are complete."""
+"""Folder in the directory that contains the files until all are complete."""
 
 MAX_OPERATION_BYTES = 64 << 20
-"""Longest operation, without the bytes of a write: a longer one is damage."""
+"""Maximum length of an operation, without the bytes of a write. A longer one means that the log is
+damaged."""
 
 AT_HEAD = 0
-"""No author: the player ends at the write head without a hand-off."""
+"""Stands for no author: the player ends at the write head without a hand-off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +51,24 @@ class Recovered:
     fsm: FSM
     directory: Path
     hints: pr.FSMHints
-    """Hints to recover the same again, with exact offsets."""
+    """Hints with exact offsets for recovering the same files again."""
 
 
 class Player:
     """Rebuilds files from a recovery log.
 
-    :meth:`play` blocks one thread until the player is told how to end, by :meth:`inject_handoff` or
-    :meth:`finish_at_write_head`, from any thread, before or after it begins. Until then it follows the log.
+    :meth:`play` blocks one thread until :meth:`inject_handoff` or :meth:`finish_at_write_head` tells the
+    player how to end. Any thread may call these, before or after the player begins. Until then it follows the
+    log.
     """
 
     def __init__(self, client: Client, hints: pr.FSMHints, directory: str | Path) -> None:
-        """Make a player; nothing is read yet.
+        """Make a player. Nothing is read yet.
 
         Args:
-            client: reads the log, and appends the hand-off.
-            hints: name the segments to read, and at least the log.
-            directory: receives the files. It is missing or empty, and is removed if playing fails.
+            client: client that reads the log and appends the hand-off.
+            hints: hints that name the segments to read, or at least the log.
+            directory: directory for the files. It must be missing or empty, and is removed if playing fails.
         """
         self.tailing = threading.Event()
         """Set when the player has read to the head that the log had when it began."""
@@ -78,13 +80,13 @@ class Player:
         self._cancelled = False
         self._reader: RetryReader | None = None
         self._follows = False
-        """Whether the reader at work has no end."""
+        """Whether the current reader has no end."""
 
     def __repr__(self) -> str:
         return f"Player({self._hints.log!r}, {str(self._directory)!r})"
 
     def inject_handoff(self, author: int) -> None:
-        """End the replay by handing the log over to an author: see ``operations.new_author``."""
+        """End the replay by handing the log over to an author; see ``operations.new_author``."""
         if not 0 < author < 1 << 32:
             raise OptionError("author", str(author), "a number from 1 to 4294967295")
         self._end_with(author)
@@ -97,12 +99,12 @@ class Player:
         with self._lock:
             if self._ending is not None:
                 what = f"player of recovery log {self._hints.log!r}"
-                raise ClosedError(what, "it was told how to end before")
-            # One ending for good: a hand-off that is under way cannot be taken back, and a second author
-            # would fence off the first.
+                raise ClosedError(what, "it was already told how to end")
+            # The ending cannot change: a hand-off in progress cannot be undone, and a second author would
+            # fence off the first.
             self._ending = ending
-            # Only a reader without end is interrupted. One that reads up to a head ends by itself, and the
-            # ending is looked at then.
+            # Interrupt only a reader without end. One that reads up to a head ends by itself, and then the
+            # ending is checked.
             if self._reader is not None and self._follows:
                 self._reader.cancel()
 
@@ -117,25 +119,25 @@ class Player:
         """Play the log, and return the files and their state machine.
 
         Raises:
-            RecoveryLogLossError: required operations are not in the log.
-            RecordError: the log holds something that is not an operation.
-            OptionError: the directory holds files.
+            RecoveryLogLossError: required operations are missing from the log.
+            RecordError: the log contains something other than an operation.
+            OptionError: the directory is not empty.
             ClosedError: the player was cancelled.
             GazetteError: a log cannot be read.
         """
         log, fsm = self._hints.log, FSM(self._hints)
-        # Files that were there before would mix with those of the log, and a failure would remove them.
+        # Existing files would be mixed with those of the log, and a failure would remove them.
         if self._directory.exists() and any(self._directory.iterdir()):
-            expected = "one that is missing or empty, as recovery removes what it does not know"
+            expected = "one that is missing or empty, because a failed recovery removes the directory"
             raise OptionError("directory", f"the folder {self._directory} with files", expected)
         playback = None
         try:
             playback = _Playback(fsm, self._directory)
 
-            # Ask each log for its write head, by an append without bytes: it is answered only after all
-            # appends that were acknowledged before, wherever the broker has moved. Hints beyond that head
-            # mean that the log has lost bytes. A reader would wait for them forever, or take other ones for
-            # them.
+            # Ask each log for its write head by an append without bytes, which is answered only after all
+            # earlier acknowledged appends, even if the journal has moved to another broker. Hints beyond that
+            # head mean that the log has lost bytes. A reader would wait for them forever, or mistake other
+            # bytes for them.
             logs = {log, *(segment.log for segment in fsm.hinted_segments)}
             heads = {name: self._client.append(name, b"").end for name in logs}
             for segment in fsm.hinted_segments:
@@ -144,11 +146,11 @@ class Player:
                     problem = f"the hints name a segment there, but the log ends at {head}: {segment}"
                     raise RecoveryLogLossError(segment.log, segment.first_offset, problem)
 
-            # Read the segments that the hints name, and nothing between them. The hints of a recorder have
-            # lower bounds of offsets, so the state machine decides where a segment ends: after its last
+            # Read the segments that the hints name, and nothing between them. The hints of a recorder contain
+            # only lower bounds of offsets, so the state machine decides where a segment ends: after its last
             # sequence number. Without hints, everything from the log's beginning on counts.
             if not fsm.hinted_segments:
-                # 0 is a lower bound of every log: a reader jumps over bytes that were pruned, which is an
+                # 0 is a lower bound for every log. A reader jumps over bytes that were pruned, which is an
                 # error below, because every operation counts here.
                 playback.begin(log, 0)
             while fsm.hinted_segments:
@@ -161,40 +163,40 @@ class Player:
                     raise RecoveryLogLossError(segment.log, playback.offset, problem)
                 self._read(playback, head, hinted=True)
 
-            # Hints are always older than the log: their recorder went on, and others may have followed it.
+            # Hints are always older than the log: their recorder continued, and others may have followed it.
             self._read_through(playback, heads[log])
-            # Never cleared: from here on the player follows the log, and what it may lack when it is promoted
-            # is read then.
+            # This is never cleared: from here on, the player follows the log, and reads what it still lacks
+            # when it is promoted.
             self.tailing.set()
 
-            # A standby stays here, and applies what the primary records, until it is told how to end. That
-            # cancels its reader, which may be inside an operation; the next reader continues there.
+            # A standby stays here and applies what the primary records, until it is told how to end. That
+            # cancels its reader, possibly within an operation, where the next reader continues.
             while self._ending is None:
                 with suppress(_Interrupted):
                     self._read(playback, None)
             author = self._ending
 
-            # Without a hand-off, the head at this moment is the end. With one, this only shortens the race
-            # that comes next.
+            # Without a hand-off, the current head is the end. With one, this only shortens the race that
+            # comes next.
             self._read_through(playback, self._client.append(log, b"").end)
             while author != AT_HEAD:
-                # Append an operation without effect, under the new author, that continues the chain as it is
+                # Append an operation without effect, by the new author, that continues the chain as it is
                 # known here. The same append sets the register `author`, so that appends of all other
-                # recorders fail from here on. Then read through it. If it fits the chain, no operation was
-                # missing before it. If it does not, another recorder has appended in between: its operations
-                # are applied now, and no more can come from it. Other players may race, so try until one
-                # fits.
+                # recorders fail from here on. Then read through the operation. If it fits the chain, no
+                # operation before it was missed. If it does not fit, another recorder has appended in
+                # between. Its operations are applied now, and no more can come from it. Other players may do
+                # the same, so repeat this until the operation fits.
                 noop = pr.RecordedOp(seq_no=fsm.next_seq_no, checksum=fsm.next_checksum, author=author)
                 end = self._client.append(log, encode(noop)[0], union_registers=fence_of(author)).end
                 if self._read_through(playback, end, until=author):
                     break
 
-            # Only now do files get their paths: a directory with files is one that is complete.
+            # Only now do files get their paths, so a directory with files is complete.
             playback.link_files()
         except BaseException:
             if playback is not None:
                 playback.close()
-            # Half a recovery is worth nothing, and the next attempt needs an empty directory.
+            # An incomplete recovery is useless, and the next attempt needs an empty directory.
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
         _LOGGER.info(
@@ -206,12 +208,12 @@ class Player:
         return Recovered(log, fsm, self._directory, fsm.build_hints(fsm.last_log))
 
     def _read_through(self, playback: _Playback, end: int, *, until: int = AT_HEAD) -> bool:
-        """Read to an offset; return True, early, after an operation of the author ``until`` that counts."""
-        # Nothing is read if the position is at the end already. Of an empty log, the end offset would be 0,
-        # which means no end for a reader.
+        """Read to an offset; return True early after an operation that counts by the author ``until``."""
+        # Read nothing if the position is already at the end. For an empty log, the end offset would be 0,
+        # which means no end to a reader.
         done = playback.position < end and self._read(playback, end, until=until)
         if not done and not playback.is_between:
-            # Appends are atomic: a log cannot end inside an operation, unless it has lost bytes.
+            # Appends are atomic, so a log cannot end within an operation unless it has lost bytes.
             problem = f"the log ends at {playback.position} inside the operation"
             raise RecoveryLogLossError(playback.log, playback.offset, problem)
         return done
@@ -221,15 +223,15 @@ class Player:
     ) -> bool:
         """Read to an offset, or follow the log if ``end`` is None; see :meth:`_read_through`.
 
-        With ``hinted``, return where the hints continue elsewhere.
+        With ``hinted``, also return at a point where the hints continue elsewhere.
         """
-        # The state machine's own list, which shrinks as segments are applied.
+        # This is the state machine's own list, which shrinks as segments are applied.
         segments = playback.fsm.hinted_segments
         reader = self._client.read(
             playback.log, offset=playback.position, end_offset=end or 0, block=end is None
         )
         with self._lock:
-            # A cancellation ends the reader that it meets here. If it came before there was one, end the
+            # A cancellation ends the reader that it finds. If it came before there was a reader, end the
             # reader now.
             self._reader, self._follows = reader, end is None
             if self._cancelled or (end is None and self._ending is not None):
@@ -237,8 +239,8 @@ class Player:
         try:
             for chunk in reader:
                 if chunk.offset != playback.position:
-                    # Bytes are gone. That does no harm between the operations of the next hinted segment and
-                    # the player's position, because nothing there is needed.
+                    # Bytes are missing. That does no harm between the player's position and the next hinted
+                    # segment, because nothing there is needed.
                     segment_end = segments[0].last_offset if segments else 1
                     if not playback.is_between or not segments or 0 != segment_end < chunk.offset:
                         problem = f"bytes up to offset {chunk.offset} are gone"
@@ -252,8 +254,8 @@ class Player:
                     playback.begin(playback.log, chunk.offset)
                 rest = memoryview(chunk.content)
                 while rest:
-                    # One operation at a time, because after each of them the hints may continue elsewhere, or
-                    # the hand-off may be found.
+                    # Process one operation at a time, because after each one the hints may continue
+                    # elsewhere, or it may be the hand-off.
                     rest = rest[playback.feed(rest) :]
                     if not playback.is_between:
                         continue
@@ -266,10 +268,10 @@ class Player:
                     ):
                         return False
             if end is not None and playback.position < end:
-                # A reader that jumps to the end of its range brings no chunk.
+                # A reader that jumps to the end of its range returns no chunk.
                 problem = f"bytes up to offset {end} are gone"
                 raise RecoveryLogLossError(playback.log, playback.position, problem)
-        # The reader was cancelled, by cancel, by an ending, or by a client that was closed.
+        # The reader was cancelled by cancel, by an ending, or because the client was closed.
         except ClosedError:
             if self._cancelled:
                 raise ClosedError(f"player of recovery log {self._hints.log!r}", "it was cancelled") from None
@@ -278,43 +280,43 @@ class Player:
             raise
         finally:
             with self._lock:
-                # Under the lock: a cancellation must not reach a reader that is closed.
+                # Do this under the lock, because a cancellation must not reach a closed reader.
                 self._reader = None
             reader.close()
         return False
 
 
-class _Interrupted(Exception):  # noqa: N818  # No error: the wait for more is over.
+class _Interrupted(Exception):  # noqa: N818  # This is not an error: the wait for more bytes is over.
     """A reader without end was told to end."""
 
 
 class _Playback:
-    """Takes a log's bytes, applies its operations, and stages their files. For one thread."""
+    """Parses a log's bytes, applies its operations, and stages their files. For one thread."""
 
     def __init__(self, fsm: FSM, directory: Path) -> None:
         self.fsm = fsm
         self.log = ""
         self.offset = 0
-        """Begin of the operation that is under way or comes next."""
+        """Begin of the current operation, or of the next one."""
         self.position = 0
-        """Offset of the next byte to be fed."""
+        """Offset of the next byte to feed."""
         self.operation = pr.RecordedOp()
-        """The last whole operation."""
+        """The last complete operation."""
         self.applied = False
-        """Whether it counted."""
+        """Whether that operation counted."""
         self._frame = bytearray()
-        """The part of the next operation's frame that has come."""
+        """The part of the next operation's frame that has been fed."""
         self._content_bytes = 0
-        """Bytes of a write that are still to come behind its frame."""
+        """Number of bytes of a write that are still to come after its frame."""
         self._file: int | None = None
-        """Descriptor of the file that they go to; None: they are skipped."""
+        """Descriptor of the file for these bytes; None if they are skipped."""
         self._directory = directory
         self._staging = directory / STAGING
         self._staging.mkdir(parents=True)
 
     @property
     def is_between(self) -> bool:
-        """Whether no operation is under way."""
+        """Whether the position is between two operations."""
         return not (self._frame or self._content_bytes)
 
     def begin(self, log: str, offset: int) -> None:
@@ -322,9 +324,9 @@ class _Playback:
         self.log, self.offset, self.position = log, offset, offset
 
     def feed(self, data: memoryview) -> int:  # noqa: C901, PLR0912, PLR0915 - told in order
-        """Consume bytes of at most one operation; return their number."""
-        # The bytes of a write follow its frame. They go straight to the file: they may be longer than memory,
-        # and the checksum does not cover them.
+        """Consume bytes of at most one operation, and return their number."""
+        # The bytes of a write follow its frame. Write them directly to the file: they may not fit into
+        # memory, and the checksum does not cover them.
         if self._content_bytes:
             part = data[: self._content_bytes]
             taken = os.write(self._file, part) if self._file is not None else len(part)
@@ -337,13 +339,14 @@ class _Playback:
 
         frame = self._frame
         frame_bytes = HEADER_BYTES if len(frame) < HEADER_BYTES else self._frame_bytes()
-        # At most the rest of this frame: bytes behind it belong to a file or to the next operation.
+        # Take at most the rest of this frame: bytes after it belong to a file or to the next operation.
         part = data[: frame_bytes - len(frame)]
         frame += part
         self.position += len(part)
 
-        # Skip to the next magic word. What has damaged the log, such as an append that a broker has cut, may
-        # have left whole operations behind; if it has not, their sequence numbers do not continue the chain.
+        # Skip to the next magic word. Whatever damaged the log, such as an append that a broker cut off, may
+        # have left complete operations after it. If operations are missing, later sequence numbers do not
+        # continue the chain.
         damaged = 0
         while not MAGIC.startswith(frame[damaged : damaged + len(MAGIC)]):
             damaged += 1
@@ -353,8 +356,8 @@ class _Playback:
             self.offset += damaged
         if len(frame) < HEADER_BYTES:
             return len(part)
-        # A length that is damaged may claim 4 GiB; without a limit the player would collect the rest of the
-        # log in memory.
+        # A damaged length may be up to 4 GiB. Without a limit, the player would collect the rest of the log
+        # in memory.
         if (size := self._frame_bytes() - HEADER_BYTES) > MAX_OPERATION_BYTES:
             problem = f"an operation of {size} bytes is longer than {MAX_OPERATION_BYTES}"
             raise RecordError(self.log, self.offset, problem)
@@ -372,15 +375,16 @@ class _Playback:
             # A negative length would move the player back.
             raise RecordError(self.log, self.offset, "it writes at a negative offset, or a negative length")
 
-        # The state machine decides whether the operation counts. Those of fenced recorders and of branches
-        # that the hints do not follow are common, and skipped with the bytes that they write.
+        # The state machine decides whether the operation counts. Operations of fenced recorders, and of
+        # branches that the hints do not follow, are common. They are skipped together with the bytes that
+        # they write.
         op.first_offset, op.last_offset, op.log = self.offset, self.position + op.write.length, self.log
         verdict = self.fsm.apply(op, payload)
         self.operation, self.applied = op, verdict is Verdict.APPLIED
         if self.applied:
             if op.HasField("create"):
-                # By fnode, not by path: a path may belong to several files one after the other, and links are
-                # made when all is read.
+                # Stage files by fnode, not by path: a path may belong to several files one after the other,
+                # and links are made after everything is read.
                 self._staged(op.seq_no).touch(exist_ok=False)
             elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.nodes:
                 self._staged(op.unlink.fnode).unlink()
@@ -391,7 +395,7 @@ class _Playback:
             _LOGGER.info(
                 "recovery_log.not_applied log=%s offset=%d reason=%s", self.log, self.offset, verdict.value
             )
-        # Also of an operation that does not count: its bytes are in the log, and have to be skipped.
+        # Set this even for an operation that does not count: its bytes are in the log and have to be skipped.
         self._content_bytes = op.write.length
         if not self._content_bytes:
             self.close()
@@ -399,11 +403,11 @@ class _Playback:
         return len(part)
 
     def link_files(self) -> None:
-        """Link the staged files to their paths, and write properties: the directory is complete."""
+        """Link the staged files to their paths, and write properties, which completes the directory."""
         for fnode, node in self.fsm.nodes.items():
             for link in node.links:
-                # A file may have several links, which are one file on disk as well. Then the staging name
-                # goes.
+                # A file may have several links, which are also one file on disk. After that, remove the
+                # staging name.
                 os.link(self._staged(fnode), self._target(link))
             self._staged(fnode).unlink()
         self._staging.rmdir()
@@ -412,7 +416,7 @@ class _Playback:
                 file.write(content)
 
     def close(self) -> None:
-        """Close a file that is still written."""
+        """Close the file that is being written, if any."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -424,9 +428,9 @@ class _Playback:
         return self._staging / str(fnode)
 
     def _target(self, link: str) -> Path:
-        """Return the place of a path in the directory, with its folders made."""
+        """Return the location of a path in the directory, after creating its folders."""
         parts = PurePosixPath(link.lstrip("/")).parts
-        # Anybody may have written the log, and it must not make a player write outside the directory.
+        # The log may come from anyone, so it must not make a player write outside the directory.
         if not parts or ".." in parts or parts[0] == STAGING:
             problem = f"an operation names the path {link!r}, which is not below the recorded directory"
             raise RecordError(self.log, self.offset, problem)

@@ -1,12 +1,12 @@
 """Record file operations to a recovery log, and wait until they are durable.
 
-A recorder does not touch files. Its caller reports each operation, and it appends these in the background, in
-order. What is recorded is durable when a :meth:`Recorder.barrier` made afterwards has ended well. The
-operations of one :meth:`Recorder.begin` are replayed all or not at all.
+A recorder does not touch files. Its caller reports each operation, and the recorder appends the operations in
+the background, in order. Recorded operations are durable when a later :meth:`Recorder.barrier` has succeeded.
+The operations of one :meth:`Recorder.begin` are replayed together or not at all.
 
-Each append checks the register ``author``: once another player has handed the log over to another author, the
-recorder's appends fail, and so do its barriers, for good. Offsets of recorded operations are not known until
-the broker has answered, so the hints of a recorder hold lower bounds.
+Each append checks the register ``author``: after a player has handed the log over to another author, all
+appends and barriers of the recorder fail. Offsets of recorded operations are not known until the broker has
+answered, so the hints of a recorder contain lower bounds.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, values_of
 
 PROPERTY_PATHS = frozenset({"/IDENTITY"})
-"""Paths that Gazette treats as properties, not as files; RocksDB writes them. They are not recorded here."""
+"""Paths that Gazette treats as properties, not as files. RocksDB writes them, and they are not recorded
+here."""
 
 
 def check_recovery_log(spec: pb.JournalSpec) -> None:
     """Refuse a journal that is not a recovery log.
 
     Raises:
-        OptionError: it has another content type.
+        OptionError: the journal has another content type.
     """
     content_types = values_of(spec.labels, CONTENT_TYPE)
-    # Operations in a journal of messages would be malformed messages for all of its readers.
+    # In a journal of messages, operations would be malformed messages to all readers.
     if content_types != [CONTENT_TYPE_RECOVERY_LOG]:
         got = f"journal {spec.name!r} of content type {', '.join(content_types) or 'none'}"
         raise OptionError(
@@ -52,7 +53,7 @@ def check_recovery_log(spec: pb.JournalSpec) -> None:
 
 
 class Operations:
-    """Operations of one transaction of a recorder, without others in between. Paths are relative."""
+    """The operations of one transaction of a recorder, which are adjacent in the log. Paths are relative."""
 
     def __init__(self, recorder: Recorder, append: AsyncAppend) -> None:
         self._recorder = recorder
@@ -60,14 +61,14 @@ class Operations:
 
     @property
     def fsm(self) -> FSM:
-        """The files after the operations so far; not to be changed."""
+        """The files after the operations so far. It must not be changed."""
         return self._recorder._fsm  # A part of the recorder.
 
     def create(self, path: str) -> int:
-        """Record that a file was created, or an old one truncated; return its fnode."""
+        """Record that a file was created, or an old one truncated, and return its fnode."""
         path = _file_path(path)
-        # An fnode is never used again: a file that is truncated is a new one under the old path. That is also
-        # what lets hints leave the old one's operations out.
+        # An fnode is never reused: a truncated file is a new file with the old path. This also allows hints
+        # to omit the operations of the old file.
         if (fnode := self.fsm.links.get(path)) is not None:
             self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=fnode, path=path)))
         self._record(pr.RecordedOp(create=pr.RecordedOp.Create(path=path)))
@@ -83,15 +84,15 @@ class Operations:
 
     def write(self, fnode: int, offset: int, data: Bytes) -> None:
         """Record that bytes were written at an offset of a file."""
-        # Bytes and not items: the view may be one of wider elements.
+        # Count bytes, not items, because the view may have wider elements.
         length = memoryview(data).nbytes
         self._record(pr.RecordedOp(write=pr.RecordedOp.Write(fnode=fnode, offset=offset, length=length)))
-        # The bytes follow the operation's frame, in the same append. Appends are atomic, so no other
-        # recorder's operation can come between them.
+        # The bytes follow the operation's frame in the same append. Appends are atomic, so no operation of
+        # another recorder can come between them.
         self._append.write(data)
 
     def remove(self, path: str) -> None:
-        """Record that a path was removed; its file, with its last path.
+        """Record that a path was removed. The last path of a file also removes the file.
 
         Raises:
             ValueError: there is no such file.
@@ -100,7 +101,7 @@ class Operations:
         self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=self._fnode_of(path), path=path)))
 
     def link(self, path: str, target: str) -> None:
-        """Record that a file got another path.
+        """Record that a file got an additional path.
 
         Raises:
             ValueError: the file does not exist, or another one has the path.
@@ -109,7 +110,7 @@ class Operations:
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
 
     def rename(self, path: str, target: str) -> None:
-        """Record that a file got another path in place of one; a file that had that path lost it.
+        """Record that a file was renamed. A file that had the new path loses it.
 
         Raises:
             ValueError: there is no such file.
@@ -118,8 +119,8 @@ class Operations:
         fnode = self._fnode_of(path)
         if path == target:
             return
-        # Unlink, link, unlink in one append: a player that stopped after the first of them would have neither
-        # file under the target path.
+        # Unlink, link and unlink in one append: a player that stopped after the first of them would have
+        # neither file at the target path.
         if (previous := self.fsm.links.get(target)) is not None:
             self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=previous, path=target)))
         self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
@@ -136,10 +137,10 @@ class Operations:
 
 
 class Recorder:
-    """Appends operations on the files of one directory to a recovery log, see the module. Thread-safe.
+    """Appends operations on the files of one directory to a recovery log; see the module. Thread-safe.
 
-    It uses an append service, and does not close it. A service whose recorder was fenced cannot append to
-    that log any more: a shard that is assigned again needs a new service.
+    It uses an append service but does not close it. A service whose recorder was fenced cannot append to that
+    log any more, so a shard that is assigned again needs a new service.
     """
 
     def __init__(
@@ -152,46 +153,46 @@ class Recorder:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Continue what a player has recovered, and wait for the log's write head.
+        """Continue after a player's recovery, and wait for the log's write head.
 
         Args:
-            log: the journal to append to.
-            fsm: of the player. If it was of another log, this one is taken over.
-            author: whom the player has handed the log over to.
-            directory: where the files are.
-            service: appends.
-            timeout_s: seconds to wait for the broker; None: as long as it takes.
+            log: journal of the log to which to append.
+            fsm: the player's state machine. If it is of another log, this recorder takes over ``log``.
+            author: author to whom the player has handed over the log.
+            directory: directory of the files.
+            service: service for appends.
+            timeout_s: seconds to wait for the broker; None for as long as necessary.
 
         Raises:
-            GazetteError: the log cannot be appended to.
+            GazetteError: an append to the log failed.
         """
         self.log = log
-        # Paths in the log are relative to it, so the files may be in another place on the next host.
+        # Paths in the log are relative to the directory, so the next host may use another one.
         self.directory = Path(directory)
         if not self.directory.is_absolute():
             raise OptionError("directory", repr(str(directory)), "an absolute path")
         self.author = author
         self._fsm = fsm
         self._service = service
-        # Without a condition at first: the register may not be set yet, where this recorder follows a log of
-        # another name.
+        # At first there is no condition, because the register may not be set yet if this recorder continues a
+        # log with another name.
         self._options = AppendOptions(log)
         self._recent: AsyncAppend | None = None
-        # Lower bound of the offsets of operations from now on. Hints need no more: a player skips what comes
-        # before the operation that they name.
+        # This is a lower bound of the offsets of later operations. That suffices for hints: a player skips
+        # what comes before the operation that they name.
         self._write_head = 0
         self._broken: BaseException | None = None
-        # An append without bytes is answered with the write head. Without it, the first segments would begin
-        # at offset 0, and hints of them would have a player read the whole log.
+        # An append without bytes returns the write head. Otherwise the first segments would begin at offset
+        # 0, and their hints would make a player read the whole log.
         self.barrier().result(timeout_s)
-        # The player has handed over the log that it has read, which is not this one. So this one gets its
-        # first operation here, with the register that fences other recorders off.
+        # The player has handed over the log that it has read, which is a different one. So this log gets its
+        # first operation here, with the register that fences off other recorders.
         if fsm.last_log != log:
             fence = AppendOptions(log, union_registers=fence_of(author))
             with service.start_append(fence) as append:
                 self._process(pr.RecordedOp(), append)
-        # From here on every append has the condition. The broker checks it at the moment of the append, so a
-        # process that was stopped for an hour and wakes up cannot write into its successor's history.
+        # From here on, every append has the condition. The broker checks it at the time of the append, so a
+        # process that wakes up after an hour cannot write into its successor's history.
         self._options = AppendOptions(log, check_registers=pb.LabelSelector(include=fence_of(author)))
 
     def __repr__(self) -> str:
@@ -199,37 +200,37 @@ class Recorder:
 
     @contextmanager
     def begin(self) -> Iterator[Operations]:
-        """Record the operations of a with block, all or none. Other threads wait meanwhile.
+        """Record the operations of a with block, all or none. In the meantime, other threads wait.
 
-        Where the block raises after its first operation, the recorder cannot be used any more: files and log
-        may differ.
+        If the block raises after its first operation, the recorder cannot be used any more, because files and
+        log may differ.
 
         Raises:
-            ClosedError: an earlier block has raised.
+            ClosedError: an earlier block has raised an error.
         """
         with self._append() as append:
             yield Operations(self, append)
 
     def barrier(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> AsyncOperation[None]:
-        """Return an operation that ends when all recorded before is durable.
+        """Return an operation that ends when everything recorded before is durable.
 
-        What is recorded later is appended only after all of ``wait_for`` have ended well. If one of them
-        fails, so do this operation and all later ones.
+        Later operations are appended only after all of ``wait_for`` have succeeded. If one of them fails,
+        this operation and all later ones fail as well.
 
         It fails with a RecorderFencedError if another author has the log.
         """
-        # An append without bytes still takes its turn behind all earlier ones, and fails if the register
-        # names another author: its end proves both durability and ownership.
+        # An append without bytes still waits for all earlier ones, and fails if the register names another
+        # author. So its success proves both durability and ownership.
         with self._append(wait_for) as append:
             pass
         return self._ended(append)
 
     def build_hints(self, timeout_s: float | None = None) -> pr.FSMHints:
-        """Return hints from which a player gets to all that is recorded; waits until that is durable.
+        """Return hints with which a player reaches everything recorded, after waiting until it is durable.
 
         Raises:
             RecorderFencedError: another author has the log.
-            TimeoutError: it took too long.
+            TimeoutError: it was not durable in time.
         """
         hints, durable = self.begin_hints()
         durable.result(timeout_s)
@@ -238,8 +239,8 @@ class Recorder:
     def begin_hints(self) -> tuple[pr.FSMHints, AsyncOperation[None]]:
         """Return hints, and the operation after which they may be used."""
         with self._append() as append:
-            # Built while no other thread can record, so they are those of one moment. They may be used when
-            # the empty append is done, as then all that they name is in the log.
+            # Build hints while no other thread can record, so that they describe one moment. They may be used
+            # when the empty append is done, because then everything that they name is in the log.
             hints = self._fsm.build_hints(self.log)
         return hints, self._ended(append)
 
@@ -250,36 +251,36 @@ class Recorder:
             return sorted(path.removeprefix("/") for path in self._fsm.links)
 
     def disable_register_checks(self) -> None:
-        """Do not check the author from now on. For tests of logs with more than one history."""
+        """Stop checking the author. For tests of logs with more than one history."""
         self._options = AppendOptions(self.log)
 
     @contextmanager
     def _append(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> Iterator[AsyncAppend]:
         """Hold the right to append, as the log's only writer."""
-        # The turn in the journal's queue is the lock of the state machine: whoever has it is the only one who
+        # The turn in the journal's queue is the lock of the state machine: only the thread that has it
         # records, and operations get their numbers in the order in which they are appended.
         with self._service.start_append(self._options, dependencies=wait_for) as append:
-            # Numbers were given to operations that the log may not have. What would be recorded next could
-            # never be played.
+            # Numbers were given to operations that the log may not have, so later operations could never be
+            # played.
             if self._broken is not None:
                 raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")
-            # Learn the write head from an append that has ended: operations from now on are behind it.
+            # Learn the write head from an append that has ended: later operations are after it.
             recent = self._recent
             if recent is None:
                 self._recent = append
-            # A lower bound that is a few appends old costs a player a few operations more, so not every
-            # append is watched.
+            # With a lower bound that is a few appends old, a player reads only a few more operations, so not
+            # every append is watched.
             elif recent.done():
                 if recent.future.exception() is None:
                     result = recent.response
-                    # A broker whose journal ends before what it acknowledged has lost bytes. To go on would
+                    # If a journal ends before an acknowledged append, it has lost bytes. Continuing would
                     # overwrite offsets that hints name.
                     if result.begin < self._write_head:
                         problem = f"an append was done at {result.begin}, before this offset"
                         raise RecoveryLogLossError(self.log, self._write_head, problem)
                     self._write_head = result.end
                 self._recent = append
-            # A block that raises before its first operation has changed nothing, and may be repeated.
+            # A block that raises before its first operation has changed nothing and may be repeated.
             before = self._fsm.next_seq_no
             try:
                 yield append
@@ -289,14 +290,15 @@ class Recorder:
                 raise
 
     def _process(self, op: pr.RecordedOp, append: AsyncAppend) -> None:
-        # The chain: each operation has the number and the checksum that follow from all before it.
+        # Continue the chain: each operation has the number and the checksum that follow from all earlier
+        # ones.
         op.author, op.seq_no, op.checksum = self.author, self._fsm.next_seq_no, self._fsm.next_checksum
         framed, payload = encode(op)
-        # Only for the state machine. These fields are not in the log, because a recorder does not know the
-        # offset before the broker answers.
+        # These fields are only for the state machine. They are not in the log, because a recorder does not
+        # know the offset before the broker answers.
         op.first_offset, op.log = self._write_head, self.log
-        # The recorder applies its own operations, so that it refuses at once what every player would refuse
-        # later.
+        # The recorder applies its own operations, so that it immediately refuses what every player would
+        # refuse later.
         verdict = self._fsm.apply(op, payload)
         if verdict is not Verdict.APPLIED:
             raise ValueError(f"log {self.log!r}: the operation cannot be recorded: {verdict.value}: {op}")
@@ -307,8 +309,8 @@ class Recorder:
 
         def end(done: AsyncAppend) -> None:
             error = done.exception()
-            # The only cause is another author. The store's commit fails with it, and so does the shard, which
-            # a host may start again.
+            # The only cause is another author. Then the store's commit fails, and the shard with it, which a
+            # host may start again.
             if isinstance(error, RegisterMismatchError):
                 fenced = RecorderFencedError(self.log)
                 fenced.__cause__ = error
@@ -327,7 +329,7 @@ def _file_path(path: str) -> str:
 
 
 class RecordedFile(Closing):
-    """A file open for writing. As a context manager it is closed at the end."""
+    """A file that is open for writing. As a context manager, it is closed at the end of the block."""
 
     def __init__(self, recorder: Recorder, path: Path, fnode: int) -> None:
         self._recorder = recorder
@@ -335,29 +337,29 @@ class RecordedFile(Closing):
         self._file = path.open("r+b", buffering=0)
 
     def write(self, data: Bytes) -> int:
-        """Write bytes at the file's position, which is its beginning at first; return how many."""
+        """Write bytes at the file's position, initially its beginning, and return their number."""
         offset = self._file.tell()
         view = memoryview(data).cast("B")
         done = 0
-        # A raw file may write less than it was given.
+        # A raw file may write only a part of the bytes.
         while done < len(view):
             done += self._file.write(view[done:])
-        # File first, then log. A crash in between leaves a file that the log does not have; files of a
-        # crashed host are thrown away and built from the log.
+        # Write the file first, then the log. A crash in between leaves a file that the log does not have, but
+        # files of a crashed host are discarded and rebuilt from the log.
         with self._recorder.begin() as operations:
             operations.write(self._fnode, offset, view)
         return done
 
     def seek(self, offset: int) -> None:
-        """Write next at an offset."""
+        """Set the offset of the next write."""
         self._file.seek(offset)
 
     def sync(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was written is in the recovery log."""
+        """Wait until everything that was written is in the recovery log."""
         self._recorder.barrier().result(timeout_s)
 
     def close(self) -> None:
-        """Close the file; may be called again."""
+        """Close the file. This may be called again."""
         self._file.close()
 
 
@@ -375,9 +377,9 @@ class RecordedFiles:
         """Create a file, or truncate an old one."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A file with other links is another file from now on, as in the log.
+        # A file with other links becomes a separate file, as in the log.
         path.unlink(missing_ok=True)
-        # A state may hold what not every user of the host may read.
+        # A state may contain data that not every user of the host may read.
         path.touch(0o600)
         with self.recorder.begin() as operations:
             fnode = operations.create(name)
@@ -390,21 +392,21 @@ class RecordedFiles:
         return RecordedFile(self.recorder, self.path(name), fnode)
 
     def rename(self, name: str, target: str) -> None:
-        """Rename a file, in place of another one if there is one."""
+        """Rename a file, replacing another one if there is one."""
         self.path(target).parent.mkdir(parents=True, exist_ok=True)
         self.path(name).replace(self.path(target))
         with self.recorder.begin() as operations:
             operations.rename(name, target)
 
     def link(self, name: str, target: str) -> None:
-        """Give a file another path."""
+        """Give a file an additional path."""
         self.path(target).parent.mkdir(parents=True, exist_ok=True)
         self.path(target).hardlink_to(self.path(name))
         with self.recorder.begin() as operations:
             operations.link(name, target)
 
     def remove(self, name: str) -> None:
-        """Remove a path; its file, with its last path."""
+        """Remove a path. The last path of a file also removes the file."""
         self.path(name).unlink()
         with self.recorder.begin() as operations:
             operations.remove(name)

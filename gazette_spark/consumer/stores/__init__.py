@@ -1,1 +1,1 @@
-"""Stores: where the state of a shard is kept, with the checkpoint that produced it."""
+"""Stores for the state of a shard, together with the checkpoint that produced it."""

@@ -1,16 +1,19 @@
 """A store of one JSON document, in a file that a recovery log moves between hosts.
 
-The file ``state.json`` is that of Gazette's ``JSONFileStore``. It holds three JSON documents, each on a
-line: by source journal the offset that is read through, the state, and the whole checkpoint. Offsets of the
-first document replace those of the third, which may be missing: older versions of Gazette wrote no more.
+The file ``state.json`` has the format of Gazette's ``JSONFileStore``. It contains three JSON documents, each
+on a line: the offsets read through by source journal, the state, and the whole checkpoint. Offsets in the
+first document replace those in the third, which may be missing, because older versions of Gazette did not
+write it.
 
-A fourth line seals the three with their length and SHA-256, and a space before the first says that it has to
-be there. Gazette skips the space and reads no fourth document. A file that Gazette wrote has neither.
+A fourth line seals the three with their length and SHA-256, and a space before the first line says that the
+seal must be there. Gazette skips the space and does not read a fourth document. A file that Gazette wrote has
+neither.
 
 A commit writes the whole file as ``next.json`` and renames it. The order is what makes it count once:
 
-1. a barrier with all that the checkpoint relies on: what follows is appended after that has ended well;
-2. ``next.json``, truncated, as a recovered one is of a transaction that was not committed;
+1. a barrier that depends on everything on which the checkpoint relies, so that what follows is appended after
+   it has succeeded;
+2. ``next.json``, truncated first, because a recovered one belongs to a transaction that was not committed;
 3. the rename, which is the commit;
 4. a barrier, whose end is the end of the commit.
 """
@@ -45,14 +48,14 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class JsonFileStore:
-    """Keeps a JSON document in ``state.json``, see the module. Each commit writes all of it."""
+    """Keeps a JSON document in ``state.json``; see the module. Each commit writes the whole document."""
 
     def __init__(self, recorder: Recorder, initial: object = None) -> None:
-        """Open the store that was recovered, or begin one.
+        """Open the recovered store, or begin a new one.
 
         Args:
-            recorder: of the directory that was recovered.
-            initial: the document, if none is stored yet; it is not changed.
+            recorder: recorder of the recovered directory.
+            initial: the document if none is stored yet. This object is not changed.
 
         Raises:
             StoreFormatError: the file is not that of a JSON store.
@@ -61,7 +64,7 @@ class JsonFileStore:
         self._files = RecordedFiles(recorder)
         self._checkpoint = pc.Checkpoint()
         self.state: Any = copy.deepcopy(initial)
-        """The document, of JSON values. What it holds when a commit begins is committed."""
+        """The document, of JSON values. Its value at the beginning of a commit is committed."""
         path = self._files.path(CURRENT)
         if path.is_file():
             self.state, self._checkpoint = parse_state_file(path.read_bytes(), str(path))
@@ -70,11 +73,11 @@ class JsonFileStore:
         return f"JsonFileStore({self._recorder.log!r})"
 
     def restore_checkpoint(self) -> pc.Checkpoint:
-        """Return the checkpoint of the file. The recovery log's hand-off has fenced off other stores."""
+        """Return the checkpoint in the file. The hand-off of the recovery log has fenced off other stores."""
         return self._checkpoint
 
     def start_commit(self, checkpoint: pc.Checkpoint, wait_for: Iterable[OpFuture]) -> Future[None]:
-        """Begin to commit the state and a checkpoint. The state may be changed when the call returns.
+        """Begin to commit the state and a checkpoint. The state may be changed after the call has returned.
 
         The future fails with a RecorderFencedError if another host has the recovery log, and with the error
         of an operation that failed.
@@ -93,7 +96,7 @@ class JsonFileStore:
         return self._recorder.barrier()
 
     def destroy(self) -> None:
-        """Remove the directory: the recovery log has what is committed."""
+        """Remove the directory, because the recovery log has the committed state."""
         shutil.rmtree(self._recorder.directory, ignore_errors=True)
 
 
@@ -101,12 +104,12 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     """Return the content of a state file.
 
     Raises:
-        TypeError: the state holds something else than JSON values.
-        ValueError: it holds a number that JSON cannot express, or refers to itself.
+        TypeError: the state contains other values than JSON values.
+        ValueError: the state contains a number that JSON cannot represent, or refers to itself.
     """
     sources = sorted(checkpoint.sources.items())
     offsets = {journal: source.read_through for journal, source in sources}
-    # The checkpoint as Go's encoder writes it: numbers as such, and the names of the fields.
+    # Write the checkpoint as Go's encoder does: numbers as numbers, and the names of the fields.
     whole = {
         "sources": {
             journal: {
@@ -133,13 +136,13 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
 
 
 def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
-    """Return state and checkpoint of a state file's content.
+    """Return the state and the checkpoint from the content of a state file.
 
     Raises:
-        StoreFormatError: it is damaged, or something else.
+        StoreFormatError: the content is damaged, or is not a state file.
     """
     if content.startswith(SEALED):
-        # The last line is the seal of those before it.
+        # The last line is the seal of the lines before it.
         end = content.rfind(b"\n", 0, -1) + 1
         try:
             check_seal(content[:end], content[end:], path)
@@ -148,7 +151,7 @@ def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
         content = content[:end]
     try:
         offsets, state, *rest = _documents(content.decode())
-        # Go writes null where a list or a map is empty.
+        # Go writes null for an empty list or map.
         checkpoint = ParseDict(rest[0] or {}, pc.Checkpoint()) if rest else pc.Checkpoint()
         for journal, offset in (offsets or {}).items():
             checkpoint.sources[journal].read_through = offset
@@ -159,7 +162,7 @@ def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
 
 
 def _documents(text: str) -> list[Any]:
-    """Return the JSON documents of a text, which has three at most. The state is the application's."""
+    """Return the JSON documents of a text, which has at most three."""
     decoder = json.JSONDecoder()
     documents: list[Any] = []
     at = _skip_space(text, 0)
@@ -167,7 +170,7 @@ def _documents(text: str) -> list[Any]:
         if len(documents) == 3:
             raise ValueError(f"more than three documents, from character {at} on")
         document, end = decoder.raw_decode(text, at)
-        # A state may hold everything that Python's encoder writes, because it was committed.
+        # The state may contain everything that Python's encoder writes, because it was committed.
         documents.append(document if len(documents) == 1 else parse_json(text[at:end]))
         at = _skip_space(text, end)
     return documents

@@ -1,19 +1,18 @@
 """Stores in SQLite: the application's tables and the checkpoint commit in one SQL transaction.
 
-:class:`SqliteStore` is for a database file that all hosts of a shard reach. It does what Gazette's
+:class:`SqliteStore` is for a database file that all hosts of a shard can reach. It does what Gazette's
 ``SQLStore`` does with a remote database: the table ``gazette_checkpoints`` has a row for each shard, with a
-fence. Restoring the checkpoint raises the fence, and a commit under an older one fails. The checkpoint is
+fence. Restoring the checkpoint raises the fence, and a commit with an older fence fails. The checkpoint is
 stored with its SHA-256, in a field that Gazette's programs skip.
 
-:class:`RecordedSqliteStore` is for a database in a host's own directory, which moves by its recovery log.
-SQLite writes to its write-ahead log; after each commit the pages in there
-(:func:`read_changes`) are recorded as writes to the database file, in one
-transaction of the recorder. So a replay gives the file as it was after a commit, never in between. When what
-was recorded is :data:`REWRITE_FACTOR` times the database, the whole file is recorded again and replaces the
-old one: a player reads no more than that.
+:class:`RecordedSqliteStore` is for a database in a host's own directory, which a recovery log moves between
+hosts. SQLite writes to its write-ahead log. After each commit, the pages in it (:func:`read_changes`) are
+recorded as writes to the database file, in one transaction of the recorder. So a replay always produces the
+file as it was after a commit. When :data:`REWRITE_FACTOR` times the size of the database has been recorded,
+the whole file is recorded again and replaces the old one, which limits how much a player reads.
 
-An application works on the connection that :meth:`transaction` returns, in its ``consume_message`` or,
-better, only in ``finalize_txn``. The next transaction can begin when the commit is done on disk.
+An application uses the connection that :meth:`transaction` returns, in ``consume_message`` or, better, only
+in ``finalize_txn``. The next transaction can begin when the commit is on disk.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.seal import seal_message, unseal_message
 
 _HEADER = struct.Struct(">IIII8s8s")
-"""Magic, version, page size, checkpoints made, salt, checksum."""
+"""Header of the log: magic, version, page size, number of checkpoints, salt, checksum."""
 
 _FRAME = struct.Struct(">II8s8s")
-"""Page number, pages of the database after the commit or 0, salt, checksum."""
+"""Header of a frame: page number, number of pages of the database after the commit or 0, salt, checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,15 @@ class Changes:
     position: WalPosition
     page_size: int
     pages: dict[int, int]
-    """Offset of a page's newest bytes in the log, by the page's number, from 1 on."""
+    """Offset of a page's newest bytes in the log, by page number, from 1."""
 
     @property
     def size(self) -> int:
-        """Bytes of the pages."""
+        """Number of bytes of the pages."""
         return len(self.pages) * self.page_size
 
     def runs(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield neighbours among the pages: the offset of the first in the database, places in the log."""
+        """Yield runs of adjacent pages: the first one's offset in the database, and offsets in the log."""
         run: list[int] = []
         first = 0
         for number in sorted(self.pages):
@@ -81,12 +80,12 @@ class Changes:
 
 
 def read_changes(wal: BinaryIO, position: WalPosition) -> Changes:
-    """Return the pages that were committed since a position. Nobody may write to the log meanwhile.
+    """Return the pages that were committed since a position. The log must not be written meanwhile.
 
-    A commit appends the pages that it has changed, as frames, to the file ``-wal`` beside the database. The
-    frame that ends the commit says so. So the pages of commits are those up to the last such frame: the pages
-    behind it are of a transaction that was rolled back, or of the time before the log began again, with
-    another salt. Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+    A commit appends the changed pages as frames to the file ``-wal`` beside the database. The last frame of a
+    commit is marked. So committed pages are those up to the last marked frame. Pages after it belong to a
+    transaction that was rolled back, or are older than the restart of the log and have another salt. Format:
+    https://www.sqlite.org/fileformat2.html#the_write_ahead_log
     """
     wal.seek(0)
     header = wal.read(_HEADER.size)
@@ -123,7 +122,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS gazette_checkpoints (
     fence INTEGER NOT NULL,
     checkpoint BLOB NOT NULL
 )"""
-"""The table of checkpoints, as Gazette describes it."""
+"""The table of checkpoints, as Gazette defines it."""
 
 BUSY_S = 30.0
 """Seconds to wait for other writers of a shared database."""
@@ -132,31 +131,32 @@ DATABASE = "store.sqlite"
 """Name of the database in a recorded directory."""
 
 NEXT_DATABASE = "store.sqlite.next"
-"""Name, in the recovery log, of a database that is recorded as a whole and not complete yet."""
+"""Name in the recovery log of a database that is being recorded as a whole."""
 
 REWRITE_FACTOR = 4
-"""Bytes recorded since the whole database was, for each byte of it, after which it is recorded again."""
+"""Number of recorded bytes for each byte of the database after which the whole database is recorded again."""
 
 REWRITE_BYTES = 16 << 20
-"""Bytes that are recorded in any case before the whole database is recorded again."""
+"""Minimum number of recorded bytes before the whole database is recorded again."""
 
 MAX_CHANGE_BYTES = 32 << 20
-"""Pages of a commit, in bytes, up to which they are recorded one by one; else the whole database is."""
+"""Maximum number of bytes of a commit's pages that are recorded one by one; for more, the whole database is
+recorded."""
 
 COPY_BYTES = 1 << 20
-"""Bytes of the database that are recorded at a time."""
+"""Number of bytes of the database to record at a time."""
 
 CHECKPOINT_FRAMES = 1000
-"""Frames of the write-ahead log after which they are copied into the database."""
+"""Number of frames in the write-ahead log after which they are copied into the database."""
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Transactions are begun and ended here, not by the module. One thread at a time uses the connection.
+    # This store begins and ends transactions, not the module. One thread at a time uses the connection.
     return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
 
 
 class _SqliteBase:
-    """A connection, its transaction, and the row of the shard's checkpoint."""
+    """A connection, its transaction, and the row with the shard's checkpoint."""
 
     def __init__(self, path: Path, shard: str) -> None:
         self.path = path
@@ -173,7 +173,7 @@ class _SqliteBase:
         return self._connection
 
     def _stored(self) -> tuple[int, pc.Checkpoint]:
-        """Return fence and checkpoint of the shard's row; 0 if it has none."""
+        """Return fence and checkpoint of the shard's row; the fence is 0 if there is no row."""
         query = "SELECT fence, checkpoint FROM gazette_checkpoints WHERE shard_fqn = ?"
         row = self._connection.execute(query, (self.shard,)).fetchone()
         if row is None:
@@ -186,10 +186,10 @@ class _SqliteBase:
             raise StoreFormatError(str(self.path), problem) from error
 
     def _put(self, fence: int, checkpoint: bytes) -> None:
-        """Store a checkpoint in the present transaction.
+        """Store a checkpoint in the current transaction.
 
         Raises:
-            StoreFencedError: the row has another fence, or is there although none was.
+            StoreFencedError: the row has another fence, or exists although there was none.
         """
         checkpoint = seal_message(checkpoint, self.shard)
         if fence:
@@ -212,16 +212,16 @@ class _SqliteBase:
 
 
 class SqliteStore(_SqliteBase):
-    """State in tables of a database that all hosts of a shard share, see the module.
+    """State in tables of a database that all hosts of a shard share; see the module.
 
-    Shards may share a database, each with its own row: SQLite lets one of them write at a time.
+    Shards may share a database, each with its own row. SQLite lets only one of them write at a time.
     """
 
     def __init__(self, path: str | Path, shard: str) -> None:
-        """Open a database, and make the table of checkpoints if it is missing.
+        """Open a database, and create the table of checkpoints if it is missing.
 
         Args:
-            path: the database's file, which is made if it is missing.
+            path: the database's file, which is created if it is missing.
             shard: the shard's fully qualified name, ``shard.fqn``.
         """
         super().__init__(Path(path).absolute(), shard)
@@ -230,9 +230,9 @@ class SqliteStore(_SqliteBase):
         self._commit: Future[None] = finished_operation()
 
     def transaction(self) -> sqlite3.Connection:
-        """Return the connection, in a transaction. Waits for the commit under way.
+        """Return the connection, in a transaction, after waiting for a commit in progress.
 
-        Neither commit nor roll back it.
+        Do not commit it or roll it back.
         """
         self._commit.exception()
         return self._begin()
@@ -247,7 +247,7 @@ class SqliteStore(_SqliteBase):
             )
             fence, checkpoint = self._stored()
             if not fence:
-                # A row, so that the next store of the shard has a fence to raise.
+                # Insert a row, so that the next store of the shard has a fence to raise.
                 self._put(0, checkpoint.SerializeToString())
                 fence = 1
             self._connection.execute("COMMIT")
@@ -260,8 +260,8 @@ class SqliteStore(_SqliteBase):
     def start_commit(self, checkpoint: pc.Checkpoint, wait_for: Iterable[OpFuture]) -> Future[None]:
         """Begin to commit the transaction with a checkpoint, in another thread.
 
-        The future fails with a StoreFencedError if another store of the shard was restored since this one
-        was. Then, and where one of ``wait_for`` failed, the transaction is rolled back.
+        The future fails with a StoreFencedError if another store of the shard was restored after this one. In
+        this case, or if one of ``wait_for`` fails, the transaction is rolled back.
         """
         operation: AsyncOperation[None] = AsyncOperation()
         content, dependencies = checkpoint.SerializeToString(), tuple(wait_for)
@@ -272,11 +272,11 @@ class SqliteStore(_SqliteBase):
         return operation
 
     def destroy(self) -> None:
-        """Close the database; a transaction that was not committed is rolled back."""
+        """Close the database. A transaction that was not committed is rolled back."""
         with suppress(TimeoutError):
             self._commit.exception(BUSY_S)
         if not self._commit.done():
-            # Its thread owns the connection until its dependencies end.
+            # The commit's thread owns the connection until its dependencies end.
             _LOGGER.warning("sqlite_store.left_open path=%s", self.path)
             return
         self._roll_back()
@@ -296,16 +296,16 @@ class SqliteStore(_SqliteBase):
 
 
 class RecordedSqliteStore(_SqliteBase):
-    """State in tables of a database that a recovery log moves between hosts, see the module.
+    """State in tables of a database that a recovery log moves between hosts; see the module.
 
-    The file is at :attr:`path`. Other connections may read it; they must not write.
+    The file is at :attr:`path`. Other connections may read it but must not write.
     """
 
     def __init__(self, recorder: Recorder, shard: str) -> None:
-        """Open the database that was recovered, or begin one.
+        """Open the recovered database, or begin a new one.
 
         Args:
-            recorder: of the directory that was recovered.
+            recorder: recorder of the recovered directory.
             shard: the shard's fully qualified name, ``shard.fqn``.
         """
         self._recorder = recorder
@@ -313,28 +313,27 @@ class RecordedSqliteStore(_SqliteBase):
         path.with_name(NEXT_DATABASE).unlink(missing_ok=True)
         with recorder.begin() as operations:
             if f"/{NEXT_DATABASE}" in operations.fsm.links:
-                # A rewrite was under way when the last host ended.
+                # The last host ended during a rewrite.
                 operations.remove(NEXT_DATABASE)
             self._fnode = operations.fsm.links.get(f"/{DATABASE}")
         if not _uses_wal(path):
-            # Turning it on changes the file outside the write-ahead log, so the whole file has to be
-            # recorded.
+            # Turning on the write-ahead log changes the file directly, so the whole file has to be recorded.
             self._fnode = None
         super().__init__(path, shard)
         self._wal = path.with_name(path.name + "-wal")
         self._position = WalPosition()
         self._recorded_bytes = 0
-        # The recovery log is durable; after a crash, the file is rebuilt from it.
+        # The recovery log is durable, and after a crash the file is rebuilt from it, so SQLite need not sync.
         for pragma in ("journal_mode = WAL", "synchronous = OFF", "wal_autocheckpoint = 0"):
             self._connection.execute(f"PRAGMA {pragma}").fetchall()
         self._connection.execute(TABLE)
 
     def transaction(self) -> sqlite3.Connection:
-        """Return the connection, in a transaction. Neither commit nor roll back it."""
+        """Return the connection, in a transaction. Do not commit it or roll it back."""
         return self._begin()
 
     def restore_checkpoint(self) -> pc.Checkpoint:
-        """Return the checkpoint of the database. The recovery log's hand-off has fenced off other stores."""
+        """Return the database's checkpoint. The hand-off of the recovery log has fenced off other stores."""
         self._fence, checkpoint = self._stored()
         return checkpoint
 
@@ -342,8 +341,7 @@ class RecordedSqliteStore(_SqliteBase):
         """Commit the transaction with a checkpoint to the file, and begin to record it.
 
         The future fails with a RecorderFencedError if another host has the recovery log, and with the error
-        of an operation that failed. Then the file is ahead of the log, and the store cannot be used any
-        more.
+        of an operation that failed. Then the file is ahead of the log, and the store cannot be used any more.
         """
         barrier = self._recorder.barrier(wait_for)
         if barrier.done() and barrier.exception() is not None:
@@ -360,7 +358,7 @@ class RecordedSqliteStore(_SqliteBase):
         return self._recorder.barrier()
 
     def destroy(self) -> None:
-        """Close the database and remove the directory: the recovery log has what is committed."""
+        """Close the database and remove the directory, because the recovery log has the committed state."""
         self._roll_back()
         self._connection.close()
         shutil.rmtree(self._recorder.directory, ignore_errors=True)
@@ -388,7 +386,7 @@ class RecordedSqliteStore(_SqliteBase):
             self._copy_wal()
 
     def _rewrite(self, *, must: bool) -> None:
-        """Record the whole database in place of all earlier recordings."""
+        """Record the whole database, which replaces all earlier recordings."""
         if not self._copy_wal("FULL" if must else "PASSIVE"):
             if must:
                 problem = f"another connection has read it for {BUSY_S:g} s, so that it cannot be recorded"
@@ -408,16 +406,16 @@ class RecordedSqliteStore(_SqliteBase):
         _LOGGER.info("sqlite_store.rewritten log=%s bytes=%d", self._recorder.log, offset)
 
     def _copy_wal(self, mode: str = "PASSIVE") -> bool:
-        """Copy the write-ahead log into the database; return whether all of it could be.
+        """Copy the write-ahead log into the database, and return whether all of it was copied.
 
-        A reader of an older state prevents that. FULL waits for readers, PASSIVE does not.
+        A reader of an older state prevents a complete copy. FULL waits for readers; PASSIVE does not.
         """
         _, frames, copied = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return bool(frames == copied)
 
 
 def _uses_wal(path: Path) -> bool:
-    """Return whether a database file says that it is written by a write-ahead log."""
+    """Return whether a database file is marked as using a write-ahead log."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -425,7 +423,7 @@ def _uses_wal(path: Path) -> bool:
 
 
 def _ending(operation: AsyncOperation[None], run: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that runs another, and ends an operation as it ends."""
+    """Return a function that runs another one and ends an operation with its result."""
 
     def ended() -> None:
         try:

@@ -66,7 +66,9 @@ def test_listed_shards_are_left_as_they_are() -> None:
         pytest.param("[]", "shards: must be a mapping", id="list"),
         pytest.param("shards: [{idd: x}]", r"shards\[0\]: unknown key 'idd'", id="unknown key"),
         pytest.param("common: {revision: 1}", "common: unknown key 'revision'", id="common revision"),
-        pytest.param(COMMON + "shards: [{id: shard-1}, {id: shard-1}]", "come twice: .'shard-1'", id="twice"),
+        pytest.param(
+            COMMON + "shards: [{id: shard-1}, {id: shard-1}]", "occur twice: .'shard-1'", id="twice"
+        ),
         pytest.param("shards: [{id: shard-1}]", r"shards\[0\].max_txn_duration: must", id="invalid spec"),
         pytest.param(
             COMMON + "shards: [{id: shard-1, hot_standbys: -1}]", "hot_standbys: must", id="unsigned"

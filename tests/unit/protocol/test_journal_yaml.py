@@ -80,7 +80,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
     ("text", "where", "problem"),
     [
         pytest.param("{", "", "cannot be read as YAML", id="not YAML"),
-        pytest.param("name: a/bc\nname: a/bd", "", "keys come twice: ['name']", id="key twice"),
+        pytest.param("name: a/bc\nname: a/bd", "", "keys occur twice: ['name']", id="key twice"),
         pytest.param("", "", "the YAML is empty", id="nothing"),
         pytest.param("[]", "", "must be a mapping", id="list"),
         pytest.param("nme: a/bc", "", "unknown key 'nme'", id="unknown key"),
