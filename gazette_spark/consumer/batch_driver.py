@@ -1,12 +1,12 @@
-"""The transactions of the host on Spark: plan, run, commit, acknowledge. No Spark in here.
+"""The transactions of the host on Spark: plan, run, commit, acknowledge. This module does not use Spark.
 
 The order makes each message count once:
 
-1. Plan: read the write heads; from each shard's checkpoint on, there is so much to read.
-2. Run: tasks read and consume, publish uncommitted under producers that no other attempt has, and wait until
-   that is appended.
-3. Commit: the state table takes state, checkpoints and intents, unless another host has opened it.
-4. Acknowledge: the intents are appended, then progress moves.
+1. Plan: read the write heads, and decide what to read from each shard's checkpoint on.
+2. Run: tasks read and consume, publish uncommitted messages with producers that no other attempt has, and
+   wait until these are appended.
+3. Commit: state, checkpoints and intents are committed to the state table, unless another host has opened it.
+4. Acknowledge: the intents are appended, and then progress moves.
 
 ========================================  ================================================================
 a crash                                   what the next start finds
@@ -16,7 +16,7 @@ before the commit                         the checkpoints it reads on from; mess
 after it, before all acknowledgements     the intents, in the newest checkpoints: they are appended first
 ========================================  ================================================================
 
-A :class:`BatchEngine` does what takes Spark: it runs the tasks, and keeps the table.
+A :class:`BatchEngine` does what needs Spark: it runs the tasks and writes the table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Opened:
 
     checkpoints: Mapping[str, pc.Checkpoint]
     newest: frozenset[str]
-    """Shards of the newest transaction: their intents may not be appended yet."""
+    """Shards of the newest transaction, whose intents may not be appended yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +66,31 @@ class SourceJournals:
     heads: Mapping[str, int]
     """Write heads, by source."""
     doubts: Mapping[str, str]
-    """Reason why no broker confirmed a head that is below a shard's offset, by source."""
+    """Reason why no broker confirmed a head below a shard's offset, by source."""
     specs: JournalSpecs
 
 
 class Results(Protocol):
-    """Rows that the tasks of a micro-batch returned, those of one attempt of each task."""
+    """Rows that the tasks of a micro-batch returned, from one attempt of each task."""
 
     def summary(self) -> Iterable[Result]:
-        """Return all rows but those of state."""
+        """Return all rows except those of state."""
 
 
 R = TypeVar("R", bound=Results)
 
 
 class BatchEngine(Protocol[R]):
-    """Runs tasks, and keeps the state table."""
+    """Runs tasks, and writes the state table."""
 
     def open(self) -> Opened:
-        """Fence off every host that has opened the table, and return what it holds."""
+        """Fence off every other host that has opened the table, and return its contents."""
 
     def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> R:
-        """Run the tasks of a micro-batch, for shards of these specs that read these journals."""
+        """Run the tasks of a micro-batch, for shards with these specs that read these journals."""
 
     def commit(self, results: R, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
-        """Commit checkpoints, and the changed state of their shards, or fail."""
+        """Commit checkpoints together with the changed state of their shards, or raise an error."""
 
 
 class BatchDriver:
@@ -101,19 +101,19 @@ class BatchDriver:
         self._client = client
         self._max_batch_bytes = max_batch_bytes
         self._paces: dict[str, float] = {}
-        """Bytes a second, by shard."""
+        """Bytes per second, by shard."""
 
     def open(self, engine: BatchEngine[R]) -> None:
-        """Open the state table, and finish the transaction that it holds."""
+        """Open the state table, and finish its newest transaction."""
         opened = engine.open()
         failpoint("micro_batch.opened")
-        # Only those of the newest transaction: each earlier one had appended its intents before the next was
-        # planned.
+        # Append only the intents of the newest transaction: each earlier one appended its intents before the
+        # next was planned.
         append_ack_intents(self._client, intents_of(opened.checkpoints[shard] for shard in opened.newest))
         self._shards.opened(opened.checkpoints)
 
     def drain(self, engine: BatchEngine[R]) -> None:
-        """Run transactions until everything is read that is there now."""
+        """Run transactions until everything that exists now has been read."""
         journals = self._journals(
             [shard.spec for shard in self._shards.running()], self._shards.checkpoints()
         )
@@ -121,8 +121,8 @@ class BatchDriver:
             pass
 
     def transaction(self, engine: BatchEngine[R], journals: SourceJournals | None = None) -> bool:
-        """Run one transaction, up to the given or present write heads; tell whether a shard got further."""
-        # Plan. Everything that decides what is read is fixed here, on the driver: a task that runs again
+        """Run one transaction up to the given or current write heads; return whether a shard advanced."""
+        # Plan. Everything that decides what is read is fixed here, on the driver, so a task that runs again
         # reads the same messages.
         shards, before = self._shards.running(), self._shards.checkpoints()
         specs = [shard.spec for shard in shards]
@@ -136,8 +136,8 @@ class BatchDriver:
             return False
         failpoint("micro_batch.planned")
 
-        # Run. When the tasks are done, everything that they published is durable, and unacknowledged: a crash
-        # here leaves messages that nobody will ever deliver, and the next host reads the same ones again.
+        # Run. When the tasks are done, everything that they published is durable but not acknowledged. A
+        # crash here leaves messages that readers never deliver, and the next host reads the same input again.
         began_s, planned_shards = time.monotonic(), planned.journals
         names = {split_meta(read.journal)[0] for read in planned.reads}
         results = engine.run(
@@ -150,16 +150,15 @@ class BatchDriver:
         failpoint("micro_batch.run")
 
         if settled.checkpoints:
-            # Commit state, checkpoints and intents, all or nothing. From here on the messages count, and
-            # whoever opens the table next appends the intents before it reads. A host that another one has
-            # fenced fails here.
+            # Commit state, checkpoints and intents together. From here on, the messages count, and the next
+            # host that opens the table appends the intents before it reads. A fenced host fails here.
             engine.commit(results, settled.checkpoints)
             failpoint("micro_batch.committed")
-            # Acknowledge what the tasks published. A crash among these appends leaves the rest to the next
-            # host, which appends all of them again, byte for byte: readers drop the copies.
+            # Acknowledge what the tasks published. After a crash during these appends, the next host appends
+            # all of them again, byte for byte, and readers drop the copies.
             ends = append_ack_intents(self._client, settled.intents)
             failpoint("micro_batch.acknowledged")
-            # Progress moves last, because a caller that waits for it may then read what the shards have
+            # Move progress last, because a caller that waits for it may then read what the shards have
             # published.
             self._shards.committed(settled.checkpoints, ends)
             self._paces.update(settled.paces)
@@ -181,8 +180,8 @@ class BatchDriver:
             return SourceJournals({}, {}, {})
         listing = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
         journal_specs = {listed.spec.name: listed.spec for listed in listing}
-        # A head that is below what a shard has read means lost bytes, or a broker that is behind. The client
-        # asks again before it says so.
+        # A head below what a shard has read means lost bytes or a broker that is behind. The client asks
+        # again before reporting it.
         offsets = {source: 0 for source in sources if split_meta(source)[0] in journal_specs}
         for spec in specs:
             for journal, offset in read_through(checkpoints.get(spec.id, pc.Checkpoint())).items():
@@ -197,7 +196,7 @@ class BatchDriver:
 
 
 def _fail(shards: Iterable[SparkShard], failures: Mapping[str, ShardFailedError]) -> None:
-    """End the assignments that a micro-batch was planned for; later ones begin again."""
+    """End the assignments for which a micro-batch was planned; later assignments begin again."""
     for shard in shards:
         if shard.spec.id in failures:
             error = failures[shard.spec.id]

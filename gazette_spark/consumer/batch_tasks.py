@@ -1,16 +1,16 @@
-"""The tasks of a micro-batch: they read journals, and run the application on their messages.
+"""The tasks of a micro-batch, which read journals and run the application on their messages.
 
-Two steps, with a shuffle in between. :meth:`Job.read` turns reads into rows of messages, for each shard in
-the order of each journal. Spark brings the rows of a shard together with the rows of its state, sorted:
-state first, then messages, those of several journals by clock. :meth:`Job.run` walks through them and calls
-the application.
+There are two steps, with a shuffle in between. :meth:`Job.read` turns reads into rows of messages, for each
+shard in the order of each journal. Spark combines the rows of a shard with the rows of its state, and sorts
+them: state first, then messages; messages of several journals are sorted by clock. :meth:`Job.run` goes
+through the rows and calls the application.
 
-A task may run again, or twice at a time. What it publishes is under a producer that this attempt alone has,
-and counts only if the driver commits its results: Spark takes those of one attempt. Reads give the same rows
-each time, since the driver fixes where they begin and end.
+A task may run again, or twice at the same time. It publishes with a producer that only this attempt has, and
+its messages count only if the driver commits its results: Spark uses those of one attempt. Reads return the
+same rows each time, because the driver fixes where they begin and end.
 
-Rows go through a task one by one, so a shard's messages need not fit into its memory. Its state has to, or
-the state of one key where the application declares keys.
+Rows go through a task one by one, so a shard's messages need not fit into memory. Its state must fit or, if
+the application declares keys, the state of one key.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import split_meta
 
-# Enough to make the cost of a batch small, and few enough that a task holds little.
+# These are large enough that the cost of a batch is small, and small enough that a task needs little memory.
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20
-"""Rows, and bytes of values, that make a record batch."""
+"""Maximum number of rows, and of bytes of values, in a record batch."""
 
 SHARDS_UNDER_WAY = 16
-"""Shards of a task that may wait for their appends at a time, while the next one consumes."""
+"""Maximum number of a task's shards that wait for their appends while the next one consumes."""
 
 STEP_STATE, STEP_MESSAGE, STEP_OTHER = 0, 1, 2
-"""Order of the rows of a shard, or of a key: results of the reads come last, and pass through."""
+"""Order of the rows of a shard or of a key. Results of the reads come last, and only pass through."""
 
 INPUT_SCHEMA = (
     "shard STRING, `group` STRING, step INT, turn BIGINT, journal STRING, nth BIGINT, begin BIGINT, "
     "`end` BIGINT, kind STRING, `key` STRING, value STRING, data BINARY"
 )
 ORDER = ("shard", "group", "step", "turn", "journal", "nth")
-"""Columns by which the rows that :meth:`Job.run` gets are sorted; ``group`` is the key, if there are keys."""
+"""Columns by which the rows for :meth:`Job.run` are sorted. ``group`` is the key, if there are keys."""
 
 RESULT_SCHEMA = "shard STRING, kind STRING, `key` STRING, value STRING, data BINARY, deleted BOOLEAN"
 
@@ -97,14 +97,14 @@ _INPUT, _RESULT = _arrow(INPUT_SCHEMA), _arrow(RESULT_SCHEMA)
 
 
 class Row(NamedTuple):
-    """A row between the two steps: of state, of a message, or a result of a read."""
+    """A row between the two steps: state, a message, or a result of a read."""
 
     shard: str
     group: str = ""
     step: int = STEP_OTHER
     turn: int = 0
-    """Largest clock of the journal's messages so far, as a signed number: messages of other journals that
-    are older come first, and the order within each journal stays."""
+    """Largest clock of the journal's messages so far, as a signed number. So older messages of other journals
+    come first, and the order within each journal is kept."""
     journal: str = ""
     nth: int = 0
     begin: int = 0
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
 
 class TaskShard:
-    """A shard within a task. ``stopping`` is never set: Spark stops a task by ending its process."""
+    """A shard within a task. ``stopping`` is never set, because Spark stops a task by ending its process."""
 
     def __init__(self, job: Job, spec: pc.ShardSpec, client: Client, service: AppendService) -> None:
         self.spec = spec
@@ -128,33 +128,34 @@ class TaskShard:
         self.primary_loop: Future[None] = Future()
         self.stopping = threading.Event()
         self.rows: dict[tuple[str, str], str] = {}
-        """Stored rows of the store that is made next."""
+        """Stored rows for the store that is made next."""
         self.only_key: str | None = None
 
     def __repr__(self) -> str:
         return f"TaskShard({self.fqn!r})"
 
     def json_store(self, initial: object = None) -> RowStore:
-        """Return the store of the rows that the task was given."""
+        """Return the store for the rows that the task got."""
         return RowStore(self.rows, initial, only_key=self.only_key)
 
     def progress(self) -> Progress:
-        """Return no offsets: the driver knows them."""
+        """Return no offsets, because only the driver knows them."""
         return Progress({}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The input of the tasks of a micro-batch, which get it pickled."""
+    """The input of a micro-batch's tasks, which get it pickled."""
 
     name: str
-    """Begin of the shards' full names."""
+    """Prefix of the shards' full names."""
     app: Application[Any]
     options: WriteOptions
     reads: tuple[JournalRead, ...]
     specs: Mapping[str, pc.ShardSpec]
     sources: JournalSpecs
-    """The driver has just listed them: a listing for each shard takes longer than its messages."""
+    """Specs of the source journals, listed by the driver: a listing for each shard would take longer than its
+    messages."""
 
     @property
     def has_keys(self) -> bool:
@@ -162,9 +163,9 @@ class Job:
         return isinstance(self.app, KeyedApplication)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Turn the numbers of reads into rows; the function for Spark's ``mapInArrow``."""
+        """Turn the numbers of reads into rows. This is the function for Spark's ``mapInArrow``."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        # Spark may give a task no row at all, and a client would be opened for nothing.
+        # Spark may give a task no rows at all. Then a client is not needed.
         if not numbers:
             return
         with open_client(self.options) as client:
@@ -172,7 +173,7 @@ class Job:
             yield from _batches(rows, _INPUT, Row._fields.index("data"))
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Turn sorted rows into results; the function for Spark's ``mapInArrow``."""
+        """Turn sorted rows into results. This is the function for Spark's ``mapInArrow``."""
         yield from _batches(self._results(batches), _RESULT, Result._fields.index("data"))
 
     def _rows_of(self, client: Client, read: JournalRead) -> Iterator[Row]:
@@ -202,15 +203,15 @@ class Job:
         reader = client.read(journal, offset=read.begin, end_offset=read.head)
         key_of = self.app.key_of if isinstance(self.app, KeyedApplication) else None
         turn = 0
-        # A write head may be within a message, whose bytes are left to the next read.
+        # A write head may be within a message, which is then left to the next read.
         messages = ReadUncommitted(reader, spec, new_message, until=read.until)
         with ReadCommitted(messages, sequencer, replay) as committed:
             for nth, envelope in enumerate(committed):
                 raw = envelope.message
                 assert isinstance(raw, _Raw)
                 _, clock, flags = split_uuid(raw.get_uuid())
-                # Never back, because the order within a journal has to stay: clocks of several producers are
-                # not in the order of the journal.
+                # It never goes back, because the order within a journal must be kept, and clocks of several
+                # producers are not in the order of the journal.
                 turn = max(turn, clock)
                 group = ""
                 if key_of is not None:
@@ -219,12 +220,13 @@ class Job:
                         continue
                     group = key_of(Envelope(journal, envelope.begin, envelope.end, raw.message))
                     if not isinstance(group, str):
-                        raise InputError(f"key_of returned {group!r}, and a key is a text")
+                        raise InputError(f"key_of returned {group!r}, but a key must be a text")
                 yield Row(
                     "",
                     group,
                     STEP_MESSAGE,
-                    # Clocks are unsigned, and Spark's BIGINT is not. Shifted, they sort the same.
+                    # Clocks are unsigned, but Spark's BIGINT is signed. After the shift, they sort in the
+                    # same order.
                     turn - (1 << 63),
                     journal,
                     nth,
@@ -232,7 +234,7 @@ class Job:
                     envelope.end,
                     data=raw.record,
                 )
-            # The offset and the states belong together: both are those after the last message that was taken.
+            # The offset and the states belong together: both are those after the last delivered message.
             at = committed.messages.offset
         states = sequencer.checkpoint(HORIZON_NS, REMEMBERED).states
         source = build_checkpoint(SequencerCheckpoint({journal: at}, states)).sources[journal]
@@ -252,7 +254,7 @@ class Job:
                     client = open_client(self.options)
                 runs.append(_ShardRun(self, self.specs[shard], client))
                 yield from runs[-1].results(of_shard)
-                # The oldest waits for its appends while later ones consume, so their flushes overlap.
+                # The oldest shard waits for its appends while later ones consume, so their flushes overlap.
                 if len(runs) == SHARDS_UNDER_WAY:
                     yield from runs.popleft().published()
             while runs:
@@ -267,27 +269,28 @@ class Job:
 class _ShardRun:
     """One shard's part of a task: its messages, or those of some of its keys.
 
-    The driver commits what the task returns, and appends the intents after that: see ``batch_driver``.
+    The driver commits what the task returns, and appends the intents after that; see ``batch_driver``.
     """
 
     def __init__(self, job: Job, spec: pc.ShardSpec, client: Client) -> None:
         self._job = job
         self._id = spec.id
-        # `published` waits for what is published, up to the client's timeout.
+        # `published` waits for published messages, up to the client's timeout.
         self._service = AppendService(client, timeout_s=client.timeout_s)
         self._shard = TaskShard(job, spec, client, self._service)
-        # A producer of this attempt alone: if Spark runs the task again, nobody acknowledges its messages.
+        # Only this attempt has this producer: if Spark runs the task again, the messages of this attempt are
+        # never acknowledged.
         self._publisher = Publisher(self._service)
         self._calls: ApplicationCalls | None = None
-        """The calls for the store that is open."""
+        """The calls for the open store."""
         self._began_s: float | None = None
-        """When the first message was consumed."""
+        """Monotonic time at which the first message was consumed."""
         self._closed = False
 
     def results(self, rows: Iterable[Row]) -> Iterator[Result]:
-        """Yield the results of a shard's rows; of a shard that fails, the error.
+        """Yield the results of a shard's rows, or an error if the shard fails.
 
-        They count if :meth:`published` adds no error.
+        The results count if :meth:`published` adds no error.
         """
         try:
             for group, of_group in groupby(rows, attrgetter("group")):
@@ -303,7 +306,7 @@ class _ShardRun:
             yield _failure(self._id, "publishing", error)
 
     def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:
-        """Yield the changed state of one key, or of the whole shard, and the rows that only pass through."""
+        """Yield the changed state of one key or of the whole shard, and the rows that only pass through."""
         stored: dict[tuple[str, str], str] = {}
         store: RowStore | None = None
         self._calls = None
@@ -329,8 +332,8 @@ class _ShardRun:
             message = self._job.app.new_message(spec, row.data or b"")
             envelope = Envelope(row.journal, row.begin, row.end, message)
             if not self._calls.consume(envelope):
-                # To the application the message begins another transaction. Both are one commit of the
-                # driver: a micro-batch ends where it was planned to end.
+                # To the application, the message begins another transaction. The driver commits both
+                # together, because a micro-batch ends where it was planned to end.
                 self._calls.finalize()
                 self._calls.finish(finished_operation())
                 self._calls.begin()
@@ -342,9 +345,10 @@ class _ShardRun:
                 yield Result(self._id, kind, key, text, deleted=text is None)
 
     def published(self) -> Iterator[Result]:
-        """Wait until everything that the shard has published is appended; yield an error if that fails.
+        """Wait until everything that the shard has published is appended, and yield an error if that fails.
 
-        The driver may commit only after that, as an acknowledgement must not commit messages that are lost.
+        The driver may commit only after that, because an acknowledgement must not commit messages that are
+        lost.
         """
         try:
             if self._began_s is not None and not self._closed:
@@ -356,14 +360,14 @@ class _ShardRun:
         failpoint("micro_batch.published")
 
     def close(self) -> None:
-        """End appends that are under way; may be called again."""
+        """End appends in progress. This may be called again."""
         if not self._closed:
             self._closed = True
             self._service.close(abort=True)
 
 
 class _Raw:
-    """A message that remembers the bytes of its record."""
+    """A message that keeps the bytes of its record."""
 
     def __init__(self, record: bytes, message: Message) -> None:
         self.record = record
@@ -379,7 +383,7 @@ class _Raw:
 def _failure(shard: str, step: str, error: Exception) -> Result:
     """Return the result of a shard that failed.
 
-    An error that may pass by itself is raised: Spark runs the task again, and no shard is to blame.
+    An error that may be temporary is raised instead, so that Spark runs the task again.
     """
     cause = error.__cause__ if isinstance(error, ShardFailedError) else error
     if isinstance(cause, GazetteError) and cause.retryable:

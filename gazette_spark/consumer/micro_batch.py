@@ -1,12 +1,12 @@
-"""Plans a micro-batch of the host on Spark, and settles what its results commit. Pure.
+"""Plans a micro-batch of the host on Spark, and decides what its results commit. Pure.
 
-Only a shard's checkpoint decides where it continues, as everywhere in Gazette. So each micro-batch is
-planned from the checkpoints, and a shard that failed, was added, or was given another source catches up by
-the same reads as all others. Shards that are at the same place of a journal, with the same producers' states,
-share one read of it.
+As everywhere in Gazette, only a shard's checkpoint decides where the shard continues. So each micro-batch is
+planned from the checkpoints, and a shard that failed, was added, or got another source catches up by the same
+reads as all others. Shards at the same offset of a journal, with the same states of producers, share one read
+of it.
 
-Tasks hand in :class:`Result` rows. :func:`settle` makes of them the checkpoints to commit and the
-acknowledgements to append after that, and leaves out the shards that failed.
+Tasks return :class:`Result` rows. From them, :func:`settle` computes the checkpoints to commit and the
+acknowledgements to append after that. It leaves out the shards that failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 
 LEAST_BATCH_BYTES = 1 << 20
-"""Bytes of a journal that a micro-batch may read however slow the application is."""
+"""Number of bytes of a journal that a micro-batch may read, however slow the application is."""
 
 STATE, DOCUMENT, SOURCE, INTENT, PACE, FAILED = "state", "document", "source", "intent", "pace", "failed"
 """Kinds of result rows: two of state, see ``stores.delta``; the others are for the driver."""
@@ -32,12 +32,12 @@ JournalSpecs = Mapping[str, pb.JournalSpec]
 """Specs of journals, by name."""
 
 CHECKPOINT = "checkpoint"
-"""Kind of the rows of the state table that hold checkpoints."""
+"""Kind of the rows in the state table that contain checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalRead:
-    """A read of a journal for the shards that are at the same place in it."""
+    """A read of a journal for the shards that are at the same offset in it."""
 
     journal: str
     begin: int
@@ -46,7 +46,7 @@ class JournalRead:
     head: int
     """Write head of the journal when the batch was planned: nothing past it is read."""
     source: bytes
-    """Serialized ``Checkpoint.Source``: the producers' states."""
+    """Serialized ``Checkpoint.Source`` with the states of producers."""
     shards: tuple[str, ...]
 
 
@@ -56,11 +56,11 @@ class Plan:
 
     reads: tuple[JournalRead, ...] = ()
     failures: Mapping[str, ShardFailedError] = field(default_factory=dict)
-    """Reasons why shards cannot continue; nothing is read for them."""
+    """Errors of shards that cannot continue. Nothing is read for them."""
 
     @property
     def journals(self) -> dict[str, set[str]]:
-        """The journals that are read, by shard. The others have nothing to read."""
+        """The journals that are read, by shard. Other shards have nothing to read."""
         journals: dict[str, set[str]] = {}
         for read in self.reads:
             for shard in read.shards:
@@ -74,11 +74,11 @@ class Result(NamedTuple):
     shard: str
     kind: str
     key: str
-    """The key of state; the journal of a source or an intent; the step of a failure."""
+    """The key of state, the journal of a source or an intent, or the step of a failure."""
     value: str | None = None
-    """The JSON of state; the cause of a failure; for a pace, the seconds that consuming took."""
+    """The JSON of state, the cause of a failure, or for a pace, the seconds that consuming took."""
     data: bytes | None = None
-    """The serialized ``Checkpoint.Source`` of a source; the bytes of an intent."""
+    """The serialized ``Checkpoint.Source`` of a source, or the bytes of an intent."""
     deleted: bool = False
     """Whether to delete the state's row."""
 
@@ -88,15 +88,15 @@ class Settled:
     """What a micro-batch commits."""
 
     checkpoints: Mapping[str, pc.Checkpoint]
-    """New checkpoints, by shard; each has the intents of this transaction."""
+    """New checkpoints, by shard. Each contains the intents of this transaction."""
     failures: Mapping[str, ShardFailedError]
-    """Errors of shards of which nothing is committed."""
+    """Errors of shards for which nothing is committed."""
     paces: Mapping[str, float] = field(default_factory=dict)
-    """Bytes of journals that a shard consumed in a second."""
+    """Bytes of journals per second that a shard consumed, by shard."""
 
     @property
     def intents(self) -> list[AckIntent]:
-        """What is appended after the commit."""
+        """The acknowledgements to append after the commit."""
         return intents_of(self.checkpoints.values())
 
 
@@ -110,11 +110,11 @@ def plan(
     """Decide what a micro-batch reads.
 
     Args:
-        specs: Shards that are to run.
-        checkpoints: The newest of each; a shard without one is new.
-        heads: Write heads of the sources; a journal that is not in it does not exist.
-        limits: Bytes of a journal after which a shard's reads end with the next message, by shard.
-        doubts: Why no broker confirmed a head that is below a shard's offset, by source.
+        specs: Specs of the shards to run.
+        checkpoints: The newest checkpoint of each shard. A shard without one is new.
+        heads: Write heads of the sources. A journal that is missing does not exist.
+        limits: Number of bytes of a journal after which a shard's reads end with the next message, by shard.
+        doubts: Reason why no broker confirmed a head below a shard's offset, by source.
     """
     failures: dict[str, ShardFailedError] = {}
     places: dict[tuple[str, int, bytes], list[str]] = {}
@@ -124,40 +124,41 @@ def plan(
             journal = spec_source.journal
             source = checkpoint.sources.get(journal, pc.Checkpoint.Source())
             begin, head = start_offset(checkpoint, spec_source), heads.get(journal)
-            # A journal that is gone ends the shard and not the batch: the others go on.
+            # A missing journal ends the shard but not the batch, so the other shards continue.
             if head is None:
                 problem = "it does not exist"
                 failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
-            # A spec's min_offset may be past the head of a journal that is still short. Only an offset that
-            # was read before can be lost.
+            # A spec's min_offset may be past the head of a short journal. Only an offset that was already
+            # read can be lost.
             elif begin > head and source.read_through > head:
                 loss = SourceLossError(journal, source.read_through, head, doubts.get(journal, ""))
                 failures[spec.id] = ShardFailedError(spec.id, "reading messages", str(loss))
             elif begin < head:
-                # Deterministic, because equal states have to give equal keys: shards with the same key share
-                # a read.
+                # Serialize deterministically, because equal states must have equal keys: shards with the same
+                # key share a read.
                 text = source.SerializeToString(deterministic=True)
                 places.setdefault((journal, begin, text), []).append(spec.id)
     reads = []
     for (journal, begin, text), shards in sorted(places.items()):
         if healthy := tuple(sorted(shard for shard in shards if shard not in failures)):
-            # The slowest of the shards decides. The read ends early for the others, which continue in the
-            # next batch.
+            # The slowest shard decides. For the others the read ends early, and they continue in the next
+            # batch.
             head, most = heads[journal], min(limits[shard] for shard in healthy)
             reads.append(JournalRead(journal, begin, min(head, begin + most), head, text, healthy))
     return Plan(tuple(reads), failures)
 
 
 def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
-    """Return how many bytes of each of its journals a shard reads in a micro-batch at most.
+    """Return the maximum number of bytes that a shard reads from each of its journals in a micro-batch.
 
     Args:
-        spec: Spec of the shard. Its ``max_txn_duration`` is the time that consuming may take.
-        pace: Bytes of its journals that it consumed in a second; None: not known.
+        spec: Spec of the shard. Its ``max_txn_duration`` is the maximum time for consuming.
+        pace: Bytes of its journals per second that the shard consumed; None if it is unknown.
         max_bytes: Upper limit.
     """
     allowed = 0.0 if pace is None else pace * spec.max_txn_duration.ToMilliseconds() / 1000
-    # A quotient, because all sources of a shard are consumed one after the other within the time.
+    # Divide by the number of sources, because all sources of a shard are consumed one after the other within
+    # the time.
     return min(max_bytes, max(LEAST_BATCH_BYTES, round(allowed / max(1, len(spec.sources)))))
 
 
@@ -167,9 +168,9 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
     Nothing is committed for a shard that failed, or whose reads did not advance.
 
     Args:
-        planned: What it was to read.
-        before: The checkpoints that it was planned on.
-        results: The rows of its tasks, those of state left out.
+        planned: The plan of the micro-batch.
+        before: The checkpoints on which the plan is based.
+        results: The rows of the tasks, without those of state.
     """
     failures = dict(planned.failures)
     sources: dict[str, dict[str, bytes]] = {}
@@ -177,29 +178,30 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
     seconds: dict[str, float] = {}
     for row in results:
         if row.kind == FAILED:
-            # The first error of a shard. Tasks of one shard fail independently, each with its own.
+            # Keep the first error of a shard. Its tasks may fail independently, with different errors.
             failures.setdefault(row.shard, ShardFailedError(row.shard, row.key, str(row.value)))
         elif row.kind == SOURCE:
             sources.setdefault(row.shard, {})[row.key] = bytes(row.data or b"")
         elif row.kind == INTENT:
             of_shard = intents.setdefault(row.shard, {})
-            # With keys, several tasks publish for one shard, each under a producer of its own, so a journal
-            # gets an intent of each.
+            # With keys, several tasks publish for one shard, each with a separate producer, so a journal gets
+            # an intent from each.
             of_shard[row.key] = of_shard.get(row.key, b"") + bytes(row.data or b"")
         elif row.kind == PACE:
-            # Tasks of a shard run side by side, so the longest is the time that it took.
+            # Tasks of a shard run concurrently, so the longest one determines the time.
             seconds[row.shard] = max(seconds.get(row.shard, 0.0), float(row.value or 0))
     checkpoints, paces = {}, {}
     for shard, journals in planned.journals.items():
         read_sources = sources.get(shard, {})
-        # Rows that are missing must not pass for a journal without news: the checkpoint would stand still
+        # Missing rows must not be mistaken for a journal without new messages: the checkpoint would stay
         # while the state has moved.
         if missing := sorted(journals - read_sources.keys()):
             step, problem = f"reading journal {missing[0]!r}", "no task has reported how far it came"
             failures.setdefault(shard, ShardFailedError(shard, step, problem))
         if shard in failures:
             continue
-        # The next checkpoint: the sources that were read, and those of the last one that were not.
+        # Build the next checkpoint from the sources that were read, and from the last checkpoint for all
+        # others.
         checkpoint = pc.Checkpoint(ack_intents=intents.get(shard, {}))
         if shard in before:
             for journal, source in before[shard].sources.items():
@@ -211,7 +213,7 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
             is_further |= advanced.read_through > old_offset
             read_bytes += advanced.read_through - old_offset
             checkpoint.sources[journal].CopyFrom(advanced)
-        # A head may lie within the next message, which is then left to a later batch: nothing has moved.
+        # A head may be within the next message, which is then left to a later batch. Then nothing has moved.
         if is_further:
             checkpoints[shard] = checkpoint
             if seconds.get(shard):
@@ -220,5 +222,5 @@ def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable
 
 
 def intents_of(checkpoints: Iterable[pc.Checkpoint]) -> list[AckIntent]:
-    """Return the acknowledgements that checkpoints hold."""
+    """Return the acknowledgements in checkpoints."""
     return [intent for checkpoint in checkpoints for intent in ack_intents(checkpoint)]

@@ -7,12 +7,12 @@
 
 Everything that counts is in the state table; ``batch_driver`` explains why each message counts once. This
 module is the part that needs Spark. The query's source only ticks: each tick is a transaction, planned from
-the shards' checkpoints. So Spark's query checkpoint holds nothing that counts, and losing it loses nothing.
+the shards' checkpoints. So Spark's query checkpoint contains nothing important, and can be lost.
 
-A micro-batch is two steps of tasks with a shuffle in between (``batch_tasks``). Where the application
-declares keys, only the state of those that messages touch takes part. The results are written to files, of
-one attempt of each task, before anything is decided: a commit reads them several times, and what a task
-publishes differs each time it runs.
+A micro-batch consists of two steps of tasks with a shuffle in between (``batch_tasks``). If the application
+declares keys, only the state of keys with messages takes part. The results of one attempt of each task are
+written to files before anything is decided: a commit reads them several times, and a task publishes different
+messages each time it runs.
 
 The state table is a Delta table with the state, the checkpoints and the acknowledgements of all shards:
 
@@ -27,10 +27,10 @@ column         holds
 ``txn``        number of the transaction that wrote the row
 =============  ==================================================================================
 
-A transaction is a commit of a :class:`~gazette_spark.sink.DeltaSink`, whose ledger counts transactions in
-place of a journal's bytes. So of two hosts of one table that read the same number only one commits, and a
-commit that Delta skips without an error is noticed. To open the table is a transaction without rows: it
-fences off every host that opened it before.
+A transaction is a commit of a :class:`~gazette_spark.sink.DeltaSink`, whose ledger counts transactions
+instead of a journal's bytes. So if two hosts of one table read the same number, only one of them commits, and
+a commit that Delta silently skips is noticed. Opening the table is a transaction without rows, which fences
+off every host that opened it earlier.
 """
 
 from __future__ import annotations
@@ -75,27 +75,27 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.sink import DeltaSink
 
 COUNTED = "consumer/transactions"
-"""Name under which the ledger counts transactions: no journal is read by it."""
+"""Name under which the ledger counts transactions. It is not the name of a journal that is read."""
 
 COLUMNS = "shard STRING, kind STRING, `key` STRING, value STRING, checkpoint BINARY, txn BIGINT"
 
 COMPACT_EVERY = 100
-"""Transactions after which the small files that they left are made few."""
+"""Number of transactions after which their small files are compacted."""
 
 OPEN_TRIES = 5
-"""Times that opening looks again after the host that ran before has committed meanwhile."""
+"""Maximum number of attempts to open the table while a previous host still commits."""
 
 
 class StateTable:
-    """The state table of one host. To be used by one thread at a time."""
+    """The state table of one host, for one thread at a time."""
 
     def __init__(self, name: str, *, path: str | None, table: str | None) -> None:
-        """Name the table; nothing is read or made yet.
+        """Name the table. Nothing is read or created yet.
 
         Args:
             name: Name of the host in the table's ledger.
             path: Directory of the table.
-            table: Or its name in the catalog.
+            table: Name of the table in the catalog, instead of a directory.
         """
         self._sink = DeltaSink(
             name,
@@ -113,7 +113,7 @@ class StateTable:
         return f"StateTable({self._table.name}, txn={self._txn})"
 
     def open(self, spark: SparkSession) -> Opened:
-        """Fence off other hosts of the table, and return the checkpoints; a missing table is made.
+        """Fence off other hosts of the table, create the table if it is missing, and return the checkpoints.
 
         Raises:
             FencedError: another host was faster each time.
@@ -126,7 +126,7 @@ class StateTable:
                 self._write(spark.createDataFrame([], f"{COLUMNS}, deleted BOOLEAN"))
                 break
             except FencedError:
-                # The host that ran before has committed in between: its number is taken.
+                # A previous host has committed in between, so the number is taken.
                 if attempt + 1 == OPEN_TRIES:
                     raise
         rows = self._table.rows(spark).where(F.col("kind") == CHECKPOINT).collect()
@@ -141,8 +141,8 @@ class StateTable:
 
         Args:
             spark: The session.
-            shards: Their ids.
-            keys: Rows of ``shard`` and ``key``: only the state of these; None: all.
+            shards: Ids of the shards.
+            keys: Rows of ``shard`` and ``key`` whose state is returned; None for all.
         """
         rows = self._table.rows(spark).where(F.col("kind").isin(STATE, DOCUMENT))
         rows = rows.where(F.col("shard").isin(*shards)).select("shard", "kind", "key", "value")
@@ -152,14 +152,13 @@ class StateTable:
         """Commit a transaction.
 
         Args:
-            changed: Rows of state: ``shard``, ``kind``, ``key``, ``value``, ``deleted``. It is run several
-                times, and has to give the same rows.
+            changed: Rows of state: ``shard``, ``kind``, ``key``, ``value``, ``deleted``. It runs several
+                times and must return the same rows each time.
             checkpoints: New checkpoints, by shard.
 
         Raises:
             FencedError: another host has opened the table.
-            SinkError: it is unknown whether the transaction is committed, or it is not. The table has to be
-                opened again.
+            SinkError: the transaction is not committed, or that is unknown. The table has to be opened again.
         """
         count = len(checkpoints)
         contents = [checkpoint.SerializeToString(deterministic=True) for checkpoint in checkpoints.values()]
@@ -177,8 +176,8 @@ class StateTable:
     def _write(self, rows: DataFrame) -> None:
         begin, end = (JournalOffsets({COUNTED: number}) for number in (self._txn, self._txn + 1))
         if not self._sink.write_batch(rows, begin, end):
-            # The sink takes a batch that the ledger already has for a repetition, and skips it. Transaction
-            # numbers are never repeated, so another host has used this one.
+            # The sink skips a batch that the ledger already has, as a repetition. But this host never repeats
+            # a transaction number, so another host has used this one.
             state = self._table.ledger(rows.sparkSession, self._sink.app_id)
             assert state.entry is not None
             raise FencedError(
@@ -200,7 +199,7 @@ READS_PER_CORE = 4
 """Maximum number of tasks for each core that read journals in a micro-batch."""
 
 LEAST_INTERVAL_MS = 1000
-"""Shortest time between two ticks, by default: an idle one costs two small files."""
+"""Default minimum milliseconds between two ticks. An idle tick costs two small files."""
 
 
 def start(
@@ -216,8 +215,8 @@ def start(
 ) -> StreamingQuery:
     """Run an application's shards as a streaming query.
 
-    Arguments as of :class:`SparkHost`, which has some more, and ``trigger`` as of :meth:`SparkHost.start`. To
-    serve the shards, make a host.
+    The arguments are those of :class:`SparkHost`, which has more, and ``trigger`` is that of
+    :meth:`SparkHost.start`. To serve the shards, make a host.
     """
     host = SparkHost(app, spark, shards, checkpoint=checkpoint, state=state, broker=broker, name=name)
     return host.start(**trigger)
@@ -239,21 +238,22 @@ class SparkHost:
         name: str = "",
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        """Configure the host; nothing runs yet.
+        """Configure the host. Nothing runs yet.
 
         Args:
-            app: The application. It is pickled to tasks.
-            spark: A classic session: Spark Connect runs batches where nobody can ask for a shard.
-            shards: Specs of the shards to begin with.
+            app: The application, which is pickled for tasks.
+            spark: A classic session. Spark Connect is not supported, because it runs batches in a process
+                that cannot serve shards.
+            shards: Specs of the first shards.
             checkpoint: A directory for Spark's query checkpoint, and for a batch's results until they are
                 committed.
-            state: Directory of the state table, which is made if it is missing.
-            table: Or its name in the catalog.
-            broker: Options that say where the brokers are and how to enter: ``brokerAddress``, ``auth.…``,
-                ``tls.…``, ``requestTimeoutMs``, as of a query that writes.
-            name: Name of the application, by which the table knows it, so it must not change. Default: the
-                name of its class.
-            max_batch_bytes: Bytes of a journal that a micro-batch reads at most, however long
+            state: Directory of the state table, which is created if it is missing.
+            table: Name of the table in the catalog, instead of a directory.
+            broker: Options for accessing the brokers: ``brokerAddress``, ``auth.…``, ``tls.…``,
+                ``requestTimeoutMs``, as for a query that writes.
+            name: Name of the application in the table, so it must not change. By default, the name of the
+                application's class.
+            max_batch_bytes: Maximum number of bytes of a journal that a micro-batch reads, however long
                 ``max_txn_duration`` is.
 
         Raises:
@@ -262,7 +262,7 @@ class SparkHost:
             MissingPackageError: pandas is not installed.
         """
         try:
-            # DataFrame.mapInArrow asks for it, but not before the first batch.
+            # DataFrame.mapInArrow requires pandas, but checks that only in the first batch.
             require_minimum_pandas_version()
         except ImportError as error:
             said = str(error).partition("] ")[2].strip()
@@ -289,24 +289,24 @@ class SparkHost:
 
     @property
     def shards(self) -> ShardTable:
-        """Lists, applies, resolves and unassigns the shards: the ``ShardHost`` for a service."""
+        """Lists, applies, resolves and unassigns the shards. It is the ``ShardHost`` for a service."""
         return self._shards.table
 
     def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401 - the types are Spark's
-        """Open the state table, append what is not acknowledged yet, and start the query; once.
+        """Open the state table, append missing acknowledgements, and start the query. Call this once.
 
         Args:
-            trigger: As for ``DataStreamWriter.trigger``; by default ``processingTime`` of the shards' least
-                ``min_txn_duration``, at least a second. With ``availableNow=True`` the query ends when
-                all that was there has been read.
+            trigger: As for ``DataStreamWriter.trigger``; by default ``processingTime`` with the smallest
+                ``min_txn_duration`` of the shards, at least a second. With ``availableNow=True``, the query
+                ends when all existing messages have been read.
 
         Raises:
             FencedError: another host of the table is starting.
             GazetteError: an acknowledgement could not be appended.
-            ClosedError: the host was started before.
+            ClosedError: the host has already been started.
         """
         if self._started:
-            raise ClosedError("the host", "it was started before: make another one")
+            raise ClosedError("the host", "it has already been started: make another one")
         self._started = True
         try:
             delete_directory(self._spark, f"{self._checkpoint}/consumer")
@@ -329,7 +329,7 @@ class SparkHost:
 
     def _end_with(self, query: StreamingQuery) -> None:
         """End the shards, and all waits for them, when the query has ended."""
-        with suppress(Exception):  # The owner of the query gets its error.
+        with suppress(Exception):  # The owner of the query gets the query's error.
             query.awaitTermination()
         self._end()
 
@@ -338,7 +338,7 @@ class SparkHost:
         self._client.close()
 
     def _batch(self, ticks: DataFrame, _batch_id: int) -> None:
-        """Run a transaction, or with ``availableNow`` all that there is to do."""
+        """Run one transaction, or with ``availableNow`` all of them."""
         engine = self._engine(ticks.sparkSession)
         if self._drains:
             self._driver.drain(engine)
@@ -365,7 +365,7 @@ class FileResults:
 
 @dataclass(frozen=True, slots=True)
 class SparkBatchEngine:
-    """Runs the tasks of one micro-batch, in the session of that, and commits to the table."""
+    """Runs the tasks of one micro-batch in its session, and commits to the table."""
 
     spark: SparkSession
     name: str
@@ -373,7 +373,7 @@ class SparkBatchEngine:
     options: WriteOptions
     table: StateTable
     directory: str
-    """Directory for messages and results, which no other host uses."""
+    """Directory for messages and results. No other host uses it."""
 
     def open(self) -> Opened:
         """Open the state table."""
@@ -389,8 +389,9 @@ class SparkBatchEngine:
         messages = numbers.mapInArrow(job.read, INPUT_SCHEMA)
         group, keys = F.lit(""), None
         if job.has_keys:
-            # The state of keys that no message touches need not be sorted and given to tasks. The messages go
-            # to files first: if Spark read a journal again and got further, keys would lack their state.
+            # The state of keys without messages need not be sorted and passed to tasks. Write the messages to
+            # files first: if Spark read a journal again and got further, the state of some keys would be
+            # missing.
             messages.write.mode("overwrite").parquet(f"{self.directory}/messages")
             messages = self.spark.read.schema(INPUT_SCHEMA).parquet(f"{self.directory}/messages")
             touched = messages.where(F.col("step") == STEP_MESSAGE)

@@ -1,10 +1,10 @@
-"""The shards of the host on Spark, from its driver's view: specs, statuses, progress. No Spark in here.
+"""The shards of the host on Spark, as its driver sees them: specs, statuses, progress.
 
-The query asks :meth:`SparkShards.running` what a micro-batch is for, and reports what came of it.
-:attr:`SparkShards.table` answers all other questions, of any thread. Every shard's member is the driver:
-which executor its tasks run on changes from batch to batch, and is Spark's.
+This module does not use Spark. The query gets the shards of a micro-batch from :meth:`SparkShards.running`
+and reports the results. :attr:`SparkShards.table` serves all other requests, from any thread. The driver is
+the member of every shard, because Spark may run a shard's tasks on another executor in each batch.
 
-Specs that are applied last as long as the query: the next one begins with those that it is given.
+Specs that are applied last as long as the query. The next query begins with the specs that it is given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gazette_spark.consumer.transaction import TransactionCounts
 from gazette_spark.errors import ClosedError, OptionError, ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
 
-ELSEWHERE = "on Spark its store and its appends are in tasks, and the driver only knows how far it has come"
+ELSEWHERE = "on Spark, its store and its appends are in tasks, and the driver knows only how far it has come"
 
 
 class SparkShard:
@@ -42,12 +42,12 @@ class SparkShard:
         self.stopping = threading.Event()
         self.primary_loop: Future[None] = Future()
         self.store_ready: Future[Any] = Future()
-        """Ends with None, because callers get no store."""
+        """Future that ends with None, because callers get no store."""
         self.progress_changed: Future[None] = Future()
         self._lifecycle = Lifecycle()
         self._progress = Progress({source.journal: 0 for source in spec.sources}, {})
         self.counts = TransactionCounts()
-        """Nothing is counted: this host serves no metrics."""
+        """Nothing is counted, because this host serves no metrics."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -55,17 +55,17 @@ class SparkShard:
 
     @property
     def status(self) -> pc.ReplicaStatus:
-        """Its state."""
+        """Status of the assignment."""
         return self._lifecycle.status
 
     @property
     def runs(self) -> bool:
-        """Whether it takes part in the next micro-batch."""
+        """Whether the shard takes part in the next micro-batch."""
         return self.store_ready.done() and not self.primary_loop.done()
 
     @property
     def append_service(self) -> NoReturn:
-        """Nothing is appended here.
+        """Not supported here, because appends are made in tasks.
 
         Raises:
             ClosedError: always.
@@ -73,7 +73,7 @@ class SparkShard:
         raise ClosedError(f"shard {self.fqn!r}", ELSEWHERE)
 
     def json_store(self, initial: object = None) -> NoReturn:  # noqa: ARG002 - a shard's.
-        """Stores are made in tasks.
+        """Not supported here, because stores are made in tasks.
 
         Raises:
             ClosedError: always.
@@ -89,22 +89,22 @@ class SparkShard:
         """Continue from a checkpoint."""
         if self.primary_loop.done():
             return
-        # There is no log to play and no store to open, so it is primary at once. The states in between are
-        # the lifecycle's.
+        # There is no log to play and no store to open, so it becomes primary immediately. The lifecycle
+        # requires the states in between.
         self._lifecycle.become(pc.ReplicaStatus.STANDBY)
         self._lifecycle.become(pc.ReplicaStatus.PRIMARY)
         self.advance(checkpoint, {})
         self.store_ready.set_result(None)
 
     def advance(self, checkpoint: pc.Checkpoint, ends: Mapping[str, int | None]) -> None:
-        """Show that a checkpoint is committed, and acknowledged up to the ends, by journal."""
+        """Report that a checkpoint is committed, and acknowledged up to the given ends by journal."""
         with self._lock:
             self._progress.read_through.update(read_through(checkpoint))
-            # Only journals that this shard published to: the ends are those of all shards of the batch.
+            # Use only journals to which this shard published: the ends are those of all shards in the batch.
             appended = ((journal, ends.get(journal)) for journal in checkpoint.ack_intents)
             self._progress.publish_at.update({name: end for name, end in appended if end is not None})
             changed, self.progress_changed = self.progress_changed, Future()
-        # Outside the lock, because callbacks may ask for the progress.
+        # Do this outside the lock, because callbacks may read the progress.
         changed.set_result(None)
 
     def fail(self, error: ShardFailedError) -> None:
@@ -124,15 +124,15 @@ class SparkShard:
         """There is no store to keep."""
 
     def drain(self) -> None:
-        """End: what was consumed is committed already."""
+        """End. What was consumed is already committed."""
         self.stop()
 
     def stop(self) -> None:
-        """End. A micro-batch that runs may still commit what it consumed for the shard."""
+        """End. A running micro-batch may still commit what it consumed for the shard."""
         self._end(None)
 
     def join(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002 - a shard's.
-        """Return whether the assignment has ended: nothing of it continues."""
+        """Return whether the assignment has ended. Nothing of it continues in the background."""
         return self.primary_loop.done()
 
     def _end(self, error: Exception | None) -> None:
@@ -150,12 +150,12 @@ class SparkShards:
     """The shards of one host. Thread-safe."""
 
     def __init__(self, name: str, specs: Iterable[pc.ShardSpec], client: Client) -> None:
-        """Begin with some shards.
+        """Begin with the given shards.
 
         Args:
-            name: Begin of the shards' full names.
+            name: Prefix of the shards' full names.
             specs: Specs of the shards.
-            client: Client of the brokers, for whoever resolves a shard.
+            client: Client of the brokers, for callers that resolve a shard.
 
         Raises:
             ProtocolError: a spec breaks a rule.
@@ -174,7 +174,7 @@ class SparkShards:
         member = Member("spark", f"driver-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
         self.table = ShardTable(identity, self._start, {})
-        """Lists, applies, resolves and unassigns the shards: a ``ShardHost``."""
+        """Lists, applies, resolves and unassigns the shards. It is a ``ShardHost``."""
         for spec in specs:
             self.table.apply([pc.ApplyRequest.Change(upsert=spec)])
 
@@ -182,7 +182,7 @@ class SparkShards:
         return f"SparkShards({self.table!r})"
 
     def opened(self, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
-        """Take the checkpoints of the state table: from now on shards run."""
+        """Set the checkpoints of the state table. From now on, shards run."""
         self._checkpoints = dict(checkpoints)
         self._is_open = True
         for shard in self.table.running():
@@ -201,7 +201,8 @@ class SparkShards:
 
         Args:
             checkpoints: New checkpoints, by shard.
-            ends: End of the acknowledgements that were appended, by journal; None: it is gone.
+            ends: End of the acknowledgements that were appended, by journal; None if the journal no longer
+                exists.
         """
         self._checkpoints.update(checkpoints)
         for shard in self.running():

@@ -1,9 +1,9 @@
-"""The state of a shard on Spark: rows of a Delta table, which anybody can query.
+"""The state of a shard on Spark, as rows of a Delta table that anyone can query.
 
-An application's document becomes rows ``(shard, kind, key, value)``. A dictionary with entries is a row of
-the kind ``state`` for each: its key, and the entry as JSON. Any other document, and an empty dictionary, is
-one row of the kind ``document``. A task gets the rows, makes the document of them, and returns the rows that
-differ afterwards. The table itself is in :mod:`gazette_spark.consumer.spark`.
+An application's document becomes rows ``(shard, kind, key, value)``. Each entry of a dictionary is a row of
+the kind ``state`` with the entry's key and its value as JSON. Any other document, and an empty dictionary, is
+one row of the kind ``document``. A task gets the rows, builds the document from them, and returns the rows
+that have changed. The table itself is in :mod:`gazette_spark.consumer.spark`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def rows_of(document: object) -> dict[tuple[str, str], str]:
     """Return the rows of a document.
 
     Raises:
-        InputError: JSON cannot hold the document or one of its keys.
+        InputError: JSON cannot represent the document or one of its keys.
     """
     if not isinstance(document, dict) or not document:
         return {(DOCUMENT, ""): _json("the document", document)}
     for key in document:
         if not isinstance(key, str):
-            raise InputError(f"the state has the key {key!r}, and the keys of a JSON object are texts")
+            raise InputError(f"the state has the key {key!r}, but the keys of a JSON object must be texts")
     return {(STATE, key): _json(f"the state of key {key!r}", value) for key, value in document.items()}
 
 
 def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the application's
-    """Return the document of stored rows, a copy of ``initial`` if there are none.
+    """Return the document of stored rows, or a copy of ``initial`` if there are no rows.
 
     Raises:
         StoreFormatError: a row is not JSON.
@@ -51,7 +51,7 @@ def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the appli
 
 
 def _parsed(key: str, text: str) -> Any:  # noqa: ANN401 - the application's
-    # A state may hold everything that Python's encoder writes, because it was committed.
+    # The state may contain everything that Python's encoder writes, because it was committed.
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -62,15 +62,15 @@ class RowStore:
     """A :class:`~gazette_spark.consumer.application.JsonStore` of rows. For one task, and one thread."""
 
     def __init__(self, rows: Rows, initial: object = None, *, only_key: str | None = None) -> None:
-        """Make the document of rows.
+        """Build the document from rows.
 
         Args:
             rows: The stored rows of the shard, or of one key.
             initial: The document if there are no rows.
-            only_key: The key whose entry is all of the document, in an application that declares keys.
+            only_key: The key whose entry is the whole document, in an application that declares keys.
 
         Raises:
-            InputError: ``initial`` has entries, and there are keys.
+            InputError: ``initial`` has entries although the application declares keys.
         """
         if only_key is not None and initial not in (None, {}):
             raise InputError("the state of an application with keys begins as an empty dictionary")
@@ -82,18 +82,18 @@ class RowStore:
         return f"RowStore({len(self._rows)} rows, only_key={self._only_key!r})"
 
     def restore_checkpoint(self) -> pc.Checkpoint:
-        """Return an empty checkpoint: the driver has those of all shards."""
+        """Return an empty checkpoint, because the driver has the checkpoints of all shards."""
         return pc.Checkpoint()
 
     def start_commit(self, _checkpoint: pc.Checkpoint, _wait_for: Iterable[OpFuture]) -> Future[None]:
-        """Do nothing: the driver commits the rows of all shards."""
+        """Do nothing, because the driver commits the rows of all shards."""
         return finished_operation()
 
     def destroy(self) -> None:
         """Do nothing."""
 
     def changes(self) -> dict[tuple[str, str], str | None]:
-        """Return the rows that differ from the stored ones; None: the row is to be deleted.
+        """Return the rows that differ from the stored ones; None for a row to delete.
 
         Raises:
             InputError: the state is not JSON, or an application with keys has changed another key.
@@ -102,8 +102,8 @@ class RowStore:
         if self._only_key is not None:
             for _, key in after.keys() - {(STATE, self._only_key)}:
                 raise InputError(
-                    f"the application declares keys, and changed the state of {key!r} for a message of the "
-                    f"key {self._only_key!r}: a message may change the entry of its key only"
+                    f"the application declares keys, but changed the state of {key!r} for a message of the "
+                    f"key {self._only_key!r}: a message may change only the entry of its key"
                 )
         changed: dict[tuple[str, str], str | None] = dict.fromkeys(self._rows.keys() - after.keys())
         return changed | {at: text for at, text in after.items() if self._rows.get(at) != text}
