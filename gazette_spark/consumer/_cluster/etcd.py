@@ -1,8 +1,9 @@
-"""A client of Etcd, of the calls that members of a cluster make: ranges, transactions, watches and leases.
+"""A client for the Etcd calls that members of a cluster make: ranges, transactions, watches and leases.
 
-Calls go to one endpoint of several, and to the next one after a failure. A call that may be repeated is, at
-all endpoints within its time. A transaction is repeated only if it could not be sent: if its answer is lost,
-nobody knows whether it was made. Etcd loses proposals without an answer when its leader changes.
+Calls go to one of several endpoints, and after a failure to the next one. A call that may be repeated is
+tried at all endpoints within its time limit. A transaction is repeated only if it could not be sent: if its
+answer is lost, it is unknown whether the transaction was made. Etcd loses proposals without an answer when
+its leader changes.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from gazette_spark.closing import Closing
 from gazette_spark.errors import AuthError, BrokerError, GazetteError, OptionError, UnavailableError
 from gazette_spark.protocol import etcd_pb2 as pe
 
-# A quarter of the default lease, so several renewals fit into its time.
+# This is a quarter of the default lease, so several renewals fit into its time.
 CALL_S = 5.0
 """Seconds that a call may take.
 
-A watch that hears nothing asks after as many whether Etcd still serves it, and gives up after twice as many.
+A watch without events asks after this time whether Etcd still serves it, and gives up after twice the time.
 """
 
 # gRPC's default limit is 4 MiB for a message. One call for all keys of a large application would fail.
 RANGE_KEYS = 2000
-"""Keys of one answer: the largest values together stay below the limit of a message."""
+"""Maximum number of keys in one answer, so that even the largest values stay below the limit of a message."""
 
 # gRPC has no code for this: UNAVAILABLE also means a connection that broke after the request was sent.
 _NOT_SENT = "failed to connect to all addresses"
-"""Begin of gRPC's text for a call that found no connection."""
+"""Beginning of gRPC's text for a call without a connection."""
 
 _STALE_TOKEN = "invalid auth token"  # noqa: S105 - Etcd's text
 
@@ -43,14 +44,14 @@ T = TypeVar("T")
 
 
 class Lease(NamedTuple):
-    """A lease as Etcd granted it."""
+    """A lease that Etcd has granted."""
 
     id: int
     ttl_s: float
 
 
 class _EtcdStub:
-    """Etcd's calls on a channel, as a generated stub has them."""
+    """Etcd's calls on a channel, like those of a generated stub."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         def method(make: Callable[..., Any], path: str, request: Any, response: Any) -> Any:  # noqa: ANN401
@@ -60,9 +61,9 @@ class _EtcdStub:
                 response_deserializer=response.FromString,
             )
 
-        # Written by hand, because the generated stub would have the package of our .proto in its paths. That
-        # package differs from Etcd's: protobuf takes each name once in a process, and other Etcd clients
-        # bring theirs (decision 0043).
+        # This is written by hand, because a generated stub would have the package of our .proto in its paths.
+        # That package differs from Etcd's: protobuf accepts each name only once in a process, and other Etcd
+        # clients also register theirs (decision 0043).
         unary, both = channel.unary_unary, channel.stream_stream
         self.authenticate = method(
             unary, "Auth/Authenticate", pe.AuthenticateRequest, pe.AuthenticateResponse
@@ -89,23 +90,24 @@ class EtcdClient(Closing):
         tls: TlsOptions | None = None,
         call_s: float = CALL_S,
     ) -> None:
-        """Make a client; no connection is made yet.
+        """Make a client without connecting.
 
         Args:
             endpoints: URLs of Etcd's members, such as ``http://127.0.0.1:2379``.
-            user: Name to authenticate by, if Etcd asks for it.
+            user: Name of the user, if Etcd requires authentication.
             password: Password of the user.
             tls: Certificates of ``https`` endpoints.
             call_s: Seconds that a call may take.
 
         Raises:
-            OptionError: there is no endpoint, or one is no URL.
+            OptionError: there is no endpoint, or one is not a URL.
         """
         if not endpoints:
             raise OptionError("--etcd", "no address", "a URL such as http://localhost:2379")
         try:
-            # One connection each, and not one channel with several addresses: gRPC would choose among these
-            # by itself, and leave an endpoint that accepts connections but does not answer selected.
+            # Make one connection for each endpoint instead of one channel with several addresses: gRPC would
+            # choose among these itself, and would stay with an endpoint that accepts connections but does not
+            # answer.
             self._connections = [
                 Connection(endpoint, connect_timeout_s=call_s, tls=tls, service="etcd")
                 for endpoint in endpoints
@@ -115,7 +117,7 @@ class EtcdClient(Closing):
         self._user, self._password = user, password
         self._call_s = call_s
         self._lock = threading.Lock()
-        # All calls share the choice of the endpoint, so one call that fails there moves the others, too.
+        # All calls share the choice of the endpoint, so one call that fails there also moves the others.
         self._at = 0
         """Index of the endpoint that is called."""
         self._token = ""
@@ -124,13 +126,13 @@ class EtcdClient(Closing):
         return f"EtcdClient({[connection.endpoint.text for connection in self._connections]})"
 
     def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections. Calls in progress fail."""
         for connection in self._connections:
             connection.close()
 
     def range(self, prefix: str) -> tuple[pe.ResponseHeader, list[pe.KeyValue]]:
-        """Return all keys with a prefix, ascending, as they are at the revision of the header."""
-        # All pages are read at the revision of the first answer, so the result is one state, from which a
+        """Return all keys with a prefix, ascending, at the revision of the header."""
+        # Read all pages at the revision of the first answer, so that the result is one state from which a
         # watch can continue.
         key, end = prefix.encode(), _end_of(prefix)
         header: pe.ResponseHeader | None = None
@@ -143,12 +145,12 @@ class EtcdClient(Closing):
             kvs += response.kvs
             if not response.more:
                 return header, kvs
-            # The smallest key behind the last one.
+            # The next page begins at the smallest key after the last one.
             key = kvs[-1].key + b"\0"
 
     def get(self, *keys: str) -> list[pe.KeyValue | None]:
-        """Return keys as they are at one revision; None for those that are not there."""
-        # In a transaction, because its reads are all of one revision.
+        """Return keys at one revision; None for keys that do not exist."""
+        # Use a transaction, because all its reads are at one revision.
         operations = [pe.RequestOp(request_range=pe.RangeRequest(key=key.encode())) for key in keys]
         response = self._call(lambda stub: stub.txn, pe.TxnRequest(success=operations))
         ranges = [answer.response_range.kvs for answer in response.responses]
@@ -160,32 +162,32 @@ class EtcdClient(Closing):
         success: Iterable[pe.RequestOp],
         failure: Iterable[pe.RequestOp] = (),
     ) -> pe.TxnResponse:
-        """Make a transaction: ``success`` if all comparisons hold, else ``failure``.
+        """Make a transaction: ``success`` if all comparisons are true, otherwise ``failure``.
 
         Raises:
-            UnavailableError: there is no answer. The transaction may have been made.
+            UnavailableError: there was no answer. The transaction may have been made.
         """
         request = pe.TxnRequest(compare=compare, success=success, failure=failure)
-        # A transaction that was made and is made again would fail by its own conditions, and the caller would
-        # take that for somebody else's change.
+        # If a transaction were made a second time, its own conditions would fail, and the caller would
+        # mistake that for another client's change.
         response: pe.TxnResponse = self._call(lambda stub: stub.txn, request, repeats=False)
         return response
 
     def grant(self, ttl_s: int) -> Lease:
         """Return a new lease."""
-        # May be repeated: a lease whose answer was lost has no keys, and ends by itself.
+        # This may be repeated: a lease whose answer was lost has no keys and ends by itself.
         response = self._call(lambda stub: stub.grant, pe.LeaseGrantRequest(TTL=ttl_s))
         return Lease(response.ID, float(response.TTL))
 
     def keep_alive(self, lease: int) -> float:
-        """Renew a lease; return the seconds that it lasts from now on, 0 if it has expired."""
+        """Renew a lease; return the seconds for which it lasts from now on, or 0 if it has expired."""
 
         def call(stub: _EtcdStub) -> Callable[..., list[pe.LeaseKeepAliveResponse]]:
-            # A stream for each call ends by its deadline, even if the connection is half-open.
+            # Use a stream for each call, which ends at its deadline even if the connection is half-open.
             return lambda request, **options: list(stub.keep_alive(iter([request]), **options))
 
         responses = self._call(call, pe.LeaseKeepAliveRequest(ID=lease))
-        # An endpoint that is stopping may end the stream without an answer. That says nothing about the
+        # An endpoint that is stopping may end the stream without an answer, which says nothing about the
         # lease.
         if not responses:
             raise UnavailableError(repr(self), "it ended the renewal of a lease without an answer")
@@ -196,29 +198,29 @@ class EtcdClient(Closing):
         self._call(lambda stub: stub.revoke, pe.LeaseRevokeRequest(ID=lease))
 
     def watch(self, prefix: str, revision: int, cancelled: threading.Event) -> Iterator[pe.WatchResponse]:
-        """Yield the changes of keys with a prefix, from a revision on, until ``cancelled`` is set.
+        """Yield the changes of keys with a prefix from a revision on, until ``cancelled`` is set.
 
-        Answers without events say how far the watch is.
+        Answers without events show how far the watch is.
 
         Raises:
-            UnavailableError: Etcd does not serve the watch any more, or has forgotten changes since the
-                revision. Read the keys again, and watch from there.
+            UnavailableError: Etcd no longer serves the watch, or has deleted changes after the revision. Read
+                the keys again, and watch from there.
         """
-        # For the whole watch. A watch cannot move to another endpoint; the caller begins another one there,
-        # after the last revision.
+        # Use one connection for the whole watch. A watch cannot move to another endpoint; the caller begins
+        # another watch there, after the last revision.
         connection = self._connections[self._at]
         requests: queue.SimpleQueue[pe.WatchRequest | None] = queue.SimpleQueue()
         create = pe.WatchCreateRequest(
             key=prefix.encode(), range_end=_end_of(prefix), start_revision=revision, progress_notify=True
         )
         requests.put(pe.WatchRequest(create_request=create))
-        # Written by this thread, read by that of ping.
+        # This thread writes it, and the thread of ping reads it.
         heard_s, ended = [time.monotonic()], threading.Event()
         metadata = self._metadata(connection)
 
         def ping() -> None:
-            # A connection that is half-open brings no error. So ask, and end the watch without an answer, or
-            # when another call has found out before that this endpoint does not serve.
+            # A half-open connection raises no error. So ask regularly, and end the watch if there is no
+            # answer or if another call has already found that this endpoint does not serve.
             while not (cancelled.wait(self._call_s) or ended.is_set()):
                 if time.monotonic() - heard_s[0] > 2 * self._call_s:
                     break
@@ -230,41 +232,41 @@ class EtcdClient(Closing):
         try:
             with connection.errors():
                 call = connection.stub(_EtcdStub).watch(iter(requests.get, None), metadata=metadata)
-                # A thread, because the loop below blocks in gRPC for as long as no event comes, and a
-                # deadline would end a watch that is well.
+                # Use a thread, because the loop below blocks in gRPC until an event comes, and a deadline
+                # would end a healthy watch.
                 threading.Thread(target=ping, name="etcd watch", daemon=True).start()
                 for response in call:
                     heard_s[0] = time.monotonic()
-                    # Etcd cancels a watch when its token has become invalid, and the next one authenticates
-                    # again. It also does when the revision is compacted: the watch would miss changes.
+                    # Etcd cancels a watch when its token becomes invalid; the next watch authenticates again.
+                    # Etcd also cancels it if the revision is compacted, because the watch would miss changes.
                     if response.canceled:
                         self._forget_token(response.cancel_reason)
                         raise UnavailableError(connection.endpoint.text, response.cancel_reason)
                     yield response
         except BrokerError as error:
-            # Servers that stop, and a member without a leader, end watches in ways that have no code.
+            # Servers that stop, and members without a leader, end watches without a specific code.
             self._failed(connection)
             raise UnavailableError(error.endpoint, error.problem) from error
         except GazetteError:
             self._failed(connection)
-            # Cancelling the call is how this watch ends, so its error is none then.
+            # This watch ends by cancelling the call, so its error does not matter then.
             if not cancelled.is_set():
                 raise
         finally:
             ended.set()
-            # Ends the iterator of requests, and with it gRPC's thread that sends them.
+            # This ends the iterator of requests, and with it gRPC's thread that sends them.
             requests.put(None)
 
     def _call(
         self, method: Callable[[_EtcdStub], Callable[..., T]], request: object, *, repeats: bool = True
     ) -> Any:  # noqa: ANN401 - the response of the method
-        """Make a call, at one endpoint after the other within its time if it ``repeats`` or was not sent."""
-        # The time is for the whole call, at however many endpoints: a renewal has to end before the lease
-        # does.
+        """Make a call; if it ``repeats`` or was not sent, at one endpoint after the other within its time."""
+        # The time limit is for the whole call, at any number of endpoints: a renewal has to end before the
+        # lease does.
         until_s = time.monotonic() + self._call_s
         for attempt in itertools.count(1):
             connection = self._connections[self._at]
-            # One endpoint that hangs must leave time for the others.
+            # An endpoint that hangs must leave time for the others.
             share_s = (until_s - time.monotonic()) / max(1, len(self._connections) + 1 - attempt)
             try:
                 metadata = self._metadata(connection)
@@ -274,30 +276,31 @@ class EtcdClient(Closing):
                     )
             except UnavailableError as error:
                 self._failed(connection)
-                # Other calls here may be made twice: reads change nothing, a renewal only lengthens a lease,
+                # All other calls may be made twice: reads change nothing, a renewal only lengthens a lease,
                 # and a revoked lease stays revoked.
                 may_repeat = repeats or error.problem.startswith(_NOT_SENT)
                 if not may_repeat or attempt >= len(self._connections) or time.monotonic() >= until_s:
                     raise
             except (AuthError, BrokerError) as error:
-                # Etcd refuses a call with a stale token before it does anything. Even a transaction, because
-                # it was not made. Once only: a token that is refused at once again is not stale.
+                # Etcd refuses a call with a stale token before doing anything, so even a transaction may be
+                # repeated. Repeat it only once: a new token that is refused is not stale.
                 if self._forget_token(error.problem) and attempt == 1:
                     continue
                 if isinstance(error, AuthError):
-                    # Tokens are for brokers: here the user lacks a role.
+                    # This error text is about tokens of brokers; here, the user lacks a role.
                     problem = f"{error.problem}. Grant the user {self._user!r} these keys"
                     raise _refusal(error.endpoint, problem) from None
                 raise
         raise AssertionError("unreachable")
 
     def _metadata(self, connection: Connection) -> tuple[tuple[str, str], ...]:
-        # A member that has lost the others refuses calls that need a leader, instead of keeping them waiting.
+        # With this metadata, a member that has lost the others refuses calls that need a leader instead of
+        # letting them wait.
         base = (("hasleader", "true"),)
         if not self._user:
             return base
         with self._lock:
-            # Under the lock, so that threads that find no token authenticate once.
+            # Do this under the lock, so that threads without a token authenticate only once.
             if not self._token:
                 request = pe.AuthenticateRequest(name=self._user, password=self._password)
                 try:
@@ -310,9 +313,9 @@ class EtcdClient(Closing):
             return *base, ("token", self._token)
 
     def _forget_token(self, problem: str) -> bool:
-        """Authenticate again with the next call, if that was the problem."""
-        # Tokens end after some minutes, and when users or roles change. Their code alone does not tell a
-        # stale token from a user who is refused, so the text decides.
+        """Forget the token if it was the problem, so that the next call authenticates again."""
+        # Tokens expire after some minutes, and when users or roles change. The code alone does not
+        # distinguish a stale token from a user without rights, so the text decides.
         if not self._user or _STALE_TOKEN not in problem:
             return False
         with self._lock:
@@ -322,17 +325,17 @@ class EtcdClient(Closing):
     def _failed(self, connection: Connection) -> None:
         """Call another endpoint from now on."""
         with self._lock:
-            # Of several calls that fail at one endpoint at once, only the first one moves on. Otherwise two
-            # failures would lead back to it.
+            # If several calls fail at one endpoint at the same time, only the first one moves on. Otherwise
+            # two failures would lead back to the same endpoint.
             if self._connections[self._at] is connection:
                 self._at = (self._at + 1) % len(self._connections)
-                # Tokens of a simple kind are a member's own.
+                # A member knows only its own simple tokens.
                 self._token = ""
 
 
 def _refusal(endpoint: str, problem: str) -> BrokerError:
     error = BrokerError(endpoint, "PERMISSION_DENIED", problem)
-    # The message then says "etcd" where it would say "broker".
+    # Then the message says "etcd" instead of "broker".
     error.service = "etcd"
     return error
 
@@ -344,22 +347,22 @@ def _end_of(prefix: str) -> bytes:
 
 
 def unchanged(key: str, mod_revision: int) -> pe.Compare:
-    """Return the condition that a key was last changed at a revision; 0: it is not there."""
+    """Return the condition that a key was last changed at a revision; 0 if it must not exist."""
     return pe.Compare(target=pe.Compare.MOD, key=key.encode(), mod_revision=mod_revision)
 
 
 def created_at(key: str, create_revision: int) -> pe.Compare:
-    """Return the condition that a key has been there since a revision; 0: it is not there."""
+    """Return the condition that a key was created at a revision; 0 if it must not exist."""
     return pe.Compare(target=pe.Compare.CREATE, key=key.encode(), create_revision=create_revision)
 
 
 def put(key: str, value: bytes, lease: int = 0) -> pe.RequestOp:
-    """Return the operation that writes a key, which goes with the lease, if one is named."""
+    """Return the operation that writes a key. If a lease is given, the key ends with it."""
     return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, lease=lease))
 
 
 def put_under_its_lease(key: str, value: bytes) -> pe.RequestOp:
-    """Return the operation that writes a key that is there, and leaves its lease as it is."""
+    """Return the operation that writes an existing key and keeps its lease."""
     return pe.RequestOp(request_put=pe.PutRequest(key=key.encode(), value=value, ignore_lease=True))
 
 

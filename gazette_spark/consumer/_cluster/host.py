@@ -1,7 +1,7 @@
-"""A member of a cluster: runs the shards that are assigned to this process, and answers for all of them.
+"""A member of a cluster: runs the shards of this process, and answers requests for all shards.
 
-:meth:`ClusterHost._be_member` tells the story of a membership. Besides its thread there are those of the
-mirror, of the lease, of the running shards, and of callers.
+:meth:`ClusterHost._be_member` shows the steps of a membership in order. In addition to its thread, there are
+those of the mirror, of the lease, of the running shards, and of callers.
 """
 
 from __future__ import annotations
@@ -54,60 +54,60 @@ from gazette_spark.protocol import recoverylog_pb2 as pr
 log = logging.getLogger(__name__)
 
 LIMIT = 32
-"""Most shards of a member, by default; Gazette's."""
+"""Default maximum number of shards of a member, as in Gazette."""
 
 LEASE_S = 20
-"""Seconds after which the shards of a member that is gone are given to others, by default; Gazette's."""
+"""Default seconds after which the shards of a lost member are given to others, as in Gazette."""
 
-# Etcd's --max-txn-ops. A transaction that is larger is refused as a whole.
+# This is the default of Etcd's --max-txn-ops. A larger transaction is refused as a whole.
 MAX_OPERATIONS = 128
-"""Comparisons, and operations, that Etcd takes in a transaction by default."""
+"""Maximum number of comparisons, and of operations, that Etcd accepts in a transaction by default."""
 
 BACKFILL_S = 0.2
-"""Seconds between two looks at shards that play their logs; nothing reports when they have finished."""
+"""Seconds between two checks of shards that play their logs, which do not report when they have finished."""
 
 IDLE_S = 2.0
-"""Seconds between two looks without a reason."""
+"""Maximum seconds between two rounds."""
 
 RETRY_S = 0.5
-"""Seconds until failed calls of Etcd are repeated."""
+"""Seconds until failed calls to Etcd are repeated."""
 
-# Gazette's process ends when its lease is lost, and its supervisor starts it again. This one joins again by
-# itself (decision 0043).
+# Gazette's process ends when its lease is lost, and its supervisor starts it again. This process joins again
+# by itself (decision 0043).
 REJOIN_S = 1.0
 """Seconds until a process that lost its membership tries to become a member again."""
 
-# After that the lease ends all the same. A shard that still blocks cannot commit any more, because the next
-# primary fences its store off.
+# After that, the lease ends anyway. A shard that still blocks cannot commit any more, because the next
+# primary fences off its store.
 STOP_S = 30.0
-"""Seconds that shards have to end before the membership does: a call of the application may block."""
+"""Seconds that shards have to end before the membership ends, because a call of the application may block."""
 
 READ_S = 30.0
-"""Seconds that a change which was made may take to arrive here."""
+"""Maximum seconds until a change of a key arrives in the mirror."""
 
 
 class EtcdHints:
-    """Hints in Etcd, where Gazette keeps them."""
+    """Hints in Etcd, where Gazette stores them."""
 
     def __init__(self, etcd: EtcdClient, guard: Callable[[], pe.Compare]) -> None:
-        """Keep hints, each time under the condition that ``guard`` returns."""
+        """Store hints, each time under the condition that ``guard`` returns."""
         self._etcd = etcd
         self._guard = guard
 
     def get(self, key: str, /) -> pr.FSMHints | None:
-        """Return the hints of a key; None if there are none.
+        """Return the hints of a key, or None if there are none.
 
         Raises:
-            StoreFormatError: the value is something else.
+            StoreFormatError: the value is not hints.
         """
-        # Read from Etcd and not from the mirror: hints have a prefix of their own, which is not mirrored.
+        # Read them from Etcd, not from the mirror, because hints have a separate prefix that is not mirrored.
         (kv,) = self._etcd.get(key)
         return None if kv is None else hints_from_bytes(kv.value, f"key {key!r} of Etcd")
 
     def __setitem__(self, key: str, hints: pr.FSMHints, /) -> None:
-        # Of two processes that take themselves for the primary, only the one that is it may keep hints.
+        # If two processes consider themselves the primary, only the real one may store hints.
         if not self._etcd.txn([self._guard()], [calls.put(key, hints_to_json(hints))]).succeeded:
-            raise ClosedError(f"hints {key!r}", "the shard is not assigned to this process any more")
+            raise ClosedError(f"hints {key!r}", "the shard is no longer assigned to this process")
 
 
 class ClusterHost(Closing):
@@ -126,18 +126,18 @@ class ClusterHost(Closing):
         work_dir: str | Path | None = None,
         restart: RestartPolicy | None = RESTART,
     ) -> None:
-        """Make a host; it joins when it is started.
+        """Make a host, which joins the cluster when it is started.
 
         Args:
-            app: The application. All members of the cluster have to run the same one.
+            app: The application. All members of the cluster must run the same one.
             client: Client of the brokers. The host does not close it.
             etcd: Client of Etcd. The host does not close it.
             prefix: Prefix of the application's keys.
-            member: This process, with the address of its service.
-            limit: Most shards that it runs.
+            member: Description of this process, with the address of its service.
+            limit: Maximum number of shards that it runs.
             lease_s: Seconds after which others take over if this process does not renew its lease.
-            work_dir: Folder for the files of stores while they run, by default a temporary one.
-            restart: When a shard that FAILED is started again; None: never by itself.
+            work_dir: Folder for the files of running stores; by default, a temporary one.
+            restart: When to start a FAILED shard again; None for never automatically.
         """
         self._app = app
         self._client = client
@@ -148,20 +148,20 @@ class ClusterHost(Closing):
         self._lease_s = lease_s
         self._folders = ShardFolders(work_dir)
         self._mirror = ClusterMirror(etcd, prefix.rstrip("/"))
-        # Shared with the running shards, so that a shard cannot fail and be started again by its timer while
-        # this object ends it.
+        # The lock is shared with the running shards, so that the timer of a failed shard cannot start it
+        # again while this object ends it.
         self._lock = threading.RLock()
         self._shards = RunningShards(self._start_shard, self._lock, restart)
-        # Not always the mirror's newest state, which may name a shard whose start is still to come.
+        # This is not always the mirror's newest state, which may name a shard that is not started yet.
         self._assigned: dict[str, ShardAssignment] = {}
-        """Assignments that the running shards follow, by shard."""
+        """Assignments of the running shards, by shard."""
         self._specs: list[pc.ShardSpec] = []
-        """Shards that this process created if they were missing."""
+        """Specs of the shards that this process creates if they are missing."""
         self._spec_revisions: dict[str, int] = {}
-        """Revision of the spec that each assigned shard follows, by shard."""
+        """Revision of the spec that each assigned shard uses, by shard."""
         self._membership: Membership | None = None
-        # A caller of resolve sees a new assignment in the mirror before the membership's thread has started
-        # the shard, and waits for that thread here.
+        # A caller of resolve may see a new assignment in the mirror before the membership's thread has
+        # started the shard. It waits here for that thread.
         self._followed = threading.Condition(self._lock)
         self._followed_revision = 0
         self._drain_s = 0.0
@@ -180,44 +180,45 @@ class ClusterHost(Closing):
         self._thread.start()
 
     def wait_joined(self, timeout_s: float | None = None) -> bool:
-        """Wait until the process is a member; False: it is not in time, or the host was closed before."""
+        """Wait until the process is a member; return False at the timeout or if the host is closed."""
         return self._joined.wait(timeout_s) and not self._closing.is_set()
 
     def create_missing(self, specs: Iterable[pc.ShardSpec]) -> None:
-        """Create the shards that are not there, and leave those alone that are."""
+        """Create the shards that do not exist, and leave existing ones unchanged."""
         self._specs = list(specs)
         for spec in self._specs:
             validate_shard_spec(spec)
             key = self._mirror.item_key(spec.id)
-            # Under the condition that the key is not there, so processes that start at the same time with the
-            # same specs do no harm, and an operator's changed spec is not put back.
+            # The condition is that the key does not exist. So processes that start at the same time with the
+            # same specs do no harm, and a spec that an operator has changed is not overwritten.
             self._etcd.txn([calls.unchanged(key, 0)], [calls.put(key, spec.SerializeToString())])
 
     def leave(self, *, drain_s: float = 0.0) -> None:
-        """Begin to hand all shards over to other members. This process stops being a member after that.
+        """Begin to hand over all shards to other members. After that, this process stops being a member.
 
         Args:
-            drain_s: Seconds to wait for open transactions of shards that nobody takes, so that what they have
-                consumed is committed.
+            drain_s: Seconds to wait for open transactions of shards that no other member takes, so that what
+                they have consumed is committed.
         """
         self._drain_s = drain_s
         self._leaving.set()
-        # The thread waits for changes of keys, and a wish to leave is none.
+        # Wake the thread, because it waits for changes of keys.
         self._mirror.wake()
 
     def wait_left(self, timeout_s: float) -> bool:
-        """Wait until the process is not a member any more; False: it still is when the time is over."""
+        """Wait until the process is no longer a member; return False at the timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def close(self, *, drain_s: float = 0.0) -> None:
-        """Stop all shards, end the membership, and wait for that; closing again does nothing.
+        """Stop all shards, end the membership, and wait for that. Closing again does nothing.
 
         Args:
             drain_s: See :meth:`leave`.
         """
         self._closing.set()
-        # Whoever waits for the process to join must not wait for ever; wait_joined tells the two cases apart.
+        # Callers that wait for the process to join must not wait forever; wait_joined distinguishes the two
+        # cases.
         self._joined.set()
         self.leave(drain_s=drain_s)
         if self._thread.is_alive():
@@ -235,16 +236,16 @@ class ClusterHost(Closing):
             except GazetteError as error:
                 log.warning("cluster.membership_failed member=%s cause=%s", self._id, error)
             except Exception:
-                # A process that is not a member does nothing, so it tries to join again after any error.
+                # A process that is not a member does nothing useful, so try to join again after any error.
                 log.exception("cluster.membership_failed member=%s", self._id)
-            # The flag ends the pause at once, and then the loop.
+            # The flag ends the pause immediately, and then the loop.
             self._leaving.wait(REJOIN_S)
 
     def _read_keys(self) -> ClusterState | None:
-        """Return the keys to join by; None: the process is to leave."""
+        """Return the keys with which to join; None if the process is to leave."""
         # A lease may be gone because Etcd lost its data, or was restored from a backup. Other members may
-        # then still run what they ran before, until they notice, or until their own lease is over. So each
-        # waits for the time of a lease, and no shard is run by two.
+        # then continue what they ran before, until they notice, or until their own lease ends. Each member
+        # therefore waits for the time of a lease, so that no shard is run by two.
         number = self._mirror.read_again()
         while not self._mirror.wait_read(number, REJOIN_S):
             if self._leaving.is_set():
@@ -253,29 +254,29 @@ class ClusterHost(Closing):
         if state.replaced_s is not None:
             if self._leaving.wait(max(0.0, state.replaced_s + self._lease_s - time.monotonic())):
                 return None
-            # Without any shard, all data is gone. Otherwise the shards are those of the backup.
+            # If there is no shard, all data is gone. Otherwise, the shards are those of the backup.
             if not self._mirror.state.items:
                 self.create_missing(self._specs)
         return state
 
     def _be_member(self, joined_by: ClusterState) -> None:  # noqa: C901, PLR0912 - told in order
-        """Join, do what the keys say, and return when the process is not a member any more."""
+        """Join, follow the keys, and return when the process is no longer a member."""
         process = pb.ProcessSpec(id=self._member.process_id, endpoint=self._member.endpoint)
         spec = pc.ConsumerSpec(process_spec=process, shard_limit=self._limit)
         key = self._mirror.member_key(self._id)
         # The end of this block revokes the lease, and Etcd deletes the key and the assignments with it. So
-        # everything that runs here must have ended before, see finally.
+        # everything that runs here must have ended before that; see finally.
         with Membership(self._etcd, key, spec, self._lease_s, self._stop_at_once) as membership:
-            # It was told to leave, or lost its lease, while it waited for the key. It was no member, so it
-            # has nothing to hand over.
+            # While waiting for the key, the process was told to leave or lost its lease. It was not a member,
+            # so it has nothing to hand over.
             if membership.announce(self._leaving) is None:
                 return
             log.info("cluster.joined key=%s lease=%x", key, membership.lease)
             self._membership = membership
-            # For one membership: what the process remembers as the leader is void when it has lost its lease,
-            # because another leader has moved shards since.
+            # This is for one membership: after the process has lost its lease, what it remembers as the
+            # leader is out of date, because another leader may have moved shards.
             leading = _Leading(self._etcd, self._mirror)
-            # The first round does not wait: the keys may be here already.
+            # The first round does not wait, because the keys may already be here.
             state, is_seen, pause_s = self._mirror.state, False, 0.0
             try:
                 while not (membership.lost.is_set() or self._closing.is_set()):
@@ -283,13 +284,13 @@ class ClusterHost(Closing):
                     state = self._mirror.wait_for_change(state, pause_s)
                     pause_s = IDLE_S
 
-                    # The keys are not those that this member joined by. Its shards end here, and then its
+                    # The keys are not those with which this member joined. Its shards end here, and then its
                     # lease, which a backup may have brought back.
                     if state.replaced_s != joined_by.replaced_s:
                         break
 
-                    # Etcd may know of this member before its own mirror does. If the key is gone after that,
-                    # somebody deleted it: join again.
+                    # Etcd may know this member before its own mirror does. If the key disappears after that,
+                    # someone has deleted it, so join again.
                     me = state.members.get(self._id)
                     if me is None or me.lease != membership.lease:
                         if is_seen:
@@ -299,55 +300,56 @@ class ClusterHost(Closing):
                     is_seen = True
                     self._joined.set()
 
-                    # Run what is assigned here, and nothing else.
+                    # Run exactly the shards that are assigned here.
                     with self._lock:
-                        # Under the lock that _stop_at_once takes as well: a shard that would start after it
-                        # would run without a lease.
+                        # Use the lock that _stop_at_once also takes: a shard that starts after it would run
+                        # without a lease.
                         if not membership.is_live:
                             continue
-                        # The state may be older than what Etcd has now. That is harmless: an assignment that
-                        # is gone by then has another primary or will get one, and stores fence.
+                        # The state may be older than Etcd's current one. That is harmless: an assignment that
+                        # no longer exists has another primary or will get one, and stores fence.
                         self._follow(state)
 
                     try:
-                        # Say how far each shard is. The leader waits for that before it removes a replica.
+                        # Publish how far each shard is. The leader waits for that before it removes a
+                        # replica.
                         for shard_id, assignment in self._assigned.items():
                             status = self._status_of(shard_id)
                             if status is not None:
-                                # Only if it differs from the stored one, so an idle member makes no
-                                # transactions.
+                                # Publish it only if it differs from the stored one, so that an idle member
+                                # makes no transactions.
                                 self._publish(assignment, status)
                                 if status.code == pc.ReplicaStatus.BACKFILL:
-                                    # The step from BACKFILL to STANDBY is made by whoever looks at the
-                                    # status, and the leader waits for it.
+                                    # Reading the status makes the step from BACKFILL to STANDBY, for which
+                                    # the leader waits, so check again soon.
                                     pause_s = BACKFILL_S
 
-                        # The member that came first decides for all. Etcd needs no election for that: at one
-                        # revision, the oldest key is the same for all. A member that has lost its key may
-                        # still take itself for the leader, but its transactions fail, because each has that
-                        # key as a condition.
+                        # The oldest member decides for all. This needs no election: at one revision, the
+                        # oldest key is the same for all. A member that has lost its key may still consider
+                        # itself the leader, but its transactions fail, because each has that key as a
+                        # condition.
                         if leader(state.members.values()) == self._id:
-                            # A leader that exits leads until it is gone, because its own shards are moved by
-                            # it.
+                            # A leader that exits leads until it has left, because it moves its own shards.
                             leading.converge(state, me)
 
-                        # A process that is to end leaves when it has no shard any more, or if nobody is there
-                        # to take its shards.
+                        # A process that should end leaves when it has no more shards, or if there is no
+                        # member to take its shards.
                         if self._leaving.is_set():
-                            # Members that exit as well take nothing. If all leave at once, as when an
-                            # application is shut down, each would wait for the others for ever.
+                            # Other exiting members take nothing. If all members leave at the same time, as
+                            # when an application is shut down, each would otherwise wait for the others
+                            # forever.
                             staying = {member.id for member in state.members.values() if not member.exiting}
                             if not self._assigned or staying <= {self._id}:
                                 break
                             if not me.exiting:
-                                # The change comes back by the mirror, so the next round sees it and does not
-                                # ask again. The leader then moves this member's shards to the others.
+                                # The mirror will show the change, so the next round does not ask again. The
+                                # leader then moves this member's shards to the others.
                                 membership.set_exiting(me.mod_revision)
                     except (GazetteError, TimeoutError) as error:
-                        # Etcd is asked again after the pause. Shards run on until the lease ends.
+                        # Ask Etcd again after the pause. Shards continue to run until the lease ends.
                         log.warning("cluster.etcd_call_failed key=%s cause=%s", key, error)
-                        # A transaction without an answer may have been made, and is not repeated (decision
-                        # 0043). The next round reads the keys, and does what is still missing.
+                        # A transaction without an answer may have been made and is not repeated (decision
+                        # 0043). The next round reads the keys and does what is still missing.
                         pause_s = RETRY_S
             finally:
                 # Shards end before the lease does, and others take over after that.
@@ -355,18 +357,18 @@ class ClusterHost(Closing):
                 self._end_shards()
 
     def _end_shards(self) -> None:
-        """End all shards that run. Those of a lease that was lost have been stopped."""
-        # Before the lock is taken: a shard that drains needs the lock to report its end.
+        """End all running shards. If the lease was lost, they have already been stopped."""
+        # Drain before taking the lock, because a draining shard needs the lock to report its end.
         drain_all(list(self._shards.by_id().values()), self._drain_s)
         with self._lock:
-            # From here on the guard of hints refuses: a shard that ends slowly must not overwrite the hints
+            # From here on, the guard of hints refuses: a shard that ends slowly must not overwrite the hints
             # of its successor.
             self._assigned = {}
             stopped = self._shards.stop()
         join_all(stopped, STOP_S)
 
     def _stop_at_once(self) -> None:
-        """Stop all shards: the lease is lost, and others may have them soon. Called by the lease's thread."""
+        """Stop all shards: the lease is lost, and others may get them soon. Called by the lease's thread."""
         self._shards.stop()
         self._mirror.wake()
 
@@ -375,15 +377,16 @@ class ClusterHost(Closing):
             return self._shards.status(shard_id) if self._shards.get(shard_id) is not None else None
 
     def _follow(self, state: ClusterState) -> None:
-        """Start, promote and end shards after the assignments. Called with the lock."""
+        """Start, promote and end shards according to the assignments. Called with the lock."""
         assigned = state.of_member(self._id)
         for shard_id in self._assigned.keys() - assigned.keys():
             self._shards.follow(shard_id, None)
         for shard_id, assignment in assigned.items():
-            # An assignment that was ended and made again between two states looks like one that never moved,
-            # but for the revision of its creation. Its shard starts again: that is what Unassign is for.
+            # An assignment that was ended and made again between two states differs only in the revision of
+            # its creation. Its shard starts again, which is the purpose of Unassign.
             before = self._assigned.get(shard_id)
-            # A move to a lower slot also makes a new key. Otherwise, the assignment was ended and made again.
+            # A move to a lower slot also creates a new key. In all other cases, the assignment was ended and
+            # made again.
             again = before is not None and before.create_revision != assignment.create_revision
             if before is not None and again and assignment.slot >= before.slot:
                 self._shards.follow(shard_id, None)
@@ -391,38 +394,39 @@ class ClusterHost(Closing):
         before_revisions, self._spec_revisions = self._spec_revisions, {}
         for shard_id, assignment in assigned.items():
             item = state.items[shard_id]
-            # The revision tells an Apply of the same bytes from no change at all.
+            # The revision distinguishes an Apply of the same bytes from no change.
             self._spec_revisions[shard_id] = item.mod_revision
             shard = self._shards.get(shard_id)
             is_put = before_revisions.get(shard_id, item.mod_revision) != item.mod_revision
             if is_put and shard is not None and shard.status.code == pc.ReplicaStatus.FAILED:
-                # Somebody applied the spec, the same one or another: that starts a failed shard.
+                # An operator has applied the same spec or another one, which starts a failed shard.
                 self._shards.restart(shard_id, item.spec)
             else:
-                # Starts the shard if it does not run, and passes a changed spec to one that does.
+                # Start the shard if it does not run, or pass it a changed spec.
                 self._shards.follow(shard_id, item.spec)
             shard = self._shards.get(shard_id)
-            # Slot 0 is the primary's. Promoting again does nothing, so each state may do it. There is no way
-            # back from the primary to a standby: a higher slot comes as a new assignment.
+            # Slot 0 is the primary's. Promoting again does nothing, so every state may do it. A primary never
+            # becomes a standby: a higher slot is a new assignment.
             if assignment.slot == 0 and isinstance(shard, LocalShard):
                 shard.promote()
-        # Last, because whoever waits for this revision looks for the shard next.
+        # Do this last, because callers that wait for this revision look for the shard next.
         self._followed_revision = state.revision
         self._followed.notify_all()
 
     def _publish(self, assignment: ShardAssignment, status: pc.ReplicaStatus) -> None:
-        # Deterministic, because the stored bytes are compared: two encodings of one status would be written
-        # in turn.
+        # Serialize deterministically, because the stored bytes are compared: two encodings of one status
+        # would be written alternately.
         value = status.SerializeToString(deterministic=True)
         if value == assignment.value:
             return
         key = self._mirror.assignment_key(assignment)
-        # If the assignment has changed meanwhile, that change comes, and with it the next look at the status.
+        # If the assignment has changed in the meantime, that change will arrive, and the status is then
+        # checked again.
         response = self._etcd.txn(
             [calls.unchanged(key, assignment.mod_revision)], [calls.put_under_its_lease(key, value)]
         )
         if response.succeeded:
-            # Until the mirror has it, the next round would see the old value and write again.
+            # Wait until the mirror has it. Otherwise the next round would see the old value and write again.
             self._mirror.wait_for(response.header.revision, READ_S)
 
     def _start_shard(self, spec: pc.ShardSpec, after: RunningShard | None) -> LocalShard:
@@ -430,12 +434,12 @@ class ClusterHost(Closing):
 
         def guard() -> pe.Compare:
             with self._lock:
-                # Looked up with each call: the assignment's key changes when the replica is promoted.
+                # Look up the assignment at each call, because its key changes when the replica is promoted.
                 assignment = self._assigned.get(shard_id)
             if assignment is None:
-                raise ClosedError(f"shard {shard_id!r}", "it is not assigned to this process any more")
-            # The revision of creation, not of the last change: a status that is published meanwhile must not
-            # make the hints fail.
+                raise ClosedError(f"shard {shard_id!r}", "it is no longer assigned to this process")
+            # Compare the revision of creation, not of the last change: a status that is published in the
+            # meantime must not make storing hints fail.
             return calls.created_at(self._mirror.assignment_key(assignment), assignment.create_revision)
 
         shard = LocalShard(
@@ -443,13 +447,13 @@ class ClusterHost(Closing):
             self._client,
             spec,
             self._mirror.item_key(shard_id),
-            # The name before, the key of the spec, is the one under which stores keep a shard's checkpoint,
-            # as in Gazette: a shard continues when a member in another language takes it.
+            # The full name above is the key of the spec, as in Gazette. Stores use it for a shard's
+            # checkpoint, so a shard continues when a member in another language takes it over.
             hints=EtcdHints(self._etcd, guard),
             directory=self._folders.new(shard_id),
             after=after,
             is_standby=self._assigned[shard_id].slot > 0,
-            # A status is published by the thread of the membership, which waits for the mirror.
+            # The membership's thread publishes the status, and it waits for the mirror.
             on_status=self._mirror.wake,
         )
         shard.start()
@@ -458,12 +462,12 @@ class ClusterHost(Closing):
     # ShardHost. The service checks requests before it calls these.
 
     def metrics(self) -> str:
-        """Return status, restarts and transactions of shards that run here, in Prometheus' text format."""
+        """Return status, restarts and transactions of running shards in Prometheus' text format."""
         return self._shards.metrics()
 
     def list_shards(self) -> ShardListing:
-        """Return all shards of the cluster, see ``ShardHost``."""
-        # Revision 1 means any state at all: the keys may not have been read yet.
+        """Return all shards of the cluster; see ``ShardHost``."""
+        # Revision 1 means any state, because the keys may not have been read yet.
         state = self._mirror.wait_for(1, READ_S)
         return ShardListing(
             self._header(state),
@@ -474,8 +478,8 @@ class ClusterHost(Closing):
                     create_revision=item.create_revision,
                     route=_route(state, item.id),
                     status=[
-                        # The statuses that the members published, in the order of the route. Nobody is asked
-                        # for them.
+                        # Return the statuses that members have published, in the order of the route, without
+                        # asking the members.
                         pc.ReplicaStatus.FromString(assignment.value)
                         for assignment in state.by_shard.get(item.id, ())
                     ],
@@ -485,7 +489,7 @@ class ClusterHost(Closing):
         )
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
-        """Make valid changes, all or none, see ``ShardHost``."""
+        """Make valid changes, all or none; see ``ShardHost``."""
         compare, operations = [], []
         for change in changes:
             key = self._mirror.item_key(change.upsert.id or change.delete)
@@ -496,37 +500,37 @@ class ClusterHost(Closing):
                     operations.append(calls.put(hint_primary_key(change.upsert), hints))
             else:
                 operations.append(calls.delete(key))
-            # -1 asks for no check; 0 for a key that is not there.
+            # -1 means no check, and 0 means that the key must not exist.
             if change.expect_mod_revision != -1:
                 compare.append(calls.unchanged(key, change.expect_mod_revision))
         made = self._etcd.txn(compare, operations)
         response = pc.ApplyResponse(header=self._header(self._read_through(made)))
-        # Gazette's answer names the revision of the transaction itself. A client that reads its own write
-        # asks for this one.
+        # Gazette's answer contains the revision of the transaction itself. A client that wants to read its
+        # own write requests this revision.
         response.header.etcd.revision = made.header.revision
         if not made.succeeded:
             response.status = pc.ETCD_TRANSACTION_FAILED
         return response
 
     def resolve(self, args: ResolveArgs) -> Resolution:
-        """Return where a shard is served, see ``ShardHost``."""
+        """Return where a shard is served; see ``ShardHost``."""
         deadline_s = None if args.timeout_s is None else time.monotonic() + args.timeout_s
         state = self._mirror.wait_for(1, READ_S)
         if args.proxy_header is not None:
             check_proxied(args.proxy_header, state.etcd.cluster_id, self._member.process_id)
-            # The process that passed the request on may know a newer assignment. Before its revision is here,
-            # this process could answer that it is not the primary.
+            # The process that passed the request on may know a newer assignment. Before that revision is
+            # here, this process might answer that it is not the primary.
             patience_s = READ_S if args.timeout_s is None else args.timeout_s
             state = self._mirror.wait_for(args.proxy_header.etcd.revision, patience_s)
         item = state.items.get(args.shard_id)
-        # A shard that the caller may not see is answered like one that does not exist, so that ids cannot be
+        # Answer for a shard that the caller may not see as for one that does not exist, so that ids cannot be
         # guessed.
         spec = item.spec if item is not None and args.may_see(item.spec) else None
         route = _route(state, args.shard_id if spec is not None else "")
         local = self._member.process_id
         primary = route.members[route.primary] if route.primary != NO_PRIMARY else None
-        # A process that may have lost its lease answers for no shard: another one may be its primary. When it
-        # has joined again, the mirror may still show assignments of the lease before.
+        # A process that may have lost its lease serves no shard, because another one may be its primary.
+        # After it has joined again, the mirror may still show assignments of the previous lease.
         if primary == local:
             membership, me = self._membership, state.members.get(self._id)
             lease = membership.lease if membership is not None and membership.is_live else None
@@ -537,15 +541,15 @@ class ClusterHost(Closing):
         resolution = Resolution(status, header, spec)
         if status != pc.OK or primary is None or spec is None:
             return resolution
-        # The header of an OK names the process that is to serve, which may be another one: the service passes
-        # the request on to it.
+        # With the status OK, the header names the process that should serve the shard, which may be another
+        # one. The service passes the request on to it.
         header.process_id.CopyFrom(primary)
         if primary == local:
             with self._lock:
-                # The thread of the membership starts the shard just now.
+                # The membership's thread may be about to start the shard.
                 self._followed.wait_for(lambda: self._followed_revision >= state.revision, READ_S)
                 shard = self._shards.get(args.shard_id)
-            # The assignment has gone between the state and now, or the shard was stopped with its lease.
+            # The assignment has ended since that state, or the shard was stopped with its lease.
             if shard is None:
                 resolution.status = pc.SHARD_STOPPED
             else:
@@ -553,12 +557,12 @@ class ClusterHost(Closing):
         return resolution
 
     def hints(self, shard_id: str) -> pc.GetHintsResponse:
-        """Return the hints of a shard's recovery log, see ``ShardHost``."""
+        """Return the hints of a shard's recovery log; see ``ShardHost``."""
         state = self._mirror.wait_for(1, READ_S)
         item = state.items.get(shard_id)
         if item is None:
             return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=self._header(state))
-        # A guard that is never called: nothing is written here.
+        # The guard is never called, because nothing is written here.
         response = hints_of(item.spec, EtcdHints(self._etcd, pe.Compare))
         response.header.CopyFrom(self._header(state))
         return response
@@ -566,21 +570,21 @@ class ClusterHost(Closing):
     def unassign(
         self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
     ) -> pc.UnassignResponse:
-        """End assignments of primaries, and of all replicas that failed, see ``ShardHost``."""
+        """End assignments of primaries and of all failed replicas; see ``ShardHost``."""
         state = self._mirror.wait_for(1, READ_S)
         ended = [
             assignment
             for shard_id in dict.fromkeys(shard_ids)
             for assignment in state.by_shard.get(shard_id, ())
-            # Healthy standbys stay, because to end one only costs a replay.
+            # Healthy standbys stay, because ending one would only cost a replay.
             if assignment.code == pc.ReplicaStatus.FAILED or (assignment.slot == 0 and not only_failed)
         ]
         response = pc.UnassignResponse(shards=dict.fromkeys(assignment.shard for assignment in ended))
         if ended and not dry_run:
             keys = {self._mirror.assignment_key(assignment): assignment for assignment in ended}
             made = self._etcd.txn(
-                # A replica that has recovered since it was listed has another status, hence another revision.
-                # Then nothing is ended, and the caller is told.
+                # A replica that has recovered since it was listed has another status and thus another
+                # revision. Then nothing is ended, and the caller gets an error status.
                 [calls.unchanged(key, assignment.mod_revision) for key, assignment in keys.items()],
                 [calls.delete(key) for key in keys],
             )
@@ -590,9 +594,9 @@ class ClusterHost(Closing):
         return response
 
     def _read_through(self, made: pe.TxnResponse) -> ClusterState:
-        """Wait until the mirror has what a transaction changed."""
-        # A delete of keys that are not there changes nothing, so the mirror would never arrive at its
-        # revision. Revision 1 is always there.
+        """Wait until the mirror has the changes of a transaction."""
+        # Deleting keys that do not exist changes nothing, so the mirror would never reach that revision.
+        # Revision 1 is always reached.
         changed = any(
             response.HasField("response_put") or response.response_delete_range.deleted
             for response in made.responses
@@ -613,27 +617,27 @@ class ClusterHost(Closing):
 
 
 class _Leading:
-    """What a leader does, and what it has to remember for that."""
+    """The actions of a leader, and the state that it needs for them."""
 
     def __init__(self, etcd: EtcdClient, mirror: ClusterMirror) -> None:
         self._etcd = etcd
         self._mirror = mirror
         self._solved: object = None
-        """What the placement was solved for."""
+        """The problem for which the placement was computed."""
         self._desired: Placement = {}
-        # Many wake-ups bring no change of a key, and the same keys give the same steps. Looking for them
-        # takes a quarter of a second for 10,000 shards.
+        # Many wake-ups come without a change of a key, and the same keys lead to the same steps. Searching
+        # for steps takes a quarter of a second for 10,000 shards.
         self._done_at = 0
-        """Revision at which nothing was to be done."""
+        """Revision at which there was nothing to do."""
 
     def converge(self, state: ClusterState, me: ClusterMember) -> None:
-        """Make the changes that are allowed now."""
+        """Make the changes that are currently allowed."""
         if state.revision == self._done_at:
             return
         items, members = list(state.items.values()), list(state.members.values())
         limits = effective_limits(items, members)
-        # Solve again only for other shards or members. On the way to a placement, the assignments are those
-        # of neither the old nor the new one, and a placement made of them would turn around.
+        # Compute a new placement only for other shards or members. On the way to a placement, the assignments
+        # match neither the old nor the new one, and a placement based on them could reverse the direction.
         problem = [(item.id, item.replicas) for item in items], limits
         if problem != self._solved:
             self._desired = solve(items, limits, state.assignments)
@@ -650,22 +654,22 @@ class _Leading:
         if not pending:
             self._done_at = state.revision
             return
-        # Whoever has lost this key leads no more.
+        # A member that has lost this key is no longer the leader.
         own = calls.unchanged(self._mirror.member_key(me.id), me.mod_revision)
-        # Each transaction has the revisions that its steps were planned from as conditions, so a step is made
-        # on these facts or not at all.
+        # Each transaction has the revisions on which its steps are based as conditions, so a step is made on
+        # that basis or not at all.
         member_revisions = {member.id: member.mod_revision for member in members}
         compare, operations = [own], list[pe.RequestOp]()
-        # The steps of one shard are never split: a removal without its promotion would leave the shard
-        # without a primary until the next round.
+        # Never split the steps of one shard: a removal without the promotion would leave the shard without a
+        # primary until the next round.
         for steps in pending:
             conditions, changes = self._transaction(steps, member_revisions)
             if (
                 len(compare) + len(conditions) > MAX_OPERATIONS
                 or len(operations) + len(changes) > MAX_OPERATIONS
             ):
-                # A failed condition means that the keys differ from the state. The remaining steps were
-                # planned from the same state, so stop.
+                # A failed condition means that the keys differ from the state. The remaining steps are based
+                # on the same state, so stop.
                 if not self._write(compare, operations):
                     return
                 compare, operations = [own], []
@@ -676,7 +680,7 @@ class _Leading:
     def _write(self, compare: list[pe.Compare], operations: list[pe.RequestOp]) -> bool:
         response = self._etcd.txn(compare, operations)
         if not response.succeeded:
-            # A key has changed: the change comes, or this member leads no more.
+            # A key has changed. The change will arrive, or this member is no longer the leader.
             log.warning("cluster.changed_meanwhile revision=%d", response.header.revision)
             return False
         self._mirror.wait_for(response.header.revision, READ_S)
@@ -685,21 +689,21 @@ class _Leading:
     def _transaction(
         self, steps: ItemSteps, member_revisions: dict[tuple[str, str], int]
     ) -> tuple[list[pe.Compare], list[pe.RequestOp]]:
-        """Return conditions and operations of the steps of one shard."""
+        """Return the conditions and operations of one shard's steps."""
         key_of = self._mirror.assignment_key
         conditions: list[pe.Compare] = []
         operations: list[pe.RequestOp] = []
         if steps.item is None:
-            # The shard may have been created again meanwhile. Then its assignments are good ones.
+            # The shard may have been created again in the meantime. Then its assignments are valid.
             conditions.append(calls.created_at(self._mirror.item_key(steps.shard), 0))
         elif steps.remove:
-            # The number of replicas may be another one by now.
+            # The number of replicas may have changed.
             conditions.append(calls.unchanged(self._mirror.item_key(steps.shard), steps.item.mod_revision))
         for added in steps.add:
-            # The limit of the member may be another one by now.
+            # The limit of the member may have changed.
             key = self._mirror.member_key(added.member)
             conditions.append(calls.unchanged(key, member_revisions[added.member]))
-            # Under the lease of the member that is to run the shard, not of the leader: the assignment has to
+            # Use the lease of the member that should run the shard, not the leader's: the assignment has to
             # end with that member. An empty value is the status IDLE.
             operations.append(calls.put(key_of(added), b"", added.lease))
         for removed in steps.remove:
@@ -708,14 +712,14 @@ class _Leading:
         for moved, slot in steps.move:
             conditions.append(calls.unchanged(key_of(moved), moved.mod_revision))
             operations.append(calls.delete(key_of(moved)))
-            # The slot is part of the key, so a move is a new key with the old status and lease. The member
-            # takes it for the same assignment, because its slot is lower.
+            # The slot is part of the key, so a move creates a new key with the old status and lease. The
+            # member treats it as the same assignment, because its slot is lower.
             operations.append(calls.put(key_of(moved, slot), moved.value, moved.lease))
         return conditions, operations
 
 
 def _route(state: ClusterState, shard_id: str) -> pb.Route:
-    """Return who runs a shard; nobody, of a shard that is not there."""
+    """Return the members that run a shard; none if it does not exist."""
     assignments = state.by_shard.get(shard_id, [])
     slots = [assignment.slot for assignment in assignments]
     return pb.Route(

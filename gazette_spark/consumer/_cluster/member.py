@@ -1,4 +1,4 @@
-"""A process as a member of a cluster: a key that others see, for as long as its lease is renewed."""
+"""A process as a member of a cluster: others see its key as long as its lease is renewed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from gazette_spark.protocol import etcd_pb2 as pe
 log = logging.getLogger(__name__)
 
 ANNOUNCE_S = 1.0
-"""Seconds between two tries to announce a member."""
+"""Seconds between two attempts to announce a member."""
 
-# The first attempt comes after a quarter of the time, which leaves room for retries before the margin.
+# The first renewal comes after a quarter of the time, which leaves room for retries before the margin.
 RENEWALS = 4
-"""Renewals of a lease within its time."""
+"""Number of renewals of a lease within its time."""
 
 MARGIN = 0.2
-"""Part of a lease's time before its end at which its member takes it for lost, if it was not renewed.
+"""Fraction of a lease's time before its end at which the member considers it lost if it was not renewed.
 
-Etcd gives the shards to others when the lease ends by its own clock. Until then they have to be stopped here.
+When the lease ends by Etcd's clock, the shards are given to others. Before that, they have to be stopped
+here.
 """
 
 
 class Membership(Closing):
     """The key of a member, its lease, and the thread that renews the lease.
 
-    The lease counts from the time at which its renewal was sent, by this machine's own clock. That clock goes
-    on while the process is stopped, so that a process that wakes up late knows that it is late.
+    The lease counts from the time when its renewal was sent, by this machine's clock. That clock continues
+    while the process is stopped, so a process that wakes up late notices it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Membership(Closing):
         Args:
             etcd: Etcd.
             key: Key of the member.
-            spec: Its value.
+            spec: Value of the key.
             ttl_s: Seconds that a lease lasts without being renewed.
             on_lost: Called once, in the thread that renews, when the lease is lost.
         """
@@ -70,21 +71,22 @@ class Membership(Closing):
         return time.monotonic() < self._ends_s and not self._closed.is_set()
 
     def announce(self, cancelled: threading.Event) -> Self | None:
-        """Take a lease, and write the key when nobody has it.
+        """Get a lease, and write the key when no other process has it.
 
-        The key may still be there under the lease of a process of the same name that was killed. Then wait
-        for the end of that lease. Return None if this is cancelled, or if the own lease is lost, before.
+        The key may still exist with the lease of a killed process of the same name. Then wait for the end of
+        that lease. Return None if this is cancelled, or if the new lease is lost, before that.
 
         Raises:
             GazetteError: Etcd does not grant a lease.
         """
-        # Before the call: Etcd's lease begins when the request arrives, so this is never too late.
+        # Take the time before the call: Etcd's lease begins when the request arrives, so this time is never
+        # too late.
         began_s = time.monotonic()
         lease = self._etcd.grant(self._ttl_s)
         self.lease = lease.id
         self._ends_s = began_s + lease.ttl_s * (1 - MARGIN)
-        # The lease is renewed while the process waits for its key, or a long wait would end with a lease that
-        # is over.
+        # Renew the lease while the process waits for its key. Otherwise it would have expired after a long
+        # wait.
         self._thread.start()
         while not (cancelled.is_set() or self.lost.is_set()):
             try:
@@ -96,7 +98,7 @@ class Membership(Closing):
             except GazetteError as error:
                 log.warning("cluster.not_announced key=%s cause=%s", self.key, error)
             else:
-                # An answer may have been lost after the key was written.
+                # The answer may have been lost after the key was written.
                 ours = not response.succeeded and any(
                     kv.lease == self.lease for kv in response.responses[0].response_range.kvs
                 )
@@ -107,22 +109,21 @@ class Membership(Closing):
         return None
 
     def set_exiting(self, mod_revision: int) -> None:
-        """Ask the leader to give this member's shards to others; the key was last changed at a revision."""
+        """Ask the leader to give this member's shards to others."""
         self._spec.exiting = True
         value = self._spec.SerializeToString()
-        # Under the revision that the caller has seen. If it differs, the next state tells, and the caller
-        # asks again.
+        # The condition is the revision that the caller has seen. If it differs, the caller sees that in the
+        # next state and asks again.
         self._etcd.txn([unchanged(self.key, mod_revision)], [put_under_its_lease(self.key, value)])
 
     def close(self) -> None:
         """End the lease, which deletes the keys of this member, and with them its assignments."""
         if not self._closed.is_set():
             self._closed.set()
-            # The thread first: a renewal after the end of the lease would report it as lost.
+            # End the thread first: a renewal after the end of the lease would report the lease as lost.
             if self._thread.is_alive() and threading.current_thread() is not self._thread:
                 self._thread.join()
-            # Not only a courtesy: without the revocation, others wait for the whole lease before they take
-            # the shards.
+            # Revoke the lease. Otherwise others have to wait for its end before they take the shards.
             if self.lease and not self.lost.is_set():
                 try:
                     self._etcd.revoke(self.lease)
@@ -131,7 +132,7 @@ class Membership(Closing):
 
     def _renew(self) -> None:
         pause_s = self._ttl_s / RENEWALS
-        # Never beyond the end of the lease, so that its loss is noticed on time.
+        # Never wait beyond the end of the lease, so that its loss is noticed in time.
         while not self._closed.wait(min(pause_s, max(0.0, self._ends_s - time.monotonic()))):
             sent_s = time.monotonic()
             if sent_s >= self._ends_s:
@@ -139,11 +140,11 @@ class Membership(Closing):
             try:
                 ttl_s = self._etcd.keep_alive(self.lease)
             except GazetteError as error:
-                # It is not lost before its time is over: try again, soon.
+                # The lease is not lost before its time is over, so try again soon.
                 log.warning("cluster.lease_not_renewed key=%s cause=%s", self.key, error)
                 pause_s = min(1.0, self._ttl_s / RENEWALS / 4)
                 continue
-            # Etcd's answer for a lease that has expired or was revoked.
+            # This is Etcd's answer for a lease that has expired or was revoked.
             if ttl_s <= 0:
                 break
             pause_s = self._ttl_s / RENEWALS
