@@ -64,7 +64,7 @@ from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.file_lane import file_stream, prepare_files
 from gazette_spark._delta.files import SparkFiles, is_classic, without_space
 from gazette_spark._delta.heartbeat import Heartbeat
-from gazette_spark._delta.java_errors import short_java_error
+from gazette_spark._delta.java_errors import short_batch_errors
 from gazette_spark._delta.new_table import NewTable
 from gazette_spark._delta.preflight import check_delta, check_workers, gazette_options
 from gazette_spark._delta.row_steps import TableLayout, fit_columns
@@ -81,7 +81,6 @@ from gazette_spark._delta.start_query import start_query
 from gazette_spark._delta.trim import trim
 from gazette_spark._delta.upsert import Upsert
 from gazette_spark._delta.violations import named_rows
-from gazette_spark._frames import without_internal_frames
 from gazette_spark._ledger.dead_letters import DeadLetters
 from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
 from gazette_spark._ledger.entry import (
@@ -481,6 +480,7 @@ class DeltaSink:
         mode: Mode = "upsert" if self._upsert else "append"
         return adopt(self._target, session, self.app_id, offsets, mode=mode)
 
+    @short_batch_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write one batch to the table, unless the table already has it.
 
@@ -494,19 +494,7 @@ class DeltaSink:
         spark = df.sparkSession
         query = _running_query(spark)
         with self._turn:
-            try:
-                self._run_batch(df, batch_id, query)
-            except GazetteError as error:
-                # Spark prints the traceback of any error that ends a query. Errors of this package are
-                # complete without it.
-                raise without_internal_frames(error) from None
-            except Exception as error:
-                log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
-                # Spark searches the error's text with a pattern that overflows its stack on the usual Java
-                # trace, and then the query never ends.
-                if (shorter := short_java_error(error)) is None:
-                    raise
-                raise shorter from None
+            self._run_batch(df, batch_id, query)
         # A heartbeat has to end with its query. On classic Spark, the heartbeat asks the query whether it is
         # active; on Spark Connect, the process ends with the query. A caller without a query could end
         # unnoticed, so it gets no heartbeat.

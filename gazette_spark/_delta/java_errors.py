@@ -1,11 +1,24 @@
-"""Shortens errors of calls to Spark's JVM before the JVM gets them back.
+"""Shortens errors before Spark's JVM gets them back from a function of ``foreachBatch``.
 
-If the function of ``foreachBatch`` raises such an error, Spark searches its text for signs of a stopped
+If the function raises an error of a call to the JVM, Spark searches its text for signs of a stopped
 query, with a pattern that needs stack for each character. An ordinary Java stack trace overflows the stack.
 Then the console shows 1,000 lines, and the query never ends as stopped.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gazette_spark._frames import without_internal_frames
+from gazette_spark.errors import GazetteError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("gazette_spark")
 
 MAX_TEXT = 900
 """Number of characters that Spark's pattern can read within the stack of its thread."""
@@ -22,6 +35,39 @@ INTERRUPTIONS = (
 
 
 TRACEBACK = "Traceback (most recent call last):"
+
+
+class BatchSink(Protocol):
+    """A sink whose calls write batches."""
+
+    @property
+    def app_id(self) -> str: ...
+
+
+SinkT = TypeVar("SinkT", bound=BatchSink)
+
+WriteBatch = Callable[[SinkT, "DataFrame", int], None]
+"""A method that ``foreachBatch`` calls."""
+
+
+def short_batch_errors(write: WriteBatch[SinkT]) -> WriteBatch[SinkT]:
+    """Make a sink's function for ``foreachBatch`` raise its errors in a form that Spark can show."""
+
+    @wraps(write)
+    def call(self: SinkT, df: DataFrame, batch_id: int) -> None:
+        try:
+            write(self, df, batch_id)
+        except GazetteError as error:
+            # Spark prints the traceback of any error that ends a query. Errors of this package are complete
+            # without it.
+            raise without_internal_frames(error) from None
+        except Exception as error:
+            log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
+            if (shorter := short_java_error(error)) is None:
+                raise
+            raise shorter from None
+
+    return call
 
 
 def short_java_error(error: Exception) -> Exception | None:

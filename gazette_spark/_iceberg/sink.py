@@ -27,11 +27,10 @@ from gazette_spark._delta.adopt import (
     same_beginning,
 )
 from gazette_spark._delta.files import SparkFiles
-from gazette_spark._delta.java_errors import short_java_error
+from gazette_spark._delta.java_errors import short_batch_errors
 from gazette_spark._delta.preflight import check_workers, gazette_options
 from gazette_spark._delta.start_query import start_query
 from gazette_spark._delta.trim import range_origin
-from gazette_spark._frames import without_internal_frames
 from gazette_spark._iceberg.columns import spark_schema
 from gazette_spark._iceberg.iceberg_table import IcebergTable
 from gazette_spark._ledger.decision import Allowed
@@ -40,7 +39,7 @@ from gazette_spark._ledger.file_batches import BatchFiles, FileBatches
 from gazette_spark._ledger.iceberg_reader import TableName
 from gazette_spark._ledger.positions import GroupCommit, table_commits
 from gazette_spark._ledger.query_batches import QueryBatches
-from gazette_spark.errors import GazetteError, OptionError, TableRefusedError
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.offsets import JournalOffsets
 
@@ -170,6 +169,7 @@ class IcebergSink:
         sink._checkpoint = root
         return start_query(df, sink, root, query_name=query_name, output_mode="append", trigger=trigger)
 
+    @short_batch_errors
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Commit one batch to the table, unless the table already has it.
 
@@ -181,19 +181,11 @@ class IcebergSink:
         # writer.
         seen, self._seen = self._seen, None
         assert self._checkpoint is not None
-        try:
-            # The offsets come from the query checkpoint, where Spark wrote them before the batch. The tasks
-            # run only if the ledger lacks the batch.
-            batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
-            batches = FileBatches(self._table, self.app_id, self._allowed)
-            self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
-        except GazetteError as error:
-            raise without_internal_frames(error) from None
-        except Exception as error:
-            log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
-            if (shorter := short_java_error(error)) is None:
-                raise
-            raise shorter from None
+        # The offsets come from the query checkpoint, where Spark wrote them before the batch. The tasks run
+        # only if the ledger lacks the batch.
+        batch = self._batches.read(SparkFiles(df.sparkSession), self._checkpoint, batch_id)
+        batches = FileBatches(self._table, self.app_id, self._allowed)
+        self._seen = batches.commit(batch, lambda: self._files(df), seen=seen)
         failpoint("sink.return")
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from gazette_spark._delta.java_errors import INTERRUPTIONS, MAX_TEXT, short_java_error, short_text
+from gazette_spark._delta.java_errors import (
+    INTERRUPTIONS,
+    MAX_TEXT,
+    short_batch_errors,
+    short_java_error,
+    short_text,
+)
+from gazette_spark.errors import InputError
 
 SPARKS_PATTERN = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
@@ -58,3 +65,30 @@ def test_first_and_last_text_are_kept() -> None:
     """The first says what failed, the last why."""
     assert short_text(["a.A: one", "a.B: two", "a.C: three"]) == "a.A: one; caused by a.C: three"
     assert len(short_text(["a" * 5000, "b" * 5000])) == MAX_TEXT
+
+
+class Sink:
+    """A sink whose batches fail."""
+
+    app_id = "orders"
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @short_batch_errors
+    def __call__(self, df: Any, batch_id: int) -> None:
+        """Fail, with a cause."""
+        raise self._error from LookupError("a cause")
+
+
+def test_a_batch_raises_errors_as_spark_can_show_them() -> None:
+    """The package's errors come without their causes, Java's without its stack, and others as they are."""
+    with pytest.raises(InputError, match="no table") as ours:
+        Sink(InputError("no table"))(None, 1)
+    assert ours.value.__cause__ is None
+    with pytest.raises(Py4JJavaError, match=r"^An error occurred while calling Spark: a\.B: lost$") as java:
+        Sink(Py4JJavaError("An error occurred\n", java_exception("a.B: lost")))(None, 2)
+    assert java.value.__cause__ is None
+    with pytest.raises(ValueError, match="other") as other:
+        Sink(ValueError("other"))(None, 3)
+    assert isinstance(other.value.__cause__, LookupError)
