@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from gazette_spark._delta.upsert import Upsert
 from gazette_spark.errors import InputError
+from gazette_spark.strict_json import unescaped_pointer
 
 ORIGIN = {"_journal": StringType(), "_ack_offset": LongType(), "_offset": LongType()}
 """Columns that determine which of a key's rows is the last one."""
@@ -139,7 +140,7 @@ class FlowCollection:
     def _path_of(self, pointer: str) -> list[str]:
         """Return the names that lead to a part of the key."""
         kind: DataType = self.schema
-        parts = [_unescaped(part) for part in pointer[1:].split("/")]
+        parts = [unescaped_pointer(part) for part in pointer[1:].split("/")]
         for part in parts:
             if not isinstance(kind, StructType) or part not in kind.names:
                 raise InputError(f"collection {self.name!r}: its schema lacks {pointer}, a part of its key")
@@ -148,7 +149,7 @@ class FlowCollection:
 
 
 def _key_column(pointer: str) -> str:
-    return _unescaped(pointer[1:])
+    return unescaped_pointer(pointer[1:])
 
 
 class _Schemas:
@@ -235,7 +236,7 @@ class _Schemas:
             yield from self._all_of(part, references)
 
     def _referred(self, reference: str) -> object:
-        name = _unescaped(reference.removeprefix("#/$defs/").removeprefix("#/definitions/"))
+        name = unescaped_pointer(reference.removeprefix("#/$defs/").removeprefix("#/definitions/"))
         if isinstance(self._definitions, dict) and name in self._definitions:
             return self._definitions[name]
         if reference == "flow://write-schema" and self._write_schema is not None:
@@ -246,8 +247,3 @@ class _Schemas:
 
     def _error(self, problem: str) -> InputError:
         return InputError(f"collection {self._name!r}: {problem}")
-
-
-def _unescaped(part: str) -> str:
-    """Return the name for which a part of a JSON pointer stands."""
-    return part.replace("~1", "/").replace("~0", "~")

@@ -109,3 +109,12 @@ def _number(text: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise JsonError(f"{name} is not a number in JSON")
+
+
+def unescaped_pointer(part: str) -> str:
+    """Return the name for which a part of a JSON pointer stands (RFC 6901).
+
+    >>> unescaped_pointer("a~1b~0c")
+    'a/b~c'
+    """
+    return part.replace("~1", "/").replace("~0", "~")

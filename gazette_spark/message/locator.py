@@ -35,6 +35,7 @@ from gazette_spark.protocol.labels import (
     CONTENT_TYPE_NDJSON,
     CONTENT_TYPE_PROTO_FIXED,
 )
+from gazette_spark.strict_json import unescaped_pointer
 
 DEFAULT_POINTER = "/_meta/uuid"
 """Default place of the UUID in JSON messages, as in Estuary Flow's documents."""
@@ -120,7 +121,7 @@ def locator_for(content_type: str, path: str = "", *, option: str = "uuidPath") 
             expected = f"a JSON pointer to a member, such as {DEFAULT_POINTER}"
             raise OptionError(option, repr(pointer), expected)
         tokens = pointer.split("/")[1:]
-        return JsonPointer(tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens))
+        return JsonPointer(tuple(unescaped_pointer(token) for token in tokens))
     if content_type == CONTENT_TYPE_CSV:
         return CsvColumn(_number(path or "0", 0, 1 << 16, option, "the index of a CSV column, from 0"))
     if content_type == CONTENT_TYPE_PROTO_FIXED:
