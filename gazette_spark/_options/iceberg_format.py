@@ -1,6 +1,6 @@
 """Every option of the format ``gazette_iceberg``, declared once.
 
-What it shares with ``gazette_delta`` is in :mod:`gazette_spark._options.file_format`.
+The options that it shares with ``gazette_delta`` are in :mod:`gazette_spark._options.file_format`.
 """
 
 from __future__ import annotations
@@ -8,39 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gazette_spark._options.file_format import (
-    accept_gaps_option,
-    app_id_option,
-    ending_offsets_option,
-    parse_file_format,
-    restart_option,
-    starting_offsets_option,
-    target_file_bytes_option,
-)
+from gazette_spark._options.file_format import FileFormatOptions, parse_file_format
 from gazette_spark._options.table import Option, Use, of_options, option, options_of
 from gazette_spark._options.values import parse_column, word
-from gazette_spark.offsets import JournalOffsets
 
 CATALOG_PREFIX = "catalog."
 """Prefix of the properties of the catalog."""
 
-_APPENDED = "left out: rows are appended"
+_APPENDED = "to be unset: rows are appended"
 
 REFUSED: Mapping[str, str] = {
-    "audit": "left out",
-    "branch": "left out: commits go to the branch main",
-    "compactEvery": "left out; run rewrite_data_files from a job",
-    "deadLetters": "left out: drop such rows in the query",
-    "distribution-mode": "left out: tasks write the rows that they have",
-    "fanout-enabled": "left out: tasks keep a file open for each partition",
+    "audit": "to be unset",
+    "branch": "to be unset: commits go to the branch main",
+    "compactEvery": "to be unset; run rewrite_data_files from a job",
+    "deadLetters": "to be unset: drop such rows in the query",
+    "distribution-mode": "to be unset: tasks write the rows that they have",
+    "fanout-enabled": "to be unset: tasks keep a file open for each partition",
     "mergeSchema": "'schemaEvolution', which may be addNewColumns",
-    "newTable": "'partitionBy', or make the table before the query starts",
+    "newTable": "'partitionBy', or create the table before the query starts",
     "onOverlap": _APPENDED,
     "path": "'table', its namespace and name, and 'catalog'",
-    "snapshot-property": "left out: the ledger's entry is there",
+    "snapshot-property": "to be unset: the summary contains the ledger's entry",
     "upsert": _APPENDED,
 }
-"""Options of the sinks and of Iceberg's format that this one does not have, and what to do instead."""
+"""Options of the sinks and of Iceberg's format that this format does not support, and what to do instead."""
 
 
 def _parse_partitions(name: str, text: str) -> tuple[str, ...]:
@@ -54,14 +45,14 @@ def _parse_partitions(name: str, text: str) -> tuple[str, ...]:
     return tuple(parse_column(name, part.strip()) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergFormatOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergFormatOptions(FileFormatOptions):
     """The parsed options."""
 
     table: str = option(
         parse_column,
-        "Namespace and name of the table, such as `shop.orders`. Required. A missing table is made from the "
-        "rows' columns; its namespace has to exist.",
+        "Namespace and name of the table, such as `shop.orders`. Required. A missing table is created from "
+        "the rows' columns, in an existing namespace.",
         section="Table",
         form="a text such as `shop.orders`",
     )
@@ -71,12 +62,11 @@ class IcebergFormatOptions:
         "`PYICEBERG_CATALOG__PROD__URI`, and in the options `catalog.*`. Required.",
         form="a text such as `prod`",
     )
-    app_id: str = app_id_option()
     partition_by: tuple[str, ...] | None = option(
         _parse_partitions,
         "Partitions of a new table, separated by commas: columns, `day(at)`, `hour(at)`, `month(at)`, "
-        "`year(at)`, `bucket(16, id)`, `truncate(4, name)`. A table with others is refused. Spark ignores "
-        "`partitionBy()` of a stream's writer.",
+        "`year(at)`, `bucket(16, id)`, `truncate(4, name)`. A table with other partitions is refused. "
+        "Spark ignores `partitionBy()` of a stream's writer.",
         form="a text such as `day(at), bucket(16, id)`",
     )
     schema_evolution: str = option(
@@ -85,16 +75,11 @@ class IcebergFormatOptions:
         "first rows.",
         default="fail",
     )
-    target_file_bytes: int | None = target_file_bytes_option()
-    starting_offsets: JournalOffsets | None = starting_offsets_option()
-    ending_offsets: JournalOffsets | None = ending_offsets_option()
-    accept_gaps: Mapping[str, object] | None = accept_gaps_option()
-    restart: bool = restart_option()
     properties: Mapping[str, str] = of_options(
         Option(
             "catalog.*",
             lambda _, text: text,
-            "Properties of the catalog in place of configured ones, such as `catalog.uri` and "
+            "Properties of the catalog that replace configured ones, such as `catalog.uri` and "
             "`catalog.s3.endpoint`. Spark masks those whose names contain `secret`, `password` or `token`.",
             form="a text",
             section="Catalog",
@@ -107,14 +92,14 @@ ICEBERG_FORMAT_OPTIONS = options_of(IcebergFormatOptions)
 
 
 def parse_iceberg_format_options(options: Mapping[str, str], use: Use | None = None) -> IcebergFormatOptions:
-    """Parse what Spark hands over.
+    """Parse the options that Spark passes.
 
     Args:
         options: Option names, in any case, and their texts.
-        use: What is written; None while that is unknown.
+        use: What is written; None if that is unknown.
 
     Raises:
-        OptionError: naming the first option that is wrong, and what to do.
+        OptionError: an option is wrong. The error names the first one, and says what to do.
     """
     values, properties = parse_file_format(
         options,
@@ -130,5 +115,5 @@ def parse_iceberg_format_options(options: Mapping[str, str], use: Use | None = N
 _REQUIRED = {
     "table": "namespace and name of the table, such as shop.orders",
     "catalog": "the name of a catalog in pyiceberg's configuration, or with properties in options catalog.*",
-    "app_id": "a name of this stream in the table, which it keeps; to read a table, use the format 'iceberg'",
+    "app_id": "a name of this stream in the table, which never changes; to read it, use the format 'iceberg'",
 }

@@ -75,16 +75,22 @@ def of_options(*options: Option) -> Any:  # noqa: ANN401 - a field of any type.
 
 
 def options_of(parsed: type) -> tuple[Option, ...]:
-    """Return the options that the fields of a dataclass declare, in order. Other fields declare none."""
+    """Return the options that the fields of a dataclass declare, by section. Other fields declare none.
+
+    In a section, options of the class itself come before inherited ones.
+    """
     options: list[Option] = []
     section = ""
-    for field in dataclasses.fields(parsed):
+    bases = filter(dataclasses.is_dataclass, parsed.__bases__)
+    inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+    for field in sorted(dataclasses.fields(parsed), key=lambda field: field.name in inherited):
         first, *rest = field.name.split("_")
         camel_case = first + "".join(map(str.capitalize, rest))
         for declared in field.metadata.get(_DECLARED, ()):
             section = declared.section or section
             options.append(dataclasses.replace(declared, name=declared.name or camel_case, section=section))
-    return tuple(options)
+    sections = list(dict.fromkeys(option.section for option in options))
+    return tuple(sorted(options, key=lambda option: sections.index(option.section)))
 
 
 def option_texts(options: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:

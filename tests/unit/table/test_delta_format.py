@@ -633,7 +633,7 @@ def test_a_batch_that_dies_may_be_repeated(tmp_path: Path) -> None:
     ("options", "text"),
     [
         *(({name: "x"}, f"option '{name}': got \"x\"; expected ") for name in REFUSED),
-        ({"upsert": "id"}, "expected left out; DeltaSink does it, with rows that Spark writes"),
+        ({"upsert": "id"}, "expected to be unset; DeltaSink supports it, for rows that Spark writes"),
         ({"appid": ""}, "'appId'"),
         ({"appId": "x" * 513}, "'appId'.*1 to 512 printable"),
         ({"path": " "}, "'path': .*the table's directory or URL"),
