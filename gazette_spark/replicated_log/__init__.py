@@ -10,7 +10,7 @@ The guarantees, and why they hold:
 - *An acknowledged entry stays, and is fetched once.* Appends are retried until the broker answers, so an
   entry may be in the journal more than once. Each has a UUID whose clock increases along the log: a record
   whose clock is not above all earlier clocks of its writer is a repetition.
-- *There is one primary.* Each append checks the journal's register ``author``, and a take-over changes it.
+- *There is one primary.* Each append checks the journal's register ``author``, and a takeover changes it.
 - *There is one history of checkpoints.* A checkpoint's append checks the register ``version`` and sets the
   next one.
 - *The end of the log is known.* The receiver requests it from the journal's primary with an append without

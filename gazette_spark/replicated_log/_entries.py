@@ -76,7 +76,7 @@ class Record:
     earliest: int
     """Offset before which no copy of the record begins."""
     content: bytes | Checkpoint | None
-    """Content of an entry, or a checkpoint; None for a take-over."""
+    """Content of an entry, or a checkpoint; None for a takeover."""
     version: int
     """The log's version from a checkpoint on."""
 

@@ -321,7 +321,7 @@ class Receiver(Closing):
             record = self._next_record()
             if record is not None:
                 if record.content is None:
-                    # A take-over has no content, but its clock counts.
+                    # A takeover has no content, but its clock counts.
                     continue
                 if isinstance(record.content, Checkpoint):
                     self.version = record.version

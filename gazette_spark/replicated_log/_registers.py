@@ -60,7 +60,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of registers by an append: a take-over, a checkpoint, or both."""
+    """A change of registers by an append: a takeover, a checkpoint, or both."""
 
     author: str
     """The writer that appends."""

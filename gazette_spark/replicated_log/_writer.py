@@ -193,7 +193,7 @@ class Writer:
         # that was not acknowledged is pending and never silently given up.
         self._service = AppendService(client)
         # Each entry checks that the register still names this writer. The check and the append are one step
-        # at the broker, so no entry of a fenced writer can follow a take-over.
+        # at the broker, so no entry of a fenced writer can follow a takeover.
         self._options = AppendOptions(journal, check_registers=reg.author_check(self.author))
         # One thread takes the log over, or makes a checkpoint. Others wait for its outcome instead of
         # competing with it.
@@ -264,7 +264,7 @@ class Writer:
         Raises:
             PendingEntryError: the broker has not answered in time. The entry may be in the log now or later:
                 it is still retried, and the next checkpoint waits for it.
-            AppendWaitError: a checkpoint, or another thread's take-over, took too long. Nothing was appended.
+            AppendWaitError: a checkpoint, or another thread's takeover, took too long. Nothing was appended.
             LogFencedError: another writer has taken over the log. The entry may be in the log if an earlier
                 attempt got no answer.
             OptionError: the entry is too long.
@@ -301,7 +301,7 @@ class Writer:
             problem = "the entry has not been acknowledged; it is pending, and may be in the log now or later"
             raise PendingEntryError(self.journal, waited_s, problem) from None
         # The broker refused the entry because the register names another author. An earlier attempt of the
-        # same entry may have been accepted before the take-over.
+        # same entry may have been accepted before the takeover.
         if isinstance(error, RegisterMismatchError):
             author = "unknown"
             # The name helps whoever reads the error. That this writer is fenced is certain without it.
@@ -415,7 +415,7 @@ class Writer:
     def _claim_with(self, data: Bytes, deadline: float) -> RecordSpan | None:
         """Take over the log with an entry; None if it is already taken over and nothing was appended."""
         if not self._claiming.acquire(timeout=self._left_s(deadline)):
-            problem = "another thread's take-over has not been acknowledged; the entry was not appended"
+            problem = "another thread's takeover has not been acknowledged; the entry was not appended"
             raise AppendWaitError(self.journal, self._timeout_s, problem)
         try:
             self._check_usable()
@@ -499,7 +499,7 @@ class Writer:
                 self._claimed = True
                 return self._find(stamp, floor, before.end)
             # Both checks make an attempt fail if anything has changed since the read. A checkpoint also
-            # requires its offset, so that it follows the last entry that it covers. A take-over does not,
+            # requires its offset, so that it follows the last entry that it covers. A takeover does not,
             # because the writer that it fences may append faster than this one reads.
             options = AppendOptions(
                 self.journal,

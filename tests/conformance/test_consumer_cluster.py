@@ -549,7 +549,7 @@ def test_how_long_a_shard_has_no_primary(
                 took_s.append(observer.wait_served(list(members.values()), lost, SERVED_S))
                 log.info("%s is killed, and its shards have a primary after %.2f s", primary, took_s[-1])
                 chunker.check()
-        log_times(f"take-over with {hot_standbys} hot standbys", took_s)
+        log_times(f"takeover with {hot_standbys} hot standbys", took_s)
         assert sums_since(client, begin) > 0
     observer.close()
 

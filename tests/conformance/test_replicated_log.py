@@ -445,13 +445,13 @@ def test_a_checkpoint_waits_for_pending_entries(
     assert last.nextEntryOffset == at
 
 
-# Take-over.
+# Takeover.
 
 
 def test_an_old_primary_is_fenced(
     client: Client, writer: Writer, receiver: Receiver, journal_name: str
 ) -> None:
-    """After a take-over its entries and checkpoints are refused for good, and it learns by whom."""
+    """After a takeover its entries and checkpoints are refused for good, and it learns by whom."""
     writer.commit_entry(b"one")
     with Writer(client, journal_name) as second:
         second.take_over()

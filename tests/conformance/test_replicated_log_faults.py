@@ -46,7 +46,7 @@ def check(run: Run) -> None:
 
 
 def test_a_log_through_faults(broker: BrokerHandle, journal_name: str) -> None:
-    """A few seconds of kills, partitions, lost answers and take-overs."""
+    """A few seconds of kills, partitions, lost answers and takeovers."""
     check(run_nodes(broker.endpoint, journal_name, seed=SEED, seconds=SECONDS))
 
 

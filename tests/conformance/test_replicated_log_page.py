@@ -1,4 +1,4 @@
-"""docs/guides/replicated-log.md plays both nodes through a take-over: its examples run as printed."""
+"""docs/guides/replicated-log.md plays both nodes through a takeover: its examples run as printed."""
 
 from __future__ import annotations
 

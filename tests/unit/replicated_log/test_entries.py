@@ -49,7 +49,7 @@ def test_an_entry_round_trips(entry: bytes) -> None:
 
 
 def test_a_take_over_has_no_content() -> None:
-    """The record of a take-over is a record, and no entry."""
+    """The record of a takeover is a record, and no entry."""
     assert only_record(take_over_frame(stamp(160), 0)).content is None
 
 

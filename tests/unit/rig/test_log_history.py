@@ -76,7 +76,7 @@ def not_applied(history: History) -> None:
 
 
 def old_primary(history: History) -> None:
-    """Have an old primary's entry acknowledged after the take-over."""
+    """Have an old primary's entry acknowledged after the takeover."""
     history.acknowledged.append(Acknowledged("e2", "one", 11, 12))
     for steps in history.replicas.values():
         steps.append("e2")
