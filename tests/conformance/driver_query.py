@@ -59,7 +59,7 @@ class Query:
         assert self.reader is not None
         end = self.reader.latestOffset(self.position, ReadAllAvailable())
         tasks = self.reader.partitions(self.position, end)
-        pieces = [piece for task in tasks for piece in task.pieces]  # type: ignore[attr-defined]
+        pieces = [piece for task in tasks for piece in task.pieces]  # type: ignore[attr-defined]  # Partitions of this source.
         self.position = end
         return {self.short(piece.journal): piece.end - piece.begin for piece in pieces}
 

@@ -135,7 +135,7 @@ def test_only_the_needed_capability_lets_a_call_in(wire: Wire, rpc: str) -> None
     allowed = []
     for capability in CAPABILITIES:
         token = bearer(OLD, Claims(capability, pb.LabelSelector()))
-        if not refusal(lambda token=token: call(wire, token)):  # type: ignore[misc]
+        if not refusal(lambda token=token: call(wire, token)):  # type: ignore[misc]  # mypy does not infer the default.
             allowed.append(capability)
     assert allowed == [needed]
     others = bearer(OLD, Claims(Capability.ALL & ~needed, pb.LabelSelector()))

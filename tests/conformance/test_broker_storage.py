@@ -117,7 +117,7 @@ def test_a_pipe_in_the_place_of_a_fragment(tmp_path: Path) -> None:
 )
 def test_a_healthy_store(wire: Wire, broker: BrokerHandle, fields: dict[str, object]) -> None:
     """A store that can be written, read, listed and deleted from is OK, and keeps the check's object."""
-    request = pb.FragmentStoreHealthRequest(fragment_store="file:///", **fields)  # type: ignore[arg-type]
+    request = pb.FragmentStoreHealthRequest(fragment_store="file:///", **fields)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     response = wire.stub.FragmentStoreHealth(request, timeout=CALL_TIMEOUT_S)
     assert (response.status, response.store_health_error) == (pb.OK, "")
     assert (broker.file_root / ".test" / "health-check").is_file()

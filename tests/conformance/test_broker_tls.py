@@ -104,7 +104,7 @@ def test_client_certificates(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:
         assert list_journals(secure_channel(broker, client=AUTHORITY.issue_cert("client")))
         for client in (None, OTHER_AUTHORITY.issue_cert("client"), expired):
-            assert code_of(lambda client=client: list_journals(secure_channel(broker, client=client))) == (  # type: ignore[misc]
+            assert code_of(lambda client=client: list_journals(secure_channel(broker, client=client))) == (  # type: ignore[misc]  # mypy does not infer the default.
                 grpc.StatusCode.UNAVAILABLE
             )
 

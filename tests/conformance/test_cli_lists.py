@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from typing import Any
 
 import pytest
 import yaml
@@ -171,7 +172,7 @@ def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tr
         wire.wait_persisted(name, 1)
     chosen = ["journals", "fragments", "-l", f"prefix={tree}", "-o"]
 
-    def lines(text: str) -> list[object]:
+    def lines(text: str) -> list[Any]:
         return [json.loads(line) for line in text.splitlines()]
 
     ours = lines(run.done(*chosen[1:], "json", "--url-ttl", "1m"))
@@ -179,7 +180,7 @@ def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tr
     assert len(ours) == 4
     assert lines(run.done(*chosen[1:], "json")) == lines(broker.gazctl(*chosen, "json"))
     rows = lines(run.done(*chosen[1:], "jsonl"))
-    assert [row["begin"] for row in rows] == [0, 5, 0, 5]  # type: ignore[index]
+    assert [row["begin"] for row in rows] == [0, 5, 0, 5]
     heading = run.done(*chosen[1:], "table").splitlines()[0]
     assert heading.split()[:4] == ["JOURNAL", "BEGIN", "END", "BYTES"]
     assert "compression_codec: SNAPPY" in run.done(*chosen[1:], "proto")

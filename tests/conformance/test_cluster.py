@@ -80,7 +80,7 @@ def in_background(call: Callable[[], object]) -> Future[object]:
 def client_of(broker: ClusterBroker, *others: ClusterBroker, **options: object) -> Client:
     """Return a client of one broker, and of others if that cannot be reached."""
     endpoints = ",".join(one.endpoint for one in (broker, *others))
-    return Client(endpoints, timeout_s=20, connect_timeout_s=5, **options)  # type: ignore[arg-type]
+    return Client(endpoints, timeout_s=20, connect_timeout_s=5, **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 # -- Routes.
@@ -304,7 +304,7 @@ def test_replicas_are_identical(cluster: EmbeddedCluster) -> None:
     author = labels(("author", "me"))
     for number in range(5):
         append(cluster.brokers[number % 3], b"%d," % number * 1000, union_registers=author)
-        extents = [one.replica(NAME).committed() for one in members(cluster)]  # type: ignore[union-attr]
+        extents = [one.replica(NAME).committed() for one in members(cluster)]  # type: ignore[union-attr]  # Members have a replica.
         assert extents == [extents[0]] * 2
         assert extents[0][1] == (("author", "me"),)
         contents = [content_at(one) for one in members(cluster)]
@@ -332,7 +332,7 @@ def test_kill_of_the_primary_in_an_append(cluster: EmbeddedCluster) -> None:
     messages.put(pb.AppendRequest(content=b"lost" * 1000))
     with Wire(stranger.endpoint) as wire:
         call = wire.stub.Append.future(iter(messages.get, None), timeout=CALL_TIMEOUT_S)
-        wait_for(lambda: replica.replica(NAME).staged().end > 5, "staged content")  # type: ignore[union-attr]
+        wait_for(lambda: replica.replica(NAME).staged().end > 5, "staged content")  # type: ignore[union-attr]  # Members have a replica.
         primary.kill()
         with pytest.raises(grpc.RpcError) as caught:
             call.result(CALL_TIMEOUT_S)
@@ -401,7 +401,7 @@ def test_hung_broker_answers_nothing(cluster: EmbeddedCluster) -> None:
     with client_of(broker) as client:
         waiting = in_background(client.list_journals)
         broker.resume()
-        assert len(waiting.result(CALL_TIMEOUT_S)) == 1  # type: ignore[arg-type]
+        assert len(waiting.result(CALL_TIMEOUT_S)) == 1  # type: ignore[arg-type]  # A future of any result.
 
 
 def test_partitioned_replica(cluster: EmbeddedCluster) -> None:
@@ -503,7 +503,7 @@ def test_appends_and_reads_while_brokers_die(tmp_path: Path) -> None:
                     victim.kill()
                     victim.restart()
             stop.set()
-            answered = int(writing.result(CALL_TIMEOUT_S))  # type: ignore[call-overload]
+            answered = int(writing.result(CALL_TIMEOUT_S))  # type: ignore[call-overload]  # A future of any result.
             end = client.append(NAME, b"end\n").end
             while len(lines) < end:
                 lines += next(reader).content

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,19 +47,19 @@ def tree(broker: BrokerHandle, fresh_prefix: str) -> str:
     return fresh_prefix
 
 
-def listed(broker: BrokerHandle, prefix: str) -> list[dict[str, object]]:
+def listed(broker: BrokerHandle, prefix: str) -> list[dict[str, Any]]:
     """Return what ``gazctl journals list`` prints as JSON."""
     text = broker.gazctl("journals", "list", "-l", f"prefix={prefix}", "-o", "json")
-    found: list[dict[str, object]] = json.loads(text)["journals"]
+    found: list[dict[str, Any]] = json.loads(text)["journals"]
     return found
 
 
 def test_apply_and_list(broker: BrokerHandle, tree: str) -> None:
     """Specs applied as a YAML tree are listed with the fields they inherit."""
     specs = [entry["spec"] for entry in listed(broker, tree)]
-    got = {each["name"]: each["fragment"]["compression_codec"] for each in specs}  # type: ignore[index]
+    got = {each["name"]: each["fragment"]["compression_codec"] for each in specs}
     assert got == {tree + name: codec for name, codec in CODECS.items()}
-    assert {each["fragment"]["length"] for each in specs} == {"1048576"}  # type: ignore[index]
+    assert {each["fragment"]["length"] for each in specs} == {"1048576"}
 
 
 def test_listed_yaml_applies_again(broker: BrokerHandle, tree: str) -> None:

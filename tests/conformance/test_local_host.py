@@ -71,7 +71,7 @@ class Rig:
 
     def spec(self, shard_id: str = SHARD, *sources: str, **options: object) -> pc.ShardSpec:
         """Return a spec whose transactions are short."""
-        return shard_spec(shard_id, sources or [self.source], **options)  # type: ignore[arg-type]
+        return shard_spec(shard_id, sources or [self.source], **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
     def host(self, *specs: pc.ShardSpec, restart: RestartPolicy | None = None) -> LocalHost:
         """Return a host of the shards, by default of one; those that fail stay so, unless said."""
@@ -98,7 +98,7 @@ def code_of(host: LocalHost, shard_id: str = SHARD) -> int:
 
 def resolve(host: LocalHost, **asked: object) -> int:
     """Return the status of a request, and release the store."""
-    with host.resolve(ResolveArgs(SHARD, timeout_s=30, **asked)) as found:  # type: ignore[arg-type]
+    with host.resolve(ResolveArgs(SHARD, timeout_s=30, **asked)) as found:  # type: ignore[arg-type]  # Fields by name, of mixed types.
         return found.status
 
 

@@ -48,7 +48,7 @@ class Cuts:
     def __call__(self, _: int) -> tuple[Toxics, Toxics]:
         self.count += 1
         most = 400 if self.rng.random() < 0.03 else self.most
-        return Toxics(limit_bytes=self.rng.randrange(most), at_limit=self.at_limit), CLEAN  # type: ignore[arg-type]
+        return Toxics(limit_bytes=self.rng.randrange(most), at_limit=self.at_limit), CLEAN  # type: ignore[arg-type]  # One of two literals.
 
 
 @pytest.fixture(

@@ -192,7 +192,7 @@ def test_connections_that_are_cut_in_every_batch(
     rng = random.Random(3)
 
     def plan(_connection: int) -> tuple[Toxics, Toxics]:
-        return Toxics(limit_bytes=rng.randrange(120_000), at_limit=at_limit), CLEAN  # type: ignore[arg-type]
+        return Toxics(limit_bytes=rng.randrange(120_000), at_limit=at_limit), CLEAN  # type: ignore[arg-type]  # One of two literals.
 
     query = MicroBatches()
     with TcpProxy(broker.endpoint, plan) as proxy:

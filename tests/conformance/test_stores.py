@@ -160,7 +160,7 @@ def test_records_know_when_they_were_stored(reading: Client, broker: BrokerHandl
     for offset, time in found:
         assert isinstance(offset, int)
         known = [stored_at for (low, high), stored_at in times.items() if low <= offset < high]
-        assert [int(time.timestamp())] == known if offset < end else time is None  # type: ignore[attr-defined]
+        assert [int(time.timestamp())] == known if offset < end else time is None  # type: ignore[attr-defined]  # Rows hold any values.
 
 
 def test_a_gap_and_a_lie_are_found(client: Client, broker: BrokerHandle, journal_name: str) -> None:

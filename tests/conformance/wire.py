@@ -105,8 +105,8 @@ class _Metadata(
         return continuation(details._replace(metadata=[*(details.metadata or ()), *self._metadata]), request)
 
     # One function of loose types stands for four.
-    intercept_unary_unary = intercept_unary_stream = _call  # type: ignore[assignment]
-    intercept_stream_unary = intercept_stream_stream = _call  # type: ignore[assignment]
+    intercept_unary_unary = intercept_unary_stream = _call  # type: ignore[assignment]  # See above.
+    intercept_stream_unary = intercept_stream_stream = _call  # type: ignore[assignment]  # See above.
 
 
 class Wire:

@@ -223,7 +223,7 @@ def planner_of(
         given["path"] = "log/"
     client = FakeClient(journals)
     parsed = parse_options(given, use, environ={})
-    return Planner(client, parsed, clock=clock, many=many), client  # type: ignore[arg-type]
+    return Planner(client, parsed, clock=clock, many=many), client  # type: ignore[arg-type]  # A fake client.
 
 
 def at(**offsets: int) -> JournalOffsets:

@@ -207,7 +207,7 @@ def test_a_gap_elsewhere_is_seen(entries: list[Stored], where: str) -> None:
     end = entry.read_through["x/a"]
     gaps = {
         "beyond": [SkippedGap("x/a", end, end + 1)],
-        "before": [SkippedGap("x/a", entry.begin[0].read_through["x/a"] - 1, end)],  # type: ignore[union-attr]
+        "before": [SkippedGap("x/a", entry.begin[0].read_through["x/a"] - 1, end)],  # type: ignore[union-attr]  # A journal has offsets.
         "another journal": [SkippedGap("y", 0, 1)],
         "twice": [*entry.gaps, *entry.gaps],
     }[where]

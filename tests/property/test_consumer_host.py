@@ -179,7 +179,7 @@ class World:
     def host(self, options: dict[str, object]) -> LocalHost:
         """Return a host of both shards."""
         specs = [
-            shard_spec(shard, [self.sources[at] for at in journals], **options)  # type: ignore[arg-type]
+            shard_spec(shard, [self.sources[at] for at in journals], **options)  # type: ignore[arg-type]  # Fields by name, of mixed types.
             for shard, journals in SHARDS.items()
         ]
         return LocalHost(

@@ -154,7 +154,7 @@ class Workspace:
             spark.stop()
             folder.cleanup()
 
-        made.close = close_all  # type: ignore[method-assign]
+        made.close = close_all  # type: ignore[method-assign]  # It also ends what the notebook started.
         return made
 
     def _keep_appending(self) -> None:

@@ -198,7 +198,7 @@ class SinkTable:
         """Add a version."""
         self.marks.append(mark)
         self.chains.append(chain)
-        self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]
+        self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
     def optimize(self) -> None:
         """Add a version with the same rows."""

@@ -119,7 +119,7 @@ class Child:
         with selectors.DefaultSelector() as ready:
             ready.register(self._from, selectors.EVENT_READ)
             for _ in range(count):
-                if not self._from.peek(1) and not ready.select(HANG_S):  # type: ignore[attr-defined]
+                if not self._from.peek(1) and not ready.select(HANG_S):  # type: ignore[attr-defined]  # Popen makes a buffered reader.
                     self._process.kill()  # It hangs: the status says so.
                 line = self._from.readline()
                 if not line.endswith(b"\n"):
@@ -133,8 +133,8 @@ class Child:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._to: BinaryIO = self._process.stdin  # type: ignore[assignment]
-        self._from: BinaryIO = self._process.stdout  # type: ignore[assignment]
+        self._to: BinaryIO = self._process.stdin  # type: ignore[assignment]  # Never None: it is a pipe.
+        self._from: BinaryIO = self._process.stdout  # type: ignore[assignment]  # Never None: it is a pipe.
 
     def _stop(self) -> int:
         self._to.close()

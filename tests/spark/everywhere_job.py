@@ -419,7 +419,7 @@ def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]
         time.sleep(0.1)  # Spark tells its listeners after it has answered.
     return {
         "merged": table("merged"),
-        "merged_entries": merging.ledger(spark).audit is not None,  # type: ignore[union-attr]
+        "merged_entries": merging.ledger(spark).audit is not None,  # type: ignore[union-attr]  # It has written an entry.
         "parted": table("parted"),
         "letters": [
             [row.offset, bytes(row.raw).decode()]

@@ -60,8 +60,8 @@ class Journals:
         if schema:
             reader = reader.schema(schema)
         if options.keys() & {"journals", "journalsPattern", "selector"}:
-            return reader.load()  # type: ignore[no-any-return]
-        return reader.load(self.name(short))  # type: ignore[no-any-return]
+            return reader.load()  # type: ignore[no-any-return]  # The reader is of a classic or of a Connect session.
+        return reader.load(self.name(short))  # type: ignore[no-any-return]  # The reader is of a classic or of a Connect session.
 
 
 def run_available(

@@ -54,7 +54,7 @@ def test_all_lanes_leave_the_same_table(lanes: Lanes) -> None:
         lanes.spark.conf.set("spark.sql.session.timeZone", zone)
     for end, lane in ((62, "spark"), (64, "direct")):
         append(lanes.journals, end - 2, end)
-        lanes.run("format", lane, checkpoint=checkpoint.name)  # type: ignore[arg-type]
+        lanes.run("format", lane, checkpoint=checkpoint.name)  # type: ignore[arg-type]  # One of two literals.
     append(lanes.journals, 64, 66)
     write(lanes.reader().load(), lanes.root / "format", checkpoint)
 

@@ -89,7 +89,7 @@ class Orders:
             create_over_fragments(client, journal_spec(self.name, **SPEC), end)
 
     def sink(self, **given: str) -> DeltaSink:
-        return DeltaSink("orders", path=str(self.root / "table"), **given)  # type: ignore[arg-type]
+        return DeltaSink("orders", path=str(self.root / "table"), **given)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
     def reader(self) -> DataStreamReader:
         reader = self.journals.spark.readStream.format("gazette").options(**self.options)

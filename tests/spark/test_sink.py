@@ -216,7 +216,7 @@ def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
     """A bad argument is refused by name before anything is started."""
     with pytest.raises(OptionError) as caught:
-        DeltaSink(**arguments)  # type: ignore[arg-type]
+        DeltaSink(**arguments)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert caught.value.option == option
 
 

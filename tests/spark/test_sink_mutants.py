@@ -70,7 +70,7 @@ def two_commits(stream: FileStream) -> WriteBatch:
     def write(df: DataFrame, batch_id: int) -> None:
         end = planned(stream, batch_id)
         begin = planned(stream, batch_id - 1) if batch_id else ()
-        batch = Batch("t", APP_ID, "q", batch_id, begin, end)  # type: ignore[arg-type]
+        batch = Batch("t", APP_ID, "q", batch_id, begin, end)  # type: ignore[arg-type]  # Positions of one kind.
         entry = newest_entry(stream)
         state = LedgerState(entry, previous=entry.parent if entry else None)
         decision = decide(state, batch, attempt=uuid.uuid4().hex)

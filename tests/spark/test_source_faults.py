@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -114,11 +114,11 @@ def test_fragments_are_read_from_their_files(stored: Stored) -> None:
         pytest.param(lambda data: data[:50] + b"?" + data[51:], "is corrupt: .*SHA-1", id="changed"),
     ],
 )
-def test_a_damaged_fragment_is_named(stored: Stored, damage: object, problem: str) -> None:
+def test_a_damaged_fragment_is_named(stored: Stored, damage: Callable[[bytes], bytes], problem: str) -> None:
     """The error names journal, offsets and file; no row of the batch gets out."""
     fragment = stored.persisted[1]
     path = stored.path(fragment)
-    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    path.write_bytes(damage(path.read_bytes()))
     frame = stored.journals.batch("a", fragmentRoot=str(stored.journals.broker.file_root))
     where = rf"journal '{stored.name}': fragment \[{fragment.begin}, {fragment.end}\)"
     with pytest.raises(PySparkException, match=f"{where}.*{problem}"):

@@ -119,7 +119,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 def read(reader: BaseStreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition as an executor does: from pickled copies."""
     copied, part = pickle.loads(pickle.dumps((reader, partition)))
-    return copied.read(part)  # type: ignore[no-any-return]
+    return copied.read(part)  # type: ignore[no-any-return]  # Unpickled.
 
 
 WHOLE = PiecePartition(Piece("log/a", 0, 18, 18, starts_on_record=True))
@@ -500,7 +500,7 @@ def test_limits_spark_has_no_name_for_come_back_with_its_own(
     limit = reader.getDefaultReadLimit()
     reader.latestOffset(START, limit)
     reader.latestOffset(START, ReadAllAvailable())
-    assert reader.fake.limits == [limits, ReadLimits()]  # type: ignore[attr-defined]
+    assert reader.fake.limits == [limits, ReadLimits()]  # type: ignore[attr-defined]  # The reader of the test has a fake planner.
 
 
 class FakePlanner:
@@ -535,7 +535,7 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(START, ReadAllAvailable()) == START
     reader.latestOffset(START, ReadMaxBytes(7))
-    assert reader.fake.limits == [ReadLimits(), ReadLimits(7)]  # type: ignore[attr-defined]
+    assert reader.fake.limits == [ReadLimits(), ReadLimits(7)]  # type: ignore[attr-defined]  # The reader of the test has a fake planner.
     with pytest.raises(OptionError, match="ReadMaxRows"):
         reader.latestOffset(START, ReadMaxRows(3))
 

@@ -230,7 +230,7 @@ def open_registry(root: Path) -> JournalRegistry:
 
 def upsert(name: str, **fields: object) -> pb.ApplyRequest.Change:
     """Return the change that creates a journal."""
-    return pb.ApplyRequest.Change(upsert=journal_spec(name, **fields))  # type: ignore[arg-type]
+    return pb.ApplyRequest.Change(upsert=journal_spec(name, **fields))  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def append(registry: JournalRegistry, name: str, content: bytes) -> None:

@@ -179,6 +179,6 @@ def test_the_last_line_is_the_verdict(
     ranges: list[ComparedRange], changes: dict[str, object], verdict: str
 ) -> None:
     """Its first word is the answer; records are counted, or entries where no row was compared."""
-    *above, last = report_lines(replace(report(*ranges), **changes))  # type: ignore[arg-type]
+    *above, last = report_lines(replace(report(*ranges), **changes))  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert last == verdict
     assert ("1 ledger entry covers" in "\n".join(above)) == (changes.get("depth") == "entries")

@@ -312,7 +312,7 @@ def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client)
 def test_bad_fragment_queries(stub: StubBroker, client: Client, keys: dict[str, float]) -> None:
     """A query that no broker would take raises before any call."""
     with pytest.raises(ProtocolError):
-        client.list_fragments(JOURNAL, **keys)  # type: ignore[arg-type]
+        client.list_fragments(JOURNAL, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert stub.requests("ListFragments") == []
 
 
@@ -427,7 +427,7 @@ def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
 def test_bad_timeouts(keys: dict[str, float]) -> None:
     """A timeout is above zero."""
     with pytest.raises(OptionError, match=next(iter(keys))):
-        Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]
+        Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def test_a_call_with_no_time(client: Client) -> None:

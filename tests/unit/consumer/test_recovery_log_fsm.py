@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ class Chain:
 
     def create(self, path: str, **fields: object) -> Verdict:
         """Create a file."""
-        return self.apply(create=pr.RecordedOp.Create(path=path), **fields)  # type: ignore[arg-type]
+        return self.apply(create=pr.RecordedOp.Create(path=path), **fields)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def link(fnode: int, path: str) -> pr.RecordedOp.Link:
@@ -188,14 +189,14 @@ def test_a_deleted_file_takes_no_path_between_hints() -> None:
     ],
     ids=["no-log", "order", "no-segment", "fnode", "author", "offset", "last-offset", "log"],
 )
-def test_contradictions_in_hints_are_refused(change: object, problem: str) -> None:
+def test_contradictions_in_hints_are_refused(change: Callable[[pr.FSMHints], object], problem: str) -> None:
     """Hints that no recorder makes are an error that names the problem."""
     chain = Chain()
     chain.create("/a")
     chain.apply()
     chain.create("/b", author=OTHER)
     hints = chain.fsm.build_hints(LOG)
-    change(hints)  # type: ignore[operator]
+    change(hints)
     with pytest.raises((ProtocolError, OptionError), match=problem):
         FSM(hints)
 

@@ -60,7 +60,7 @@ class Served:
 
     def put(self, *ids: str, revision: int = 0, **fields: object) -> None:
         """Put shards that read one journal."""
-        specs = [shard_spec(each, ["shop/orders", "shop/clicks"], **fields) for each in ids]  # type: ignore[arg-type]
+        specs = [shard_spec(each, ["shop/orders", "shop/clicks"], **fields) for each in ids]  # type: ignore[arg-type]  # Fields by name, of mixed types.
         self.client.apply([Change(upsert=spec, expect_mod_revision=revision) for spec in specs])
 
     def close(self) -> None:

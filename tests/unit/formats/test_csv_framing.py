@@ -16,7 +16,7 @@ from tests.oracles.lines import FakeJournal
 def records(data: bytes) -> list[bytes]:
     """Return the records of data."""
     cut = CSV.cut(data, 0)
-    return CSV.values(Block("a/b", 0, data[: cut.size], cut.starts, cut.ends)).to_pylist()  # type: ignore[no-any-return]
+    return CSV.values(Block("a/b", 0, data[: cut.size], cut.starts, cut.ends)).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types.
 
 
 @pytest.mark.parametrize(

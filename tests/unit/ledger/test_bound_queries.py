@@ -65,7 +65,7 @@ def refused(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Exce
 
 def stateful(batch_id: int, begin: int, end: int, **changes: object) -> Batch:
     """A batch of a query with state over one journal."""
-    return batch(batch_id, (at(a=begin),), (at(a=end),), stateful=True, **changes)  # type: ignore[arg-type]
+    return batch(batch_id, (at(a=begin),), (at(a=end),), stateful=True, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 STARTED = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),), stateful=True))
@@ -130,7 +130,7 @@ def test_a_fence_is_no_replay() -> None:
 
 def two(batch_id: int, begin: Positions, end: Positions, query: str = "query-1", **changes: object) -> Batch:
     """A batch of a query of journals and files."""
-    return batch(batch_id, begin, end, query=query, **changes)  # type: ignore[arg-type]
+    return batch(batch_id, begin, end, query=query, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 BOTH = written(

@@ -33,7 +33,7 @@ def known(end: int, created: int = 5, content: bytes = OLD) -> Fingerprint:
 def position(end: int, found: Fingerprint | None, pinned: str = "") -> tuple[JournalOffsets]:
     """Return a query's position in the journal."""
     prints = {} if found is None else {A: found}
-    return (JournalOffsets({A: end}, pinned, fingerprints=prints),)  # type: ignore[arg-type]
+    return (JournalOffsets({A: end}, pinned, fingerprints=prints),)  # type: ignore[arg-type]  # Any text stands for the literal.
 
 
 def decided(

@@ -60,7 +60,7 @@ def entry(end: Positions, *, start: Positions | None = None, txn_version: int = 
 def state(end: Positions, *, start: Positions | None = None, **changes: object) -> LedgerState:
     """What the history of a table filled up to ``end`` says."""
     known = LedgerState(entry(end, start=start), "older", 4, 10, 9, "noon")
-    return replace(known, **changes)  # type: ignore[arg-type]
+    return replace(known, **changes)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def decided(known: LedgerState, wanted: Batch, seen: str | None = None) -> Decision:

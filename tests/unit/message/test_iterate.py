@@ -144,7 +144,7 @@ def test_a_class_of_ones_own(stub: StubBroker, client: Client) -> None:
 
     Stored(stub, b'{"a":1}\n')
     with pytest.raises(RecordError, match=f"offset 0: {NAME} has b'{{\"a\":1}}'"):
-        next(read_uncommitted(client, NAME, make))  # type: ignore[arg-type]
+        next(read_uncommitted(client, NAME, make))  # type: ignore[arg-type]  # It makes no message.
 
 
 def test_frames_out_of_step(stub: StubBroker, client: Client) -> None:

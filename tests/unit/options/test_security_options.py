@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from typing import Any
 
 import pytest
 
@@ -121,9 +122,9 @@ def test_spark_masks_every_secret() -> None:
 
 
 @pytest.mark.parametrize("option", SECURITY_OPTIONS, ids=lambda option: option.name)
-def test_a_store_needs_no_broker(option: object) -> None:
+def test_a_store_needs_no_broker(option: Any) -> None:
     """Without brokers there is nobody to show a token or a certificate to."""
-    name = option.name  # type: ignore[attr-defined]
+    name = option.name
     text = {**dict.fromkeys(("tls.ca", "tls.cert"), PEM), **SECRETS}.get(name, "/file")
     stored = {"fragmentStore": "file:///store", "path": "a/journal", "framing": "lines", name: text}
     if name in ("tls.certFile", "tls.cert"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -32,10 +33,10 @@ def refusal(use: Use | None = None, /, **given: str) -> OptionError:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_option_is_described(option: object) -> None:
+def test_every_option_is_described(option: Any) -> None:
     """The table of the documentation is made from the rows."""
-    assert option.description.endswith(".")  # type: ignore[attr-defined]
-    assert len(option.description) > 20  # type: ignore[attr-defined]
+    assert option.description.endswith(".")
+    assert len(option.description) > 20
 
 
 def test_defaults() -> None:

@@ -61,7 +61,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         selector = pb.LabelSelector()
-        self.journals = FollowedJournals(self.brokers, selector, self.watch, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.journals = FollowedJournals(self.brokers, selector, self.watch, clock=lambda: self.now)  # type: ignore[arg-type]  # Fake brokers, and watches of a test.
 
     def watch(self) -> Watch:
         self.watches.append(Watch(self.brokers.listing(), self.failure))

@@ -251,7 +251,7 @@ def test_a_start_by_time_is_found_behind_a_hole() -> None:
     """Bytes that are gone before it are no loss to a query that does not ask for them."""
     journal = FakeJournal(lines(3), begin=50, fragments=(20, 50), mod_times=[1, 9])
     planner, client = planner_of({"log/a": journal}, startingTimestamp="9000")
-    client.first_offset = lambda journal: 20  # type: ignore[method-assign]
+    client.first_offset = lambda journal: 20  # type: ignore[method-assign]  # An answer of the test.
     assert planner.initial() == at(a=50).at("initial")
 
 
@@ -304,7 +304,7 @@ def test_a_batch_that_is_run_again_asks_once_for_all_journals() -> None:
     journals = {f"log/{name}": FakeJournal(lines(3), content_type="text/csv") for name in "abc"}
     planner, client = planner_of(journals)
     asked: list[str] = []
-    client.get_journal = asked.append  # type: ignore[method-assign, assignment]
+    client.get_journal = asked.append  # type: ignore[method-assign, assignment]  # It records the calls.
     pieces = planner.pieces(at(a=0, b=0, c=0), at(a=30, b=30, c=30))
     assert [piece.framing for piece in pieces] == ["csv"] * 3
     assert asked == []
@@ -808,7 +808,7 @@ def test_a_stream_with_nothing_new_is_looked_at_seldom(look_s: float, pause_s: f
     options = parse_options({"brokerAddress": "http://broker.test:80", "path": "log/"}, "stream", environ={})
     client = SlowClient({"log/a": FakeJournal(lines(1))})
     planner = Planner(
-        client,  # type: ignore[arg-type]
+        client,  # type: ignore[arg-type]  # A fake client.
         options,
         clock=lambda: now[0],
         idle_poll_s=0.1,

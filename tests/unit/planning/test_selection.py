@@ -283,7 +283,7 @@ def test_a_running_query_may_have_its_labels_moved() -> None:
     journals = {A: FakeJournal(lines(2)), "other/c": FakeJournal(lines(2))}
     planner, client = planner_of(journals, selector="name=log/a")
     position = planner.next(JournalOffsets({A: 0}))
-    planner._journals._selector.include.labels[0].value = "other/c"  # type: ignore[attr-defined]
+    planner._journals._selector.include.labels[0].value = "other/c"  # type: ignore[attr-defined]  # Only a selected list has labels.
     moved = planner.next(position)
     assert moved.read_through == {A: 20, "other/c": 0}
     # After that the position has a journal of each, and is no other source's.
@@ -308,7 +308,7 @@ def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
     planner, other = planner_of(client.journals, journals=A)
     other.revision = 5
     listing = other.list_all_journals("name=log/a")
-    planner._journals.latest = lambda: listing  # type: ignore[method-assign]
+    planner._journals.latest = lambda: listing  # type: ignore[method-assign]  # A list of the test.
     for _ in range(3):
         assert planner.next(position) == position
     assert len(other.listed) == 2

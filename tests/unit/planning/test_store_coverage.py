@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from gazette_spark._planning.store_layout import FragmentCoverage, StoredFragment, check_fragments
@@ -18,9 +21,9 @@ def stored(begin: int, end: int, codec: int = pb.GZIP, *, content: bytes = CONTE
     return StoredFragment(fragment, fragment.content_path, end - begin)
 
 
-def spans(found: object) -> list[tuple[int, int]]:
+def spans(found: Iterable[Any]) -> list[tuple[int, int]]:
     """Return the spans of fragments."""
-    return [(each.begin, each.end) for each in found]  # type: ignore[attr-defined]
+    return [(each.begin, each.end) for each in found]
 
 
 def test_the_fragment_that_reaches_furthest_serves() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,12 +119,12 @@ def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
     ],
 )
 def test_a_file_that_is_not_what_its_name_says(
-    store: tuple[StoreFiles, Path], turn: int, damage: object
+    store: tuple[StoreFiles, Path], turn: int, damage: Callable[[bytes], bytes]
 ) -> None:
     """A wrong file and what is wrong with it are named, whatever failOnDataLoss says."""
     files, root = store
     path = sorted((root / "log/a").glob("0*"))[turn]
-    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CorruptFragmentError, match=path.name):
         rows_of(files, failOnDataLoss="false")
 

@@ -89,7 +89,7 @@ class Stream:
         about = json.dumps({"batchTimestampMs": 1000 + batch_id if planned_ms is None else planned_ms})
         position = "pinned" if batch_id == 0 else ""
         lines = [
-            end if isinstance(end, str) else JournalOffsets(end, position).to_json()  # type: ignore[arg-type]
+            end if isinstance(end, str) else JournalOffsets(end, position).to_json()  # type: ignore[arg-type]  # Any text stands for the literal.
             for end in ends
         ]
         (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(["v1", about, *lines]))
@@ -104,7 +104,7 @@ class Stream:
             [pickle.loads(writer).write(iter(batches[task::tasks])) for task in range(tasks)]
             for _ in range(attempts)
         ]
-        return pickle.loads(pickle.dumps(messages[-1]))  # type: ignore[no-any-return]
+        return pickle.loads(pickle.dumps(messages[-1]))  # type: ignore[no-any-return]  # Unpickled.
 
     def commit(self, batch_id: int, messages: Sequence[Any], schema: StructType = ROWS) -> None:
         """Commit a batch, in what is another process."""

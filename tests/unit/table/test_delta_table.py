@@ -91,7 +91,7 @@ class Log:
         table = DeltaTable(path="/data/orders", table=None)
         table._location = "/data/orders"
         asked: list[HistoryRow] = []
-        table.history = lambda spark, limit: asked  # type: ignore[method-assign]
+        table.history = lambda spark, limit: asked  # type: ignore[method-assign]  # A history of the test.
         found = table.newest(cast(Any, None), 8)
         return None if found is asked else found
 

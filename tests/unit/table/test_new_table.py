@@ -84,12 +84,12 @@ def test_what_no_table_can_be_is_refused(asked: dict[str, Any], option: str) -> 
 
 def test_columns_of_the_first_batch_may_be_null() -> None:
     """A table without a schema takes the first batch's columns as they come, comments and all."""
-    made = NewTable(partition_by=["id"]).columns(None, SCHEMA)  # type: ignore[arg-type]
+    made = NewTable(partition_by=["id"]).columns(None, SCHEMA)  # type: ignore[arg-type]  # No session is needed.
     assert made == StructType(
         [StructField(each.name, each.dataType, metadata=each.metadata) for each in SCHEMA.fields]
     )
     with pytest.raises(OptionError, match="partition_by"):
-        NewTable(partition_by=["day"]).columns(None, SCHEMA)  # type: ignore[arg-type]
+        NewTable(partition_by=["day"]).columns(None, SCHEMA)  # type: ignore[arg-type]  # No session is needed.
 
 
 def test_other_partitions_are_refused() -> None:

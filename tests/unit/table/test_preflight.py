@@ -94,7 +94,7 @@ def test_a_task_without_a_package_names_it(missing: str) -> None:
     run = f"import sys, pickle; sys.modules[{missing!r}] = None; "
     done = subprocess.run(
         [sys.executable, "-c", run + "print(pickle.load(sys.stdin.buffer)())"],
-        input=cloudpickle.dumps(look_around(None)),  # type: ignore[no-untyped-call]
+        input=cloudpickle.dumps(look_around(None)),  # type: ignore[no-untyped-call]  # cloudpickle has no types.
         capture_output=True,
         timeout=60,
         check=True,

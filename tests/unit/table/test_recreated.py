@@ -92,13 +92,13 @@ def test_no_offset_is_adopted_behind_which_the_journal_has_rows_of_the_table(
             continue
         if offset < least:
             with pytest.raises(TableRefusedError, match=f"has the bytes up to offset {least}, .* rows twice"):
-                fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+                fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]  # A fake client.
             continue
-        found = fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+        found = fingerprint_at(client, "x/a", offset, RECORDED, end=900, table="t")  # type: ignore[arg-type]  # A fake client.
         assert (found.end, found.create_revision) == (offset, 1)
     assert len(client.reads) <= 5 * 4
     with pytest.raises(OffsetBeyondHeadError):
-        fingerprint_at(client, "x/a", journal.head + 1, RECORDED, end=900, table="t")  # type: ignore[arg-type]
+        fingerprint_at(client, "x/a", journal.head + 1, RECORDED, end=900, table="t")  # type: ignore[arg-type]  # A fake client.
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_a_refusal_says_where_to_go_on(content: bytes, end: int, way_out: str) -
     """Where the bytes begin to differ, or that they do not."""
     client = FakeClient({"x/a": FakeJournal(content)})
     with pytest.raises(TableRefusedError, match=way_out):
-        fingerprint_at(client, "x/a", 0, RECORDED, end=end, table="t")  # type: ignore[arg-type]
+        fingerprint_at(client, "x/a", 0, RECORDED, end=end, table="t")  # type: ignore[arg-type]  # A fake client.

@@ -91,7 +91,7 @@ def test_a_snapshot_keeps_the_columns_of_its_version(monkeypatch: pytest.MonkeyP
     since = TableSnapshot(ledger(3), schema=ID, detail=TableDetail("/t", "id"))
     for now, columns in ((ledger(3), ID), (ledger(4), more), (LedgerState(), None)):
         monkeypatch.setattr(DeltaTable, "ledger", lambda *_args, now=now: now)
-        read = table.snapshot(spark, "orders", since, columns=True)  # type: ignore[arg-type]
+        read = table.snapshot(spark, "orders", since, columns=True)  # type: ignore[arg-type]  # A fake session.
         assert read.schema == columns
         assert (read.detail is None) == (now.table_version != 3)
 
@@ -124,7 +124,7 @@ def test_a_complete_result_looks_for_rows_of_others_after_a_conflict(monkeypatch
 
     monkeypatch.setattr(writers, "check_alone", lambda *_args: None)
     monkeypatch.setattr(writers, "last_rows", conflict)
-    first: Any = replace(ledger(3), entry=replace(ledger(3).entry, mode="upsert"))  # type: ignore[type-var]
+    first: Any = replace(ledger(3), entry=replace(ledger(3).entry, mode="upsert"))  # type: ignore[type-var]  # The ledger has an entry.
     entry = LedgerEntry("orders", 1, "q", 2, (), (), (), attempt="y", parent="x")
     table: Any = FakeTable(ID)
     rows: Any = FakeRows(ID)

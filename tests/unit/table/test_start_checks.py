@@ -75,10 +75,10 @@ def test_an_entry_of_another_app_id_that_cannot_be_read_stops_nobody(
     """A warning says so. A complete result, which would delete the other's rows, is refused."""
     table: Any = ForeignTable()
     state = LedgerState(None, None, -1, 3, -1)
-    warn_of_other_writers(table, object(), "orders", state)  # type: ignore[arg-type]
+    warn_of_other_writers(table, object(), "orders", state)  # type: ignore[arg-type]  # No session is needed.
     assert "rows (this release cannot read which) for app id 'other'" in caplog.text
     with pytest.raises(TableRefusedError, match="app id 'other' writes to it, too"):
-        check_alone(table, object(), "orders", state)  # type: ignore[arg-type]
+        check_alone(table, object(), "orders", state)  # type: ignore[arg-type]  # No session is needed.
 
 
 def test_a_missing_table_is_no_missing_delta() -> None:

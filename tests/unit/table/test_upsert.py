@@ -41,7 +41,7 @@ ORIGIN = ("_journal", "_offset")
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
     """A bad argument is refused by name when the upsert is described."""
     with pytest.raises(OptionError) as caught:
-        Upsert(**arguments)  # type: ignore[arg-type]
+        Upsert(**arguments)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert caught.value.option == option
 
 

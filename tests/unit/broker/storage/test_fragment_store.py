@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,12 +46,12 @@ def test_put_and_list(store: FragmentStore) -> None:
 def test_a_failed_put_leaves_nothing(store: FragmentStore) -> None:
     """A put whose content breaks off leaves neither a fragment nor a partial file."""
 
-    def broken() -> object:
+    def broken() -> Iterator[bytes]:
         yield b"ab"
         raise OSError("disk on fire")
 
     with pytest.raises(OSError, match="on fire"):
-        store.put(fragment(), broken(), fsync=False)  # type: ignore[arg-type]
+        store.put(fragment(), broken(), fsync=False)
     assert list((store.root / "a/journal").iterdir()) == []
 
 

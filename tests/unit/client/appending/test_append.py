@@ -144,7 +144,7 @@ FAILURES: dict[str, tuple[Act, type[GazetteError]]] = {
     "no commit": (pb.AppendResponse(registers=pb.LabelSet()), ProtocolError),
     "no registers": (pb.AppendResponse(commit=committed(1).commit), ProtocolError),
     "a commit of another size": (committed(2), ProtocolError),
-    "an unknown status": (pb.AppendResponse(status=99), ProtocolError),  # type: ignore[arg-type]
+    "an unknown status": (pb.AppendResponse(status=99), ProtocolError),  # type: ignore[arg-type]  # No known status.
 }
 
 
@@ -304,7 +304,7 @@ def test_bad_appends_are_refused_before_sending(
 ) -> None:
     """An append that no broker would take raises before any call."""
     with pytest.raises(ProtocolError):
-        client.append(**({"journal": JOURNAL, "content": b"x"} | keys))  # type: ignore[arg-type]
+        client.append(**({"journal": JOURNAL, "content": b"x"} | keys))  # type: ignore[arg-type]  # Fields by name, of mixed types.
     assert stub.requests("Append") == []
 
 

@@ -442,7 +442,7 @@ def test_content_is_copied(service: AppendService, journals: Journals, content: 
 def test_what_is_not_bytes_is_refused(service: AppendService, journals: Journals, content: object) -> None:
     """Nothing is appended, and the journal goes on."""
     with pytest.raises(TypeError):
-        service.append(JOURNAL, content)  # type: ignore[arg-type]
+        service.append(JOURNAL, content)  # type: ignore[arg-type]  # Not bytes, on purpose.
     service.append(JOURNAL, b"x").result(SOON)
     assert journals.contents[JOURNAL] == b"x"
 
@@ -667,4 +667,4 @@ def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> 
 def test_bad_options_are_refused(client: Client, keys: dict[str, float]) -> None:
     """The error names the option."""
     with pytest.raises(OptionError, match=next(iter(keys))):
-        AppendService(client, **keys)  # type: ignore[arg-type]
+        AppendService(client, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.

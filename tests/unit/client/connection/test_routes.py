@@ -71,7 +71,7 @@ def test_a_cache_of_no_use(size: int, ttl_s: float) -> None:
 def test_a_client_with_bad_numbers(keys: dict[str, int]) -> None:
     """A size of 0 is no cache; less is refused, as is a negative time even without a cache."""
     with pytest.raises(OptionError, match=next(iter(keys))):
-        Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]
+        Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
     Client("http://127.0.0.1:1", route_cache_size=0).close()
 
 

@@ -154,7 +154,7 @@ def test_a_dead_primary_is_passed_over(dialer: Dialer, consumers: tuple[Consumer
     tried: list[Exception] = []
     found = retry.retrying(
         ask,
-        lambda cause, attempt: tried.append(cause) or retry.after_call(cause, attempt),  # type: ignore[func-returns-value]
+        lambda cause, attempt: tried.append(cause) or retry.after_call(cause, attempt),  # type: ignore[func-returns-value]  # `append` returns None, so `or` goes on.
         timeout_s=TIMEOUT_S,
         patience_s=partial(dialer.default.patience_s, TIMEOUT_S),
     )

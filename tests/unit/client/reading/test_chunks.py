@@ -113,7 +113,7 @@ def test_bytes_before_an_error_and_a_jump_come_in_order() -> None:
             raise AuthError("http://b:1", "no")
         return found
 
-    reader._fetch = jump_then_fail  # type: ignore[method-assign]
+    reader._fetch = jump_then_fail  # type: ignore[method-assign]  # A fetch of the test.
     with pytest.raises(AuthError):
         reader.read(5)
     assert reader.offset == 0
@@ -279,7 +279,7 @@ def test_two_threads_at_once_are_refused() -> None:
         assert go_on.wait(10)
         return real()
 
-    reader._fetch = slow  # type: ignore[method-assign]
+    reader._fetch = slow  # type: ignore[method-assign]  # A fetch of the test.
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.append(reader.read()))
     thread.start()

@@ -31,7 +31,7 @@ def follow(messages: list[pb.ReadResponse], offset: int = 0) -> tuple[Cursor, li
 
 def meta(begin: int, end: int, **keys: object) -> pb.ReadResponse:
     """Return metadata about JOURNAL."""
-    return metadata(JOURNAL, begin, end, **keys)  # type: ignore[arg-type]
+    return metadata(JOURNAL, begin, end, **keys)  # type: ignore[arg-type]  # Fields by name, of mixed types.
 
 
 def test_a_tail_that_grows() -> None:
@@ -104,7 +104,7 @@ LIES = {
     "a journal that leads out of the store": ([metadata("../x/journal", 0, 10)], 0),
     "a fragment that ends before it begins": ([metadata(JOURNAL, 5, 0, offset=0, write_head=9)], 0),
     "metadata without a fragment": ([pb.ReadResponse(offset=0, write_head=10)], 0),
-    "a status nobody knows": ([pb.ReadResponse(status=99)], 0),  # type: ignore[arg-type]
+    "a status nobody knows": ([pb.ReadResponse(status=99)], 0),  # type: ignore[arg-type]  # No known status.
 }
 
 
@@ -177,4 +177,4 @@ def test_a_brokers_text_gets_what_it_is_about(url: str, text: str, kind: type[Ga
 def test_bad_reads_are_refused_before_sending(keys: dict[str, object]) -> None:
     """A read that no broker would take raises when it is made."""
     with pytest.raises(ProtocolError):
-        ReadOptions(**({"journal": JOURNAL} | keys))  # type: ignore[arg-type]
+        ReadOptions(**({"journal": JOURNAL} | keys))  # type: ignore[arg-type]  # Fields by name, of mixed types.

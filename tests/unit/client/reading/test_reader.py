@@ -100,7 +100,7 @@ def test_a_status_has_no_offset_of_its_own(
     stub: StubBroker, client: Client, status: int, error: type[GazetteError]
 ) -> None:
     """A refusal to read from the middle is that status, not a step back to offset 0."""
-    stub.script("Read", [pb.ReadResponse(status=status)])  # type: ignore[arg-type]
+    stub.script("Read", [pb.ReadResponse(status=status)])  # type: ignore[arg-type]  # The number of a status.
     with client.reader(JOURNAL, offset=100) as reader, pytest.raises(error):
         reader.read()
 
@@ -177,7 +177,7 @@ def test_a_jump_past_the_end_opens_no_fragment(stub: StubBroker, tmp_path: Path)
     """A URL that comes with an offset behind the range is not opened: the range is over."""
     fragment = stored(tmp_path)
     answer = points_at(fragment, 500)
-    answer[0].fragment_url = "file:///never/opened"  # type: ignore[union-attr]
+    answer[0].fragment_url = "file:///never/opened"  # type: ignore[union-attr]  # The answers are responses here.
     stub.script("Read", answer)
     with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
         reader = client.reader(JOURNAL, end_offset=400, do_not_proxy=True)
