@@ -67,6 +67,10 @@ def test_first_and_last_text_are_kept() -> None:
     assert len(short_text(["a" * 5000, "b" * 5000])) == MAX_TEXT
 
 
+ROWS: Any = None
+"""The batch of a sink that does not look at it."""
+
+
 class Sink:
     """A sink whose batches fail."""
 
@@ -84,11 +88,11 @@ class Sink:
 def test_a_batch_raises_errors_as_spark_can_show_them() -> None:
     """The package's errors come without their causes, Java's without its stack, and others as they are."""
     with pytest.raises(InputError, match="no table") as ours:
-        Sink(InputError("no table"))(None, 1)
+        Sink(InputError("no table"))(ROWS, 1)
     assert ours.value.__cause__ is None
     with pytest.raises(Py4JJavaError, match=r"^An error occurred while calling Spark: a\.B: lost$") as java:
-        Sink(Py4JJavaError("An error occurred\n", java_exception("a.B: lost")))(None, 2)
+        Sink(Py4JJavaError("An error occurred\n", java_exception("a.B: lost")))(ROWS, 2)
     assert java.value.__cause__ is None
     with pytest.raises(ValueError, match="other") as other:
-        Sink(ValueError("other"))(None, 3)
+        Sink(ValueError("other"))(ROWS, 3)
     assert isinstance(other.value.__cause__, LookupError)
