@@ -313,7 +313,7 @@ def test_a_rollback_to_before_the_first_entry_says_where_rows_began(stream: Iceb
     fresh.run(0, 3, 3, journal="b")
     fresh.run(1, 3, 4, journal="b")
     stream.roll_back(2)
-    with pytest.raises(GapError, match=r'where its rows began: .*"b":3'):
+    with pytest.raises(GapError, match=r'where the rows began: .*"b":3'):
         fresh.other(seen=None).run(2, 4, 5, journal="b")
 
 
@@ -563,7 +563,7 @@ def test_each_file_has_one_value_of_each_partition(tmp_path: Path, partitions: s
 def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
     """They never change; a query that names none takes those that are there."""
     for asked, message in (
-        (("journal",), r"'partition_by': got journal, and the table has no partitions"),
+        (("journal",), r"'partition_by': got journal, but the table has no partitions"),
         (("day(n)",), r"'partition_by': got day\(n\)"),
         (("bucket(0, n)",), r"'partition_by': got bucket\(0, n\); expected a column, day"),
         (("missing",), r"'partition_by': got missing; expected columns of the rows: journal, n"),

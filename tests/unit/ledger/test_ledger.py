@@ -587,7 +587,7 @@ def test_a_gap_is_recorded_once() -> None:
 def test_a_damaged_gap_is_refused(field: str, gaps: object) -> None:
     """A damaged gap is refused and not guessed."""
     value = json.loads(GOLDEN_ENTRY.to_json()) | {field: gaps}
-    with pytest.raises(LedgerFormatError, match="no gap"):
+    with pytest.raises(LedgerFormatError, match="expected a gap"):
         parse_entry(json.dumps(value), "orders")
 
 
