@@ -160,7 +160,18 @@ class TableFeed:
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last poll, or the whole history at the first."""
         # Read without a JVM, so that a monitor of many tables is a small process.
-        rows = self._new_rows()
+        if self._version < 0:
+            rows = self._fetch(None)
+        else:
+            # One row answers the usual question, whether there is anything new.
+            newest = self._fetch(1)
+            new = newest[0].version - self._version if newest else 0
+            # New rows may depend on earlier ones, so some of these are read again.
+            rows = self._fetch(new + BEFORE_KNOWN) if new > 0 else []
+            # Where a RESTORE or an entry's parent is older than these rows, their positions are unknown. Then
+            # the whole history is read, which is slow and rare.
+            if reaches_back(rows, app_ids(rows)):
+                rows = self._fetch(None)
         if rows and not self._warned and is_catalog_managed(self._location):
             self._warned = True
             log.warning("newest commits may be missing, the table is catalog-managed table=%s", self)
@@ -178,19 +189,6 @@ class TableFeed:
         if self._name is None:
             return app_id
         return self._name if len(self._app_ids) == 1 else f"{self._name}/{app_id}"
-
-    def _new_rows(self) -> Sequence[HistoryRow]:
-        """Return the rows since the last poll, and the older ones on which they depend."""
-        if self._version < 0:
-            return self._fetch(None)
-        # One row answers the usual question, whether there is anything new.
-        newest = self._fetch(1)
-        if not newest or newest[0].version <= self._version:
-            return []
-        rows = self._fetch(newest[0].version - self._version + BEFORE_KNOWN)
-        # Where a RESTORE or an entry's parent is older than these rows, their positions are unknown. Then the
-        # whole history is read, which is slow and rare.
-        return self._fetch(None) if reaches_back(rows, app_ids(rows)) else rows
 
 
 class CheckpointFeed:
