@@ -288,7 +288,16 @@ class DatePattern:
         days = days_of(year, month, int(parts.get("d") or 1))
         of_day = seconds_of(_hour(parts), int(parts.get("m") or 0), int(parts.get("s") or 0))
         micros = int((parts.get("S") or "0")[:6].ljust(6, "0"))
-        return days, of_day, micros, _pattern_offset(parts.get("X"))
+        zone = parts.get("X")
+        if zone is None or zone in ("Z", "z"):
+            return days, of_day, micros, None if zone is None else 0
+        # `+01` is an hour, not a minute.
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        minutes = int(digits[2:])
+        offset = (int(digits[:2]) * 60 + minutes) * 60
+        if minutes > 59 or offset > _LONGEST_OFFSET_S:
+            raise ValueError("has a time zone out of range")
+        return days, of_day, micros, -offset if zone[0] == "-" else offset
 
 
 @functools.lru_cache(maxsize=64)
@@ -365,17 +374,3 @@ def _hour(parts: dict[str, str | None]) -> int:
             half = 12 if (parts.get("a") or "").upper() == "PM" else 0
             return hour % (high - low + 1) + half
     return 0
-
-
-def _pattern_offset(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text in ("Z", "z"):
-        return 0
-    # `+01` is an hour, not a minute.
-    digits = text[1:].replace(":", "").ljust(4, "0")
-    hours, minutes = int(digits[:2]), int(digits[2:])
-    seconds = (hours * 60 + minutes) * 60
-    if minutes > 59 or seconds > _LONGEST_OFFSET_S:
-        raise ValueError("has a time zone out of range")
-    return -seconds if text[0] == "-" else seconds
