@@ -149,6 +149,14 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options | {"listen": listen})
+        other_clusters = {}
+        for text in options["other_clusters"]:
+            name, address = named(text)
+            if name is None or not address.startswith(("http://", "https://")):
+                raise click.UsageError(
+                    f"--other-cluster {masked_url(text)!r}: expected NAME=URL of another monitor"
+                )
+            other_clusters[name] = address.rstrip("/")
         api = Api(
             monitor,
             clock,
@@ -156,7 +164,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
             config,
             options["allow_delete"],
             more_metrics=client.metrics.exposition,
-            other_clusters=_other_clusters(options["other_clusters"]),
+            other_clusters=other_clusters,
         )
         with LagService(
             api,
@@ -431,19 +439,6 @@ def _mail_sender(url: str) -> MailSender:
 
 MAIL_PASSWORD = "GAZETTE_SPARK_MAIL_PASSWORD"  # noqa: S105 - the variable's name
 """Variable with the password for the mail server."""
-
-
-def _other_clusters(texts: Sequence[str]) -> dict[str, str]:
-    """Return the addresses of other monitors by the name of their cluster."""
-    addresses = {}
-    for text in texts:
-        name, address = named(text)
-        if name is None or not address.startswith(("http://", "https://")):
-            raise click.UsageError(
-                f"--other-cluster {masked_url(text)!r}: expected NAME=URL of another monitor"
-            )
-        addresses[name] = address.rstrip("/")
-    return addresses
 
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
