@@ -8,9 +8,9 @@ This file translates Spark's calls and decides nothing. An instance lives in the
   planner and its client are created by the first such call and exist only in that process.
 - On executors, ``read`` runs in other processes. Its reader was pickled before the planner existed and holds
   only the options, the schema and the content of the file ``descriptorFile``. Everything about the batch
-  comes with the :class:`PiecePartition`: the range, the journal's framing, and the token and certificates
-  that the driver's files held when the batch was planned. ``read`` opens a client, yields Arrow record
-  batches, and closes the client.
+  comes with the :class:`PiecePartition`: the range, the journal's framing, the token and certificates that
+  the driver's files held when the batch was planned, and the credentials that an Iceberg catalog gave out for
+  the batch. ``read`` opens a client, yields Arrow record batches, and closes the client.
 
 A task that is repeated therefore reads the same bytes.
 """
@@ -33,7 +33,7 @@ except ModuleNotFoundError as missing:
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gazette_spark._data_files.target import FileTarget
+from gazette_spark._data_files.target import FileTarget, StoreAccess
 from gazette_spark._options.security import OPEN, Security
 from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._options.table import TARGET_OPTION
@@ -58,6 +58,7 @@ from gazette_spark.spark_versions import (
 if TYPE_CHECKING:
     # Spark starts a process for each kind of call to a source. Most of these processes need neither gRPC, nor
     # the planner, nor the writers.
+    from gazette_spark._data_files.store_credentials import StoreCredentials
     from gazette_spark._planning.gaps import GapsReader
     from gazette_spark._planning.plan import Planner
     from gazette_spark._write.spark_writer import BatchWriter, StreamWriter
@@ -136,9 +137,10 @@ class GazetteDataSource(DataSource):
 class PiecePartition(InputPartition):
     """One task's work: one piece of a journal or several small ones, and the credentials to read them."""
 
-    def __init__(self, *pieces: Piece, security: Security = OPEN) -> None:
+    def __init__(self, *pieces: Piece, security: Security = OPEN, store: StoreAccess | None = None) -> None:
         self.pieces = pieces
         self.security = security
+        self.store = store
 
 
 @hide_internal_frames
@@ -151,6 +153,7 @@ class _Reader:
         # If tasks write data files, Spark's schema describes the rows about those files.
         self._rows = RowReader.of(options, schema if files is None else files.columns_read)
         self._credentials = TaskCredentials(options.security)
+        self._store: StoreCredentials | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
@@ -158,12 +161,25 @@ class _Reader:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that tasks need."""
         # Spark pickles the reader for each batch and sends it to each task.
-        rows = self._rows.for_tasks()
-        return {**vars(self), "_rows": rows, "_options": rows.options}
+        rows, files = self._rows.for_tasks(), self._files and self._files.for_tasks()
+        return {**vars(self), "_rows": rows, "_options": rows.options, "_files": files, "_store": None}
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
-        tasks, security = self._rows.group(planner, pieces), self._credentials.snapshot()
-        return [PiecePartition(*task, security=security) for task in tasks]
+        tasks = self._rows.group(planner, pieces)
+        security, store = self._credentials.snapshot(), self._store_access()
+        return [PiecePartition(*task, security=security, store=store) for task in tasks]
+
+    def _store_access(self) -> StoreAccess | None:
+        """Return the credentials of an Iceberg table's store; None if those of the target do not expire."""
+        layout = self._files.iceberg if self._files else None
+        if layout is None or layout.issuer is None:
+            return None
+        if self._store is None:
+            # Imported here because few queries write to a store whose catalog gives out credentials.
+            from gazette_spark._data_files.store_credentials import StoreCredentials
+
+            self._store = StoreCredentials(layout.issuer)
+        return self._store.snapshot()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces. Runs on executors."""
@@ -183,7 +199,7 @@ class _Reader:
             (f"journal={piece.journal} begin={piece.begin} end={piece.end}", rows.rows(journals, piece))
             for journals, piece in opened
         )
-        yield from write_files(pieces, self._files)
+        yield from write_files(pieces, self._files.entered_by(partition.store))
 
 
 @hide_internal_frames

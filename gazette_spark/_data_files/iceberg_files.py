@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from gazette_spark._data_files.target import IcebergLayout
+from gazette_spark._data_files.target import IcebergLayout, StoreAccess
 from gazette_spark._formats.arrays import int64_array
 from gazette_spark.errors import MissingModuleError
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl", "s3.")
+"""Prefixes of the properties with which ``pyiceberg`` accesses object stores. Tasks get no others."""
 
 MICROS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 """Microseconds in the unit of the transforms that divide a timestamp."""
@@ -78,6 +82,18 @@ def iceberg_partitioned(
             for name, partition_type in zip(names, spec.partition_type(schema).fields, strict=True)
         )
         yield key, rows.take(groups.column("#_list")[number].values)
+
+
+def store_access(table: Table) -> StoreAccess:
+    """Return how ``pyiceberg`` accesses a table's store, with the credentials that the catalog gave out."""
+    # Tasks write files and commit nothing, so they get no password or token of the catalog.
+    return StoreAccess(
+        {
+            key: str(value)
+            for key, value in table.io.properties.items()
+            if key.startswith(IO_PROPERTIES) and value is not None
+        }
+    )
 
 
 def open_store(location: str, properties: Mapping[str, str]) -> tuple[pa_fs.FileSystem, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
@@ -47,6 +47,25 @@ UNSAFE_STORAGE_OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
+class CredentialIssuer:
+    """The table of a catalog that gives out credentials for its store. The driver asks it, tasks never do."""
+
+    catalog: str
+    """Name of the catalog in the configuration of ``pyiceberg``."""
+    identifier: str
+    """Namespace and name of the table."""
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the catalog in place of configured ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """How ``pyiceberg`` accesses a table's object store."""
+
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class IcebergLayout:
     """How files of an Iceberg table are written."""
 
@@ -56,8 +75,10 @@ class IcebergLayout:
     """The table's schema, as Iceberg's JSON."""
     spec: str
     """The table's partitions, as Iceberg's JSON."""
-    io_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Properties with which ``pyiceberg`` accesses the table's object store."""
+    store: StoreAccess = StoreAccess()
+    """How tasks access the table's object store, unless the driver has newer credentials."""
+    issuer: CredentialIssuer | None = None
+    """Whom the driver asks for newer credentials before each batch; None if those of ``store`` last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +117,25 @@ class FileTarget:
             # JSON has lists in place of tuples.
             value["partition_by"] = tuple(value["partition_by"])
             value["not_null"] = tuple(value["not_null"])
-            if value.get("iceberg"):
-                value["iceberg"] = IcebergLayout(**value["iceberg"])
+            if layout := value.get("iceberg"):
+                layout["store"] = StoreAccess(**layout["store"])
+                layout["issuer"] = layout["issuer"] and CredentialIssuer(**layout["issuer"])
+                value["iceberg"] = IcebergLayout(**layout)
             return cls(**value)
         except (ValueError, TypeError, KeyError):
             raise OptionError(TARGET_OPTION, "another text", "to be unset: ingest() sets it") from None
+
+    def for_tasks(self) -> FileTarget:
+        """Return the target without what only the driver may use."""
+        if self.iceberg is None or self.iceberg.issuer is None:
+            return self
+        return replace(self, iceberg=replace(self.iceberg, issuer=None))
+
+    def entered_by(self, store: StoreAccess | None) -> FileTarget:
+        """Return the target with newer credentials for its store; None changes nothing."""
+        if store is None or self.iceberg is None:
+            return self
+        return replace(self, iceberg=replace(self.iceberg, store=store))
 
     @property
     def columns_read(self) -> StructType:

@@ -381,7 +381,7 @@ def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
     if target.is_local:
         return pa_fs.LocalFileSystem(), target.location
     if target.iceberg is not None:
-        return open_store(target.location, target.iceberg.io_properties)
+        return open_store(target.location, target.iceberg.store.properties)
     return object_store(target.location, target.storage_options), ""
 
 

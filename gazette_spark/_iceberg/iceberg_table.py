@@ -49,8 +49,13 @@ except ModuleNotFoundError:
     raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
 
 from gazette_spark._data_files.checkpoint_reader import CheckpointReader
-from gazette_spark._data_files.iceberg_files import open_store, parse_footer, partition_record
-from gazette_spark._data_files.target import DEFAULT_FILE_BYTES, FileTarget, IcebergLayout
+from gazette_spark._data_files.iceberg_files import open_store, parse_footer, partition_record, store_access
+from gazette_spark._data_files.target import (
+    DEFAULT_FILE_BYTES,
+    CredentialIssuer,
+    FileTarget,
+    IcebergLayout,
+)
 from gazette_spark._delta.schema_fit import Rules, Unfit, bare, fit
 from gazette_spark._iceberg.columns import (
     has_required_inside,
@@ -83,9 +88,6 @@ FORMAT_VERSION = 2
 
 ANY_NAME = Rules(any_name=True, change_feed=False, type_change="ALTER COLUMN … TYPE")
 """Iceberg identifies columns by ids, so their names may have any character."""
-
-IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl", "s3.")
-"""Prefixes of the properties with which ``pyiceberg`` accesses object stores. Tasks get no others."""
 
 REFUSED_PROPERTIES = {
     "encryption.key-id": "it is encrypted (encryption.key-id)",
@@ -197,12 +199,8 @@ class IcebergTable:
             base64.b64encode(file_schema.serialize()).decode(),
             schema.model_dump_json(),
             metadata.spec().model_dump_json(),
-            {
-                key: str(value)
-                for key, value in table.io.properties.items()
-                # Tasks only write files and do not commit, so they get no password or token of the catalog.
-                if key.startswith(IO_PROPERTIES) and value is not None
-            },
+            store_access(table),
+            self._issuer(table),
         )
         data = _data_location(table)
         target = FileTarget(
@@ -216,6 +214,14 @@ class IcebergTable:
             iceberg=layout,
         )
         return target, self._shape(table)
+
+    def _issuer(self, table: Table) -> CredentialIssuer | None:
+        """Return whom to ask for newer credentials, if the catalog added any to its own properties."""
+        configured = {**self._catalog.properties, **table.properties}
+        given = store_access(table).properties
+        if all(value == str(configured.get(key)) for key, value in given.items()):
+            return None
+        return CredentialIssuer(self._name.catalog, self._name.identifier, self._properties)
 
     @property
     def shape(self) -> str:

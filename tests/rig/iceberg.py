@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -37,6 +39,27 @@ def catalog_properties(root: Path) -> dict[str, str]:
     root.mkdir(parents=True, exist_ok=True)
     open_namespace(properties)
     return properties
+
+
+class CredentialGivingCatalog(SqlCatalog):
+    """A catalog that gives out new credentials of a store whenever it loads a table, as REST catalogs may."""
+
+    loads = 0
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Load a table, with credentials that are numbered."""
+        table = super().load_table(identifier)
+        CredentialGivingCatalog.loads += 1
+        table.io.properties |= {"s3.session-token": f"token {self.loads}"}
+        return table
+
+
+def credential_giving_properties(root: Path) -> dict[str, str]:
+    """Return the properties of such a catalog below a directory; it has a password of its own."""
+    properties = catalog_properties(root)
+    del properties["type"]
+    implementation = f"{CredentialGivingCatalog.__module__}.{CredentialGivingCatalog.__name__}"
+    return properties | {"py-catalog-impl": implementation, "token": "password of the catalog"}
 
 
 def open_namespace(properties: Mapping[str, str]) -> Catalog:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -37,11 +38,15 @@ import pyspark_gazette
 import pyspark_gazette_delta
 import pyspark_gazette_iceberg
 from gazette_spark import source
+from gazette_spark._data_files import writer
+from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark._delta_format import DeltaFormat
 from gazette_spark._formats import library
 from gazette_spark._formats.fixed import frame
+from gazette_spark._iceberg.iceberg_table import IcebergTable
 from gazette_spark._iceberg_format import IcebergFormat
 from gazette_spark._options.source import SourceOptions
+from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark._planning import access
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning.admission import ReadLimits
@@ -61,6 +66,7 @@ from gazette_spark.source import (
 from tests.oracles.lines import FakeJournal
 from tests.oracles.messages import descriptor_set, order_class
 from tests.oracles.stores import MemoryFiles
+from tests.rig.iceberg import NAME, catalog_properties, credential_giving_properties
 
 
 def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> StructType:
@@ -595,7 +601,7 @@ def test_no_repr_shows_the_token() -> None:
     shown = (
         "Piece(journal='log/a', begin=0, end=18, limit=18, starts_on_record=True, framing='lines', labels=())"
     )
-    assert repr(WHOLE) == f"PiecePartition(pieces=({shown},), security=Security())"
+    assert repr(WHOLE) == f"PiecePartition(pieces=({shown},), security=Security(), store=None)"
 
 
 def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
@@ -619,6 +625,45 @@ def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
     for partition in partitions:
         assert [row for found in read(reader, partition) for row in found["offset"].to_pylist()] == [0, 9]
     assert entered == ["first", "second"]
+
+
+def test_each_batchs_tasks_write_with_the_credentials_that_the_catalog_gives_then(
+    tmp_path: Path, client: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of an Iceberg table's store expire. A catalog that does not answer leaves the last ones."""
+    properties = credential_giving_properties(tmp_path)
+    columns = struct(("_journal", StringType()), ("_offset", LongType()))
+    target, _ = IcebergTable(NAME, properties, "orders").prepare(columns)
+    reader = data_source(**JSON, **{TARGET_OPTION: target.to_json()}).streamReader(FILES_SCHEMA)
+    partitions = [*reader._partitions(LABELLED, WHOLE.pieces), *reader._partitions(LABELLED, WHOLE.pieces)]
+
+    def fail(*_: object) -> None:
+        raise OSError("restarting")
+
+    monkeypatch.setattr(SqlCatalog, "load_table", fail)
+    partitions += reader._partitions(LABELLED, WHOLE.pieces)
+    assert "credentials_reused table=iceberg:prod/shop.orders" in caplog.text
+    targets: list[FileTarget] = []
+
+    def note(_pieces: object, target: FileTarget) -> Iterator[pa.RecordBatch]:
+        targets.append(target)
+        return iter(())
+
+    monkeypatch.setattr(writer, "write_files", note)
+    for partition in partitions:
+        assert [*read(reader, partition)] == []
+    first, second, third = [target.iceberg.store.properties for target in targets if target.iceberg]
+    assert first != second == third
+    assert b"password of the catalog" not in pickle.dumps((reader, partitions))
+    assert "token" not in repr(partitions)
+
+
+def test_credentials_that_last_are_not_asked_for_again(tmp_path: Path) -> None:
+    """Those that the user gives, for example: such a query loads no table when it plans a batch."""
+    properties = catalog_properties(tmp_path) | {"s3.access-key-id": "key"}
+    target, _ = IcebergTable(NAME, properties, "orders").prepare(struct(("id", LongType())))
+    assert target.iceberg is not None
+    assert (target.iceberg.issuer, target.iceberg.store.properties) == (None, {"s3.access-key-id": "key"})
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
