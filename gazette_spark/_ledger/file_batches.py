@@ -237,9 +237,11 @@ class FileBatches:
                     log.warning("bytes are left out %s %s", about, ranges_text(decision.entry.gaps))
                 return decision.entry.attempt
         # On Iceberg, any commit of others is a conflict, so on a busy table others may be faster every time.
-        # On Delta, mostly commits of the same app id and changed columns are conflicts.
-        problem = (
-            f"batch {batch.batch_id} was rejected {table.max_attempts} times because of commits of others"
-        )
+        # On Delta, mostly commits of the same app id and changed columns are conflicts. A catalog that cannot
+        # read a commit's request may answer as if the outcome were unknown.
+        problem = f"batch {batch.batch_id} was not committed in {table.max_attempts} attempts"
         last = f"{type(conflict).__name__}: {deltalake_text(conflict)}" if conflict else "no error"
-        raise TableRefusedError(table.name, f"{problem}, the last time with {last}") from conflict
+        reasons = "Commits of others were faster each time, or the catalog does not accept this commit"
+        raise TableRefusedError(
+            table.name, f"{problem}, the last of which ended with {last}. {reasons}"
+        ) from conflict

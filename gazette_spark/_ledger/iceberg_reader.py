@@ -22,6 +22,7 @@ can also read an Iceberg table. The version of a row is the snapshot's sequence 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+
+_USER_INFO = re.compile(r"://[^/@\s]*@")
 
 SUMMARY_KEY = "gazette.ledger"
 """Key of the entry in a snapshot's summary."""
@@ -115,11 +118,17 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         from pyiceberg.exceptions import NotInstalledError
     except ModuleNotFoundError:
         raise MissingPackageError("Iceberg tables need pyiceberg", "gazette-spark[iceberg]") from None
-    with iceberg_errors(f"catalog {name}"):
+    with iceberg_errors(f"of catalog {name}"):
         try:
             return load_catalog(name, **properties)
         except (ModuleNotFoundError, NotInstalledError) as missing:
             raise MissingPackageError(f"catalog {name}: {missing}", "gazette-spark[iceberg]") from None
+        except ValueError as error:
+            where = (
+                f"~/.pyiceberg.yaml, variables PYICEBERG_CATALOG__{name.upper()}__…, or the sink's properties"
+            )
+            remedy = f"Check the catalog's name and its settings, such as type and uri: {where}"
+            raise TableRefusedError(f"of catalog {name}", f"{_error_text(error)}. {remedy}") from error
 
 
 def catalog_errors() -> tuple[type[Exception], ...]:
@@ -163,8 +172,34 @@ def iceberg_errors(
     except GazetteError:
         raise
     except catalog_errors() as error:
-        text = f"{type(error).__name__}: {deltalake_text(error)}"
-        raise error_type(name, f"pyiceberg failed: {text}") from error
+        problem = f"pyiceberg failed: {type(error).__name__}: {_error_text(error)}"
+        remedy = next((text for kinds, text in _remedies() if isinstance(error, kinds)), "")
+        raise error_type(name, f"{problem}. {remedy}" if remedy else problem) from error
+
+
+def _error_text(error: Exception) -> str:
+    """Return an error's text on one line, without a password in an address and without the properties."""
+    text = _USER_INFO.sub("://", deltalake_text(error)).partition(" with the following properties")[0]
+    return text.rstrip(".")
+
+
+def _remedies() -> Iterator[tuple[type[Exception] | tuple[type[Exception], ...], str]]:
+    from pyiceberg import exceptions
+
+    refusals = (
+        exceptions.UnauthorizedError,
+        exceptions.ForbiddenError,
+        exceptions.OAuthError,
+        exceptions.AuthorizationExpiredError,
+    )
+    yield refusals, "Check the catalog's credential or token, and what it permits"
+    yield exceptions.NoSuchNamespaceError, "Create the namespace in the catalog first"
+    yield exceptions.NoSuchTableError, "Check the table's name"
+    # Errors of requests and of Arrow's file systems.
+    yield (
+        OSError,
+        "Check the addresses and the credentials of the catalog and of its store, and that both answer",
+    )
 
 
 def input_error(name: str, problem: str) -> InputError:

@@ -6,6 +6,7 @@ The catalog is in SQLite; there is no Spark. :class:`IcebergStream` makes the ba
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import pickle
 import signal
@@ -274,7 +275,7 @@ def test_a_catalog_that_forbids_the_commit_is_asked_once(
         stream.run(2, 10, 12)
     assert len(asked) == 1
     monkeypatch.setattr(SqlCatalog, "commit_table", partial(refuse, CommitFailedException("moved")))
-    with pytest.raises(TableRefusedError, match=r"rejected 20 times .* CommitFailedException: moved"):
+    with pytest.raises(TableRefusedError, match=r"in 20 attempts, .* CommitFailedException: moved"):
         stream.run(2, 10, 12)
     assert len(asked) == 21
 
@@ -694,13 +695,33 @@ def test_tables_that_ask_for_more_are_refused_by_name(
         IcebergStream(properties).run(0, 0, 0)
 
 
+def test_a_table_of_format_version_3_is_refused(stream: IcebergStream) -> None:
+    """Its writers have to number rows. pyiceberg makes no such table, so its metadata is edited here."""
+    metadata_file = Path(stream.load().metadata_location.removeprefix("file://"))
+    metadata = json.loads(metadata_file.read_text())
+    numbered = [{**snapshot, "first-row-id": 0, "added-rows": 5} for snapshot in metadata["snapshots"]]
+    metadata |= {"format-version": 3, "next-row-id": 5, "snapshots": numbered}
+    upgraded = metadata_file.with_name("upgraded.metadata.json")
+    upgraded.write_text(json.dumps(metadata))
+    catalog = stream.catalog()
+    catalog.drop_table(NAME.identifier)
+    catalog.register_table(NAME.identifier, f"file://{upgraded}")
+    with pytest.raises(TableRefusedError, match=r"format version 3, .* without row lineage"):
+        stream.run(2, 10, 20)
+    assert stream.load().metadata_location == f"file://{upgraded}"
+
+
 def test_a_catalog_or_a_namespace_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """The errors of pyiceberg come with the table."""
-    with pytest.raises(TableRefusedError, match=r"catalog prod: .*nonsense"):
+    """The errors of pyiceberg come with the table, with what to do, and without passwords."""
+    with pytest.raises(TableRefusedError, match=r"catalog prod: .*nonsense.* PYICEBERG_CATALOG__PROD__…"):
         open_catalog("prod", {"type": "nonsense"})
+    with pytest.raises(TableRefusedError, match=r"uri: odd://db/lake\. Check the catalog's name"):
+        open_catalog("prod", {"uri": "odd://user:password@db/lake"})
+    with pytest.raises(TableRefusedError, match=r"ConnectionError: .* Check the addresses"):
+        open_catalog("prod", {"type": "rest", "uri": "http://127.0.0.1:1"})
     properties = catalog_properties(tmp_path)
     open_catalog(NAME.catalog, properties).drop_namespace("shop")
-    with pytest.raises(TableRefusedError, match=r"iceberg:prod/shop\.orders.*NoSuchNamespaceError"):
+    with pytest.raises(TableRefusedError, match=r"iceberg:prod/shop\.orders.*Create the namespace"):
         IcebergStream(properties).run(0, 0, 0)
 
 
