@@ -19,7 +19,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from gazette_spark import Client, DeltaSink, backfill, ingest
+from gazette_spark import Client, DeltaSink, ingest
 from gazette_spark.client import journal_spec
 from gazette_spark.failpoints import FailpointError, calling
 from tests.rig.brokers import BrokerHandle
@@ -120,7 +120,7 @@ def test_the_pages_examples_do_what_they_say(
     page = Page(secured, tmp_path, fresh_prefix)
     assert secured.certificates is not None
     contents = secured.certificates.content_options()
-    names: dict[str, Any] = {"spark": spark, "DeltaSink": DeltaSink, "backfill": backfill}
+    names: dict[str, Any] = {"spark": spark}
     names["vault"] = {
         "gazette-keys": KEYS,
         "token": token(),

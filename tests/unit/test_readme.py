@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 from pathlib import Path
 
@@ -13,6 +15,12 @@ from gazette_spark.cli.main import main
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FIRST_EXAMPLES = {
+    page: re.sub(r"^%.*", "", block[1], flags=re.MULTILINE)
+    for page in PAGES
+    if page.parent.name in ("guides", "recipes", "start")
+    and (block := re.search(r"^```python[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+}
 
 
 def leaves(command: click.Command, path: str) -> list[str]:
@@ -55,6 +63,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", FIRST_EXAMPLES, ids=lambda page: page.name)
+def test_a_pages_first_example_defines_what_it_uses(page: Path) -> None:
+    """A reader who copies it needs a session, and on one page a vault of secrets."""
+    names = [node for node in ast.walk(ast.parse(FIRST_EXAMPLES[page])) if isinstance(node, ast.Name)]
+    defined = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {
+        *dir(builtins),
+        "spark",
+        "vault",
+    }
+    for node in ast.walk(ast.parse(FIRST_EXAMPLES[page])):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            case ast.FunctionDef() | ast.ClassDef():
+                defined.add(node.name)
+            case ast.arg():
+                defined.add(node.arg)
+    assert sorted({node.id for node in names} - defined) == []
 
 
 def test_decisions_are_numbered_without_holes() -> None:
