@@ -52,12 +52,16 @@ To add an error, write its class here, draw it in the tree, and write its remedy
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, dataclass_transform
 
 _BROKER = "broker"
+
+_FAILED_LOOKUP = re.compile(r"address lookup failed for \S+: ([^\]]+)")
+"""gRPC's text for a host that DNS does not know, and the reason in it."""
 
 _SHOWN_ITEMS = 10
 """Number of items that an error's text shows of a long list. The attribute has all of them."""
@@ -351,6 +355,8 @@ class UnavailableError(CallError):
         address = "brokerAddress" if self.service == _BROKER else f"{self.service.upper()}_ADDRESS"
         # gRPC names each address that it tried, and then the cause, which is what a user can act on.
         cause = self.problem.rpartition("Failed to connect to remote host: ")[2]
+        if lookup := _FAILED_LOOKUP.search(cause):
+            cause = f"the name of its host cannot be looked up ({lookup[1]})"
         return f"unavailable: {cause}. Check {address} and the {self.service}"
 
 

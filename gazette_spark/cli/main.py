@@ -82,6 +82,7 @@ def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
     """
 
     def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        check_not_empty(value)
         # An address on the command line of a group holds for its commands, and takes precedence over the
         # environment. click knows only the option of the command itself.
         if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
@@ -99,10 +100,18 @@ def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
     )
 
 
+def check_not_empty(address: str | None) -> None:
+    """Refuse an empty address, which comes from an unset variable of a shell: ``--broker "$B"``."""
+    # click takes an empty BROKER_ADDRESS for one that is not set.
+    if address == "":
+        raise click.BadParameter(f"it is empty; write a URL such as {DEFAULT_BROKER}, or leave it out")
+
+
 def broker_here(command: Decorated) -> Decorated:
     """Let a group take ``--broker`` for its commands."""
 
     def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        check_not_empty(value)
         if value is not None:
             ctx.meta[_ADDRESS] = value
 

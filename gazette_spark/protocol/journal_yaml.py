@@ -108,7 +108,7 @@ def _changes(value: object, where: str, above: _Above) -> Iterator[pb.ApplyReque
             where, f"directory {sv.shown(name)} cannot have a revision or suspend; journals can"
         )
     if not children:
-        problem = f"directory {sv.shown(name)} needs one or more"
+        problem = f"directory {sv.shown(name)} needs one or more; the name of a journal does not end in '/'"
         raise ProtocolError(f"{where}.children", problem)
     names = [
         sv.read_text(child.get("name"), f"{where}.children[{at}].name") if isinstance(child, dict) else ""

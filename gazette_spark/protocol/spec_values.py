@@ -104,7 +104,8 @@ def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
     text = read_text(value, where) or "0"
     numbers = {str(number): number for number in names.values()}
     if text not in names and text not in numbers:
-        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(names)}")
+        valid = (name for name in names if name != "INVALID")  # It only says that nothing is set.
+        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(valid)}")
     return names[text] if text in names else numbers[text]
 
 

@@ -30,7 +30,9 @@ def load_yaml(text: str, where: str) -> object:
     except yaml.YAMLError as error:
         raise ProtocolError(where, f"cannot be read as YAML: {error}") from None
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise ProtocolError(where, "the YAML is empty")
+        raise ProtocolError(
+            where, "the YAML is empty; write specs to standard input, or name a file with them"
+        )
     return value
 
 

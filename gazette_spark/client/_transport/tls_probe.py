@@ -19,7 +19,7 @@ _CLOSED = re.compile(
     r"failed to connect.*(Socket closed|Connection reset|Broken pipe|Unwrap failed)", re.DOTALL
 )
 _HINTS = {
-    "WRONG_VERSION_NUMBER": "it does not speak TLS; is the address one of http://?",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, so the address must begin with http://",
     "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be trusted",
 }
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.cli.main import COMMANDS, SECTIONS, main
-from gazette_spark.errors import JournalNotFoundError
+from gazette_spark.errors import JournalNotFoundError, UnavailableError
 from gazette_spark.version import VERSION
 
 
@@ -135,6 +135,26 @@ def test_the_environment_names_the_broker(words: list[str]) -> None:
     """All commands read ``BROKER_ADDRESS``, and say so."""
     answer = CliRunner(env={"BROKER_ADDRESS": "localhost:8080"}).invoke(main, words)
     assert "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr
+
+
+@pytest.mark.parametrize("words", [["--broker", ""], ["journals", "--broker", "", "list"]])
+def test_an_empty_address_is_refused(words: list[str]) -> None:
+    """It comes from an unset variable, and the default would be another broker than was meant."""
+    answer = CliRunner().invoke(main, words if "list" in words else [*words, "journals", "list"])
+    assert (answer.exit_code, "it is empty; write a URL" in answer.stderr) == (2, True)
+
+
+def test_a_host_that_nobody_knows_is_named_in_one_sentence() -> None:
+    """The text of gRPC has the names of its fields."""
+    error = UnavailableError(
+        "http://nowhere.invalid:8080",
+        "errors resolving nowhere.invalid:8080: [field:hostname lookup error:address lookup failed for "
+        "nowhere.invalid:8080: Domain name not found]",
+    )
+    assert str(error) == (
+        "broker http://nowhere.invalid:8080: unavailable: the name of its host cannot be looked up "
+        "(Domain name not found). Check brokerAddress and the broker"
+    )
 
 
 def test_a_look_without_a_broker_names_the_option(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_missing_directory_is_wrong_usage(tmp_path: Path) -> None:
     """The text says that a URL would do, too."""
     answer = run(str(tmp_path / "none"))
     assert answer.exit_code == 2
-    assert "TABLE is a directory or a URL" in answer.stderr
+    assert "TABLE is a directory, a URL" in answer.stderr
 
 
 def test_a_location_is_not_percent_encoded(tmp_path: Path) -> None:

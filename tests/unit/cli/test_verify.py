@@ -37,7 +37,7 @@ def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
     """The words are those of `offsets show`."""
     found = CliRunner().invoke(main, ["verify", "nowhere"])
     assert found.exit_code == 2
-    assert "there is no directory 'nowhere'; TABLE is a directory or a URL" in found.stderr
+    assert "there is no directory 'nowhere'; TABLE is a directory, a URL, or iceberg:CATALOG" in found.stderr
 
 
 @pytest.mark.parametrize("remote", [False, True])
