@@ -79,6 +79,7 @@ from gazette_spark._ledger.iceberg_reader import (
     table_state,
     unknown_outcomes,
 )
+from gazette_spark.failpoints import failpoint
 from gazette_spark.locations import is_inside, local_path
 from gazette_spark.spark_versions import arrow_schema
 
@@ -307,6 +308,7 @@ class IcebergTable:
         # After a conflict, a locked database or a broken connection, the ledger that is read next shows
         # whether the commit succeeded. Any other error, such as missing permissions, would occur at each
         # attempt.
+        failpoint("iceberg.before_commit")
         with iceberg_errors(self.name):
             try:
                 # Call the catalog directly, and only once. The transaction's own commit would try again on

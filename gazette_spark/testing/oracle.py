@@ -19,7 +19,7 @@ complete log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,15 @@ class TableFiles:
         """Return the rows of some files, in order."""
         # A file is part of many versions, and never changes.
         for name in files - self._rows.keys():
-            # Paths in Delta's log are percent-encoded.
-            table = pq.ParquetFile(self._directory / unquote(name)).read(["journal", "offset", "value"])
+            table = pq.ParquetFile(self.path(name)).read(["journal", "offset", "value"])
             columns = (column.to_pylist() for column in table.columns)
             self._rows[name] = list(zip(*columns, strict=True))
         return sorted(row for name in files for row in self._rows[name])
+
+    def path(self, name: str) -> Path:
+        """Return where a file is that the table's log names so."""
+        # Paths in Delta's log are percent-encoded.
+        return self._directory / unquote(name)
 
 
 def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
@@ -140,12 +144,30 @@ def check_table(
         checkpoints: Checkpoint directories of the queries that wrote the table, as far as they exist,
             including all copies.
     """
+    versions = read_versions(directory, app_id)
+    return check_history(
+        versions, TableFiles(directory), truth, starts=starts, complete=complete, checkpoints=checkpoints
+    )
+
+
+def check_history(
+    versions: Iterable[Version],
+    files: TableFiles,
+    truth: Mapping[str, bytes],
+    *,
+    starts: Mapping[str, int] | None = None,
+    complete: bool = True,
+    checkpoints: Sequence[Path] = (),
+) -> OracleVerdict:
+    """Check the versions of a table, oldest first, against the true bytes of its journals.
+
+    The other arguments are those of :func:`check_table`. The first version need not be the table's first.
+    """
     verdict = OracleVerdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
-    files = TableFiles(directory)
     before: Version | None = None
     ends = dict(starts)
-    for version in read_versions(directory, app_id):
+    for version in versions:
         files_before = before.files if before else frozenset()
         if (
             not version.files >= files_before

@@ -8,33 +8,35 @@ kills has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark import DeltaSink, LedgerEntry
+from gazette_spark import DeltaSink, IcebergSink, LedgerEntry
 from gazette_spark._delta.delta_table import DeltaTable
+from gazette_spark._iceberg.iceberg_table import IcebergTable
 from tests.rig.brokers import BrokerHandle
 from tests.rig.crashes import backfills
 from tests.rig.crashes.points import BY_NAME, reachable
 from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError
 from tests.rig.crashes.schedules import WEIGHTS, Step
-from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.sinks import SINKS, iceberg_sink
 
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
 
-IN_SOAK = ("raw", "format", "stateful", "complete")
-"""Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_sink_stateful`` and
-``test_sink_modes`` hold them in every run."""
+IN_SOAK = ("raw", "format", "iceberg", "stateful", "complete")
+"""Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_iceberg_crashes``,
+``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
     "direct": "day 1 +#?%",
     "format": "no#1 what?",
+    "iceberg": "two words, größe",
     "upsert": "back`tick",
     "dead letters": 'it\'s "so"',
     "stateful": "größe",
@@ -47,6 +49,14 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
     "direct": ("files half written", "before the write", "before the read-back", "before the commit log"),
     "format": ("in a task", "before the write", "before the read-back", "before the commit log"),
+    "iceberg": (
+        "in a task",
+        "manifests written, not committed",
+        "at the sink's entry",
+        "manifests written, not committed",
+        "before the read-back",
+        "before the commit log",
+    ),
     "upsert": ("after the WAL", "files half written", "before the read-back", "during MERGE"),
     "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
@@ -76,6 +86,17 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("optimize"),
         Step("stale checkpoint", records=6),
         Step("lose checkpoint", records=6),
+    ),
+    "iceberg": (
+        Step("zombie", "sink.before_write", records=6, fraction=0.2),
+        Step("optimize"),
+        Step("restore", records=6, fraction=0.7),
+        Step("run", records=6),
+        Step("expire", fraction=0.4),
+        Step("stale checkpoint", records=6),
+        Step("other writer"),
+        Step("lose checkpoint", records=6),
+        Step("expire", fraction=0.6),
     ),
     "upsert": (
         Step("zombie", "sink.after_write", records=6, fraction=0.8),
@@ -205,6 +226,15 @@ class Twofold(DeltaTable):
         super().append(df.limit(0), entry, **options)
 
 
+class Rebased(IcebergTable):
+    """A table whose commits are repeated on top of whatever was committed meanwhile, as pyiceberg's are."""
+
+    def commit_files(self, files: Sequence[Any], entry: LedgerEntry) -> Exception | None:
+        """Commit on the newest version, whoever else has."""
+        self._base = self.load()
+        return super().commit_files(files, entry)
+
+
 def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Our sink on another kind of table."""
     sink = DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
@@ -216,5 +246,19 @@ def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> 
 def test_a_broken_sink_is_caught(quiet: SparkSession, tmp_path: Path, kind: type[DeltaTable]) -> None:
     """A schedule our sink passes is too much for it."""
     scenario = Scenario(quiet, tmp_path / "scenario", make_sink=lambda made, at: with_table(kind, made, at))
+    with pytest.raises(TableInexactError):
+        scenario.run(OVERTAKEN)
+
+
+@pytest.mark.soak
+def test_a_broken_iceberg_sink_is_caught(quiet: SparkSession, tmp_path: Path) -> None:
+    """Two writers of one batch both commit, if a commit is repeated on the newest snapshot."""
+
+    def rebased(scenario: Scenario, checkpoint: Path) -> IcebergSink:
+        sink = iceberg_sink(APP_ID, scenario.table)
+        sink._table.__class__ = Rebased
+        return sink
+
+    scenario = Scenario(quiet, tmp_path / "scenario", sink="iceberg", make_sink=rebased)
     with pytest.raises(TableInexactError):
         scenario.run(OVERTAKEN)

@@ -25,11 +25,12 @@ from pyspark.sql import SparkSession
 from gazette_spark import EmbeddedBroker, local_spark
 from gazette_spark.broker import StorageSettings
 from gazette_spark.session import INTERPRETED
-from gazette_spark.testing.oracle import OracleVerdict, check_table
+from gazette_spark.testing.oracle import OracleVerdict
 from tests.rig.brokers import BrokerHandle
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
 from tests.rig.crashes.journals import FileJournalSet
+from tests.rig.crashes.oracles import check
 from tests.rig.crashes.report import crashes, summary
 from tests.rig.crashes.scenario import APP_ID, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
@@ -140,7 +141,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--two-writers",
         type=float,
         default=0,
-        help="seconds that two processes write one table, at first",
+        help="seconds that two processes write one table, at first; an Iceberg table with --sinks iceberg",
     )
     parser.add_argument("--s3", action="store_true", help="write the tables through a real S3 server")
     parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
@@ -244,10 +245,13 @@ def _two_writers(children: CrashChildren, root: Path, given: argparse.Namespace)
     root, journals = root / "two-writers", root / "two-writers" / "journals"
     journals.mkdir(parents=True)
     options = {"root": str(journals)}
+    sink = "iceberg" if given.sinks == ["iceberg"] else "raw"
     with records_coming(journals, given.seed):
-        held = run_two_writers(children, root, app_id=APP_ID, seconds=given.two_writers, options=options)
+        held = run_two_writers(
+            children, root, app_id=APP_ID, seconds=given.two_writers, options=options, sink=sink
+        )
     truth = {file.name: file.read_bytes() for file in journals.iterdir()}
-    verdict = check_table(root / "table", truth, app_id=APP_ID, complete=False, checkpoints=held.checkpoints)
+    verdict = check(sink, root / "table", truth, app_id=APP_ID, complete=False, checkpoints=held.checkpoints)
     record = {
         "two_writers_s": round(held.seconds, 1),
         "turns": held.turns,

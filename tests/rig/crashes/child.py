@@ -20,7 +20,8 @@ is over before its turn comes.
 ``backfill``        options of a backfill, to run in place of the query; of the above it needs ``table``
 ``outcomes``        with ``fenced``: file that gets a line for each run that the sink has ended
 ``sink``            name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
-``direct``          whether tasks write the files where the sink's kind lets them, true unless given
+``direct``          whether tasks write the files where the sink's kind lets them, true unless given; of an
+                    Iceberg table, whether the query takes the direct lane and not the format
 ==================  =========================================================================
 """
 
@@ -38,15 +39,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark import DeltaSink, local_spark, register
+from gazette_spark import DeltaSink, ingest, local_spark, register
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.files import clear_unfinished
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED
 from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal
-from tests.rig.crashes.sinks import SINKS, location
-from tests.rig.crashing_delta import CrashingDelta
+from tests.rig.crashes.sinks import SINKS, iceberg_sink, location
+from tests.rig.crashing_formats import CRASHING_FORMATS
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -118,14 +119,21 @@ def apply(spark: SparkSession, command: Settings) -> None:
 def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
     """Write until killed; after each defeat go on where the table ends.
 
-    While this one starts, the other has moved on: every other run trims what that has written.
+    While this one starts, the other has moved on: every other run trims what that has written. Of an Iceberg
+    table nothing is trimmed, so a run gets in only while the other stands still.
     """
     for run in itertools.count():
-        on_overlap = "trim" if run % 2 else "fail"
-        sink = DeltaSink(settings["app_id"], path=location(command["table"]), on_overlap=on_overlap)
-        rows = load(sink.resume(journals(spark, settings), spark), settings)
-        query = sink.start(rows, checkpoint=f"{command['checkpoint']}-{run}", processingTime="0 seconds")
+        checkpoint = f"{command['checkpoint']}-{run}"
         try:
+            if SINKS[command.get("sink", "raw")].iceberg:
+                lake = iceberg_sink(settings["app_id"], command["table"])
+                reader = lake.resume(journals(spark, settings))
+                query = ingest(reader, lake, checkpoint=checkpoint, spark=spark, processingTime="0 seconds")
+            else:
+                on_overlap = "trim" if run % 2 else "fail"
+                sink = DeltaSink(settings["app_id"], path=location(command["table"]), on_overlap=on_overlap)
+                rows = load(sink.resume(journals(spark, settings), spark), settings)
+                query = sink.start(rows, checkpoint=checkpoint, processingTime="0 seconds")
             query.awaitTermination()
         except StreamingQueryException as error:
             name = refusal(str(error))
@@ -138,6 +146,22 @@ def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
 def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Settings) -> None:
     """Run the query until killed, or to the journals' present ends."""
     kind = SINKS[command.get("sink", "raw")]
+    trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
+    crash_file = str(Path(settings["scratch"]) / "crash")
+    if kind.iceberg:
+        lake = iceberg_sink(settings["app_id"], command["table"])
+        reader = journals(spark, settings)
+        reader = lake.resume(reader) if command.get("resume", True) else reader
+        app_id, table, checkpoint = settings["app_id"], command["table"], command["checkpoint"]
+        clear_unfinished(spark, checkpoint)
+        if command.get("direct", True):
+            query = ingest(reader, lake, checkpoint=checkpoint, spark=spark, **trigger)
+        else:
+            query = kind.start_format(
+                load(reader, settings), app_id, table, checkpoint, crash_file, **trigger
+            )
+        query.awaitTermination()
+        return
     sink = kind.sink(settings["app_id"], command["table"], on_overlap=command.get("on_overlap", "fail"))
     if kind.direct and command.get("direct", True):
         reader = journals(spark, settings)
@@ -148,10 +172,8 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
     elif command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
         reader = journals(spark, settings)
         rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
-    trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
     if kind.is_format:
         clear_unfinished(spark, command["checkpoint"])
-        crash_file = str(Path(settings["scratch"]) / "crash")
         query = kind.start_format(
             rows, settings["app_id"], command["table"], command["checkpoint"], crash_file, **trigger
         )
@@ -185,7 +207,8 @@ def main(settings: Settings) -> None:
     register(spark)
     spark.dataSource.register(FileJournals)
     spark.dataSource.register(CrashingGazette)
-    spark.dataSource.register(CrashingDelta)
+    for crashing in CRASHING_FORMATS:
+        spark.dataSource.register(crashing)
     rows = load(journals(spark, settings), settings)
     warm_up(spark, Path(settings["scratch"]) / "warmed-up")
     command = await_command(Path(settings["command"]))

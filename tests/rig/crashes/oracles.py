@@ -11,7 +11,16 @@ from pathlib import Path
 from gazette_spark.message import ACK_TXN
 from gazette_spark.testing.oracle import OracleVerdict, Row, check_table, read_versions, split_records
 from tests.oracles.committed import Sent, committed
-from tests.rig.crashes.sinks import COLUMNS, count_records, dead_table, fits, read_distinct, read_keyed
+from tests.rig.crashes.sinks import (
+    COLUMNS,
+    SINKS,
+    count_records,
+    dead_table,
+    fits,
+    read_distinct,
+    read_keyed,
+)
+from tests.rig.crashes.tables import check_iceberg
 from tests.rig.upsert_oracle import check_upserts, check_versions, newest_rows
 
 
@@ -35,8 +44,9 @@ def check(
         checkpoints: Directories of the queries that wrote it.
     """
     match kind:
-        case "raw" | "direct" | "format":
-            return check_table(table, truth, app_id=app_id, complete=complete, checkpoints=checkpoints)
+        case "raw" | "direct" | "format" | "iceberg":
+            check_rows = check_iceberg if SINKS[kind].iceberg else check_table
+            return check_rows(table, truth, app_id=app_id, complete=complete, checkpoints=checkpoints)
         case "upsert":
             return check_upserts(table, truth, read_keyed, COLUMNS, app_id=app_id, complete=complete)
         case "stateful":

@@ -9,6 +9,8 @@ everything is read, and every record must be there once.
 A query with state is bound to its checkpoint. So a new one and a copy must be refused, with the ways out, and
 the query goes on with the checkpoint of the table's newest entry; a RESTORE is undone.
 
+Runs into an Iceberg table take the direct lane and the format in turns. Its snapshots also expire.
+
 A query of committed messages also loses its files of states. Where both these and its checkpoint are lost, it
 must not resume: it reads everything again, and trims what the table has. In between backfills fill its table,
 from brokers or from their store, and die; then a new query goes on where they left the table.
@@ -31,14 +33,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark import DeltaSink, LedgerEntry
+from gazette_spark import DeltaSink, IcebergSink, LedgerEntry, ingest
 from gazette_spark._delta.files import clear_unfinished
-from gazette_spark._delta.sql_names import table_at
 from gazette_spark._ledger.decision import BOUND_ADVICE
 from gazette_spark._ledger.query_checkpoint import parse_query_id
 from gazette_spark.errors import GazetteError, JournalRecreatedError, SinkError
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.testing.oracle import OracleVerdict, read_versions
+from gazette_spark.testing.oracle import OracleVerdict
 from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.journals import FileJournalSet, MessageJournals
@@ -46,8 +47,9 @@ from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, ENDED, RECREATED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
-from tests.rig.crashes.sinks import SINKS, location
-from tests.rig.crashing_delta import CrashingDelta
+from tests.rig.crashes.sinks import SINKS, iceberg_sink, location
+from tests.rig.crashes.tables import DeltaCrashTable, IcebergCrashTable, crash_table
+from tests.rig.crashing_formats import CRASHING_FORMATS
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
@@ -100,8 +102,10 @@ class Counts:
         return self.cycles + self.retries + self.sigkills
 
 
-def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink:
+def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink | IcebergSink:
     """Return the writer under test, as a fresh process would make it."""
+    if SINKS[scenario.sink].iceberg:
+        return iceberg_sink(APP_ID, scenario.table)
     on_overlap = "trim" if checkpoint in scenario.trims else "fail"
     kind = SINKS[scenario.sink]
     sink = kind.sink(APP_ID, str(scenario.table), str(checkpoint), on_overlap=on_overlap)
@@ -117,7 +121,7 @@ class Scenario:
         root: Path,
         *,
         sink: str = "raw",
-        make_sink: Callable[[Scenario, Path], DeltaSink] = our_sink,
+        make_sink: Callable[[Scenario, Path], DeltaSink | IcebergSink] = our_sink,
         children: CrashChildren | None = None,
         broker: str = "",
         store: Path | None = None,
@@ -137,7 +141,8 @@ class Scenario:
         """
         spark.dataSource.register(FileJournals)
         spark.dataSource.register(CrashingGazette)
-        spark.dataSource.register(CrashingDelta)
+        for crashing in CRASHING_FORMATS:
+            spark.dataSource.register(crashing)
         self.spark = spark
         self.table = root / "table"
         self.sink = sink
@@ -153,6 +158,7 @@ class Scenario:
             if self._kind.committed
             else FileJournalSet(root)
         )
+        self._contents = crash_table(sink, spark, self.table)
         self._make_sink = make_sink
         self._children = children
         self._crash_file = root / "crash"
@@ -188,7 +194,7 @@ class Scenario:
         began = time.monotonic()
         self._journals.append(step.records)
         getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
-        if self._versions():  # A query killed in its first commit leaves a directory, and no table.
+        if self._contents.exists():
             self.check()
             if self._kind.bound:
                 self._keep_newest()
@@ -261,10 +267,10 @@ class Scenario:
             self.counts.points[step.point] += 1
 
     def _random_kill(self, step: Step) -> None:
-        versions = self._versions()
+        version = self._contents.version()
         with self._crash_children().start(until="killed", **self._command()) as child:
             if step.fraction < 0.6:
-                child.wait_until(lambda: self._versions() > versions, END_WITHIN_S)
+                child.wait_until(lambda: self._contents.version() > version, END_WITHIN_S)
             self._journals.append(step.records)
             child.kill_after(step.fraction * LONGEST_DELAY_S)
             if "Traceback" in child.log_end():
@@ -395,7 +401,7 @@ class Scenario:
         self._accept(self._run_main())
         if copy is None:
             return
-        versions = self._versions()
+        version = self._contents.version()
         self._journals.append(step.records)
         if self._kind.committed and step.fraction < 0.5:
             self.trims.add(copy)
@@ -403,7 +409,7 @@ class Scenario:
         if continues and copy in self.trims and ended != ENDED:
             raise UnexpectedEndError(f"a stale checkpoint that may trim ended with {ended} {self._error}")
         self._accept(ended, may_refuse=True)
-        wrote = self._versions() > versions
+        wrote = self._contents.version() > version
         if not self._kind.bound:
             self._fits = self._fits and not wrote
         elif own_id and not self._wrote_newest(copy):
@@ -420,6 +426,8 @@ class Scenario:
             ended = self._run_query(copy, self._journals.batch_bytes * 3) if copy else ENDED
             overtook.append((copy, ended))
 
+        if self._kind.is_format:
+            self.direct = False  # So the next run takes the direct lane, whose commits are this process's.
         with calling(step.point, overtake, step.nth):
             ended = self._run_main()
         if not overtook:
@@ -436,13 +444,13 @@ class Scenario:
             self._fits = successor == ENDED and ended != ENDED
 
     def _restore(self, step: Step) -> None:
-        if versions := self._versions():
-            before = self._newest()
-            self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {int(step.fraction * versions)}")
+        if self._contents.exists():
+            version, before = self._contents.version() - 1, self._newest()
+            self._contents.restore(APP_ID, step.fraction)
             if not self._kind.bound:
                 self._fits = False
             elif self._newest() != before:
-                self._undo_restore(versions - 1)
+                self._undo_restore(version)
 
     def _undo_restore(self, version: int) -> None:
         """Have a query that is bound to its checkpoint refused, and bring the table back to a version.
@@ -457,26 +465,30 @@ class Scenario:
             raise UnexpectedEndError(
                 f"a query with state has completed batch {done}, and goes on after {newest}"
             )
-        self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {version}")
+        assert isinstance(self._contents, DeltaCrashTable)
+        self._contents.restore_version(version)
 
     def _optimize(self, step: Step) -> None:
-        self._sql("OPTIMIZE {t}")
+        if self._contents.exists():
+            self._contents.optimize()
+
+    def _expire(self, step: Step) -> None:
+        assert isinstance(self._contents, IcebergCrashTable)
+        if self._contents.exists():
+            self._contents.expire(step.fraction)
 
     def _roll(self, step: Step) -> None:
-        """Have Delta write a checkpoint of its log every other commit."""
-        self._sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+        assert isinstance(self._contents, DeltaCrashTable)
+        if self._contents.exists():
+            self._contents.roll()
 
     def _property(self, step: Step) -> None:
-        self._sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('note' = '{step.fraction}')")
+        if self._contents.exists():
+            self._contents.set_property(str(step.fraction))
 
     def _other_writer(self, step: Step) -> None:
-        """Commit as another app id of the sink would."""
-        if self._versions():
-            nothing = self.spark.read.format("delta").load(location(self.table)).limit(0)
-            options: dict[str, Any] = {"txnAppId": "gazette_spark/other", "txnVersion": self._versions()}
-            metadata = json.dumps({"app_id": "other", "format_version": 1})
-            writer = nothing.write.format("delta").mode("append").options(**options)
-            writer.option("userMetadata", metadata).save(location(self.table))
+        if self._contents.exists():
+            self._contents.write_as_another()
 
     def _new_journal(self, step: Step) -> None:
         self._journals.create(f"j{len(self._journals.names())}")
@@ -490,10 +502,9 @@ class Scenario:
         """Run a query up to the journals' present ends; return how it ended."""
         resumes = not self._has_batches(checkpoint) and self._resumes(checkpoint)
         self.direct = not self.direct and checkpoint not in self.trims
-        rows = self._stream(checkpoint, batch_bytes, resumes=resumes)
         self._error = ""
         try:
-            query = self._start(rows, checkpoint, write)
+            query = self._start(checkpoint, batch_bytes, write, resumes=resumes)
             if not query.awaitTermination(DEADLINE_S):
                 query.stop()
                 raise UnexpectedEndError(f"the query did not end within {DEADLINE_S} s")
@@ -507,7 +518,16 @@ class Scenario:
         self.counts.endings[ended] += 1
         return ended
 
-    def _start(self, rows: DataFrame, checkpoint: Path, write: WriteBatch | None) -> StreamingQuery:
+    def _start(
+        self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None, *, resumes: bool
+    ) -> StreamingQuery:
+        if self._kind.iceberg and self.direct:
+            sink = self._make_sink(self, checkpoint)
+            assert isinstance(sink, IcebergSink)
+            reader = self._reader(batch_bytes)
+            reader = sink.resume(reader) if resumes else reader
+            return ingest(reader, sink, checkpoint=str(checkpoint), spark=self.spark, availableNow=True)
+        rows = self._stream(checkpoint, batch_bytes, resumes=resumes)
         if self._kind.is_format:
             clear_unfinished(self.spark, str(checkpoint))
             return self._kind.start_format(
@@ -515,6 +535,7 @@ class Scenario:
             )
         if write is None:
             sink = self._make_sink(self, checkpoint)
+            assert isinstance(sink, DeltaSink)
             mode, root = self._kind.output_mode, str(checkpoint)
             return sink.start(rows, checkpoint=root, output_mode=mode, lane="spark", availableNow=True)
         clear_unfinished(self.spark, str(checkpoint))  # As the sink would.
@@ -524,8 +545,10 @@ class Scenario:
 
     def _stream(self, checkpoint: Path, batch_bytes: int, *, resumes: bool) -> DataFrame:
         """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
-        sink = self._kind.sink(APP_ID, str(self.table))
         reader = self._reader(batch_bytes)
+        if self._kind.iceberg:
+            return (iceberg_sink(APP_ID, self.table).resume(reader) if resumes else reader).load()
+        sink = self._kind.sink(APP_ID, str(self.table))
         if not self._has_batches(checkpoint):
             if resumes:
                 reader = sink.resume(reader, self.spark)
@@ -554,7 +577,11 @@ class Scenario:
             self._new_checkpoint()
         checkpoint = self._checkpoints[-1]
         resume = self._has_batches(checkpoint) or self._resumes(checkpoint)
-        return {
+        lane = {}
+        if self._kind.iceberg:
+            self.direct = not self.direct
+            lane = {"direct": self.direct}
+        return lane | {
             "table": str(self.table),
             "checkpoint": str(checkpoint),
             "format": self._journals.format,
@@ -578,13 +605,16 @@ class Scenario:
             nth: Which time.
             action: Of the source's processes, in place of an exception: a colon and its name.
         """
-        if self._kind.is_format or failpoint.startswith(("source.", "scan.")):
-            return self._source_crash(f"{failpoint}:{nth}{action}")
+        ordered = self._source_crash(f"{failpoint}:{nth}{action}")
+        if failpoint.startswith(("source.", "scan.")) or (self._kind.is_format and not self._kind.direct):
+            return ordered
 
         def crash() -> None:
             raise FailpointError(failpoint)
 
-        return calling(failpoint, crash, nth)
+        here = calling(failpoint, crash, nth)
+        # Where lanes take turns, the run comes by the point in this process or in one of the format's.
+        return both(here, ordered) if self._kind.is_format else here
 
     @contextmanager
     def _source_crash(self, text: str) -> Iterator[None]:
@@ -625,7 +655,7 @@ class Scenario:
 
     def _newest(self) -> LedgerEntry | None:
         """Return the table's newest entry, None without one."""
-        entries = [version.entry for version in read_versions(self.table, APP_ID)]
+        entries = self._contents.entries(APP_ID)
         return entries[-1] if entries else None
 
     # Files.
@@ -652,13 +682,12 @@ class Scenario:
     def _has_batches(self, checkpoint: Path) -> bool:
         return (checkpoint / "offsets" / "0").exists()
 
-    def _versions(self) -> int:
-        return len(list((self.table / "_delta_log").glob("*.json")))
 
-    def _sql(self, statement: str) -> None:
-        """Run a statement on the table, written ``{t}``, if there is a table."""
-        if self._versions():
-            self.spark.sql(statement.format(t=table_at(location(self.table)))).collect()
+@contextmanager
+def both(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
+    """Enter two contexts."""
+    with first, second:
+        yield
 
 
 def _completed(checkpoint: Path) -> int:

@@ -27,6 +27,7 @@ Kind = Literal[
     "zombie",
     "restore",
     "optimize",
+    "expire",
     "roll",
     "property",
     "other writer",
@@ -51,6 +52,7 @@ WEIGHTS: Mapping[Kind, int] = {
     "zombie": 3,
     "restore": 1,
     "optimize": 1,
+    "expire": 2,
     "roll": 1,
     "property": 1,
     "other writer": 1,
@@ -61,13 +63,21 @@ WEIGHTS: Mapping[Kind, int] = {
 }
 """Weights of the steps that need no child process. Sink crashes are several a step."""
 
-FEATURE_OF: Mapping[Kind, str] = dict.fromkeys(
-    ("lose states", "recreate", "backfill", "kill backfill"), "committed"
-)
+FEATURE_OF: Mapping[Kind, str] = {
+    "lose states": "committed",
+    "recreate": "committed",
+    "backfill": "committed",
+    "kill backfill": "committed",
+    "expire": "iceberg",
+}
 """Steps that are of one kind of sink alone."""
 
-NOT_OF_FORMAT: frozenset[Kind] = frozenset({"sink crashes", "zombie"})
-"""Steps that a sink which is a format cannot take: this process does not run its commits."""
+LEFT_OUT: Mapping[str, frozenset[Kind]] = {
+    "format": frozenset({"sink crashes", "zombie"}),
+    "iceberg": frozenset({"sink crashes", "roll"}),
+}
+"""Steps that a kind of sink cannot take: this process does not run the commits of a format, and an Iceberg
+table has no log that is rolled."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
@@ -141,7 +151,7 @@ class Schedule:
 
 def fitting(sink: str) -> list[Kind]:
     """Return the steps that need no child process, as far as a kind of sink takes them."""
-    left_out = NOT_OF_FORMAT if SINKS[sink].is_format else frozenset()
+    left_out = LEFT_OUT.get(sink, frozenset())
     return [kind for kind in WEIGHTS if FEATURE_OF.get(kind, sink) == sink and kind not in left_out]
 
 
@@ -150,10 +160,18 @@ def draw(seed: int, settings: Settings) -> Schedule:
     rng = random.Random(seed)
     sink = settings.sinks[seed % len(settings.sinks)]
     steps = tuple(_step(rng, settings, sink) for _ in range(settings.steps))
+    return Schedule(sink, steps, seed, rng.choice(directories(sink)))
+
+
+def directories(sink: str) -> list[str]:
+    """Return the names that the directory of a kind of sink may have."""
+    kind = SINKS[sink]
+    if kind.iceberg:
+        # Catalogs and pyiceberg take locations for URLs.
+        return [name for name in DIRECTORIES if not set(name) & set("%?#")]
     # deltalake, which commits for the direct lane and the format, takes some directories for others.
-    by_deltalake = SINKS[sink].direct or SINKS[sink].is_format
-    names = [name for name in DIRECTORIES if not (by_deltalake and misread_by_deltalake(f"/{name}"))]
-    return Schedule(sink, steps, seed, rng.choice(names))
+    by_deltalake = kind.direct or kind.is_format
+    return [name for name in DIRECTORIES if not (by_deltalake and misread_by_deltalake(f"/{name}"))]
 
 
 def _step(rng: random.Random, settings: Settings, sink: str) -> Step:

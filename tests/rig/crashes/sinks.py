@@ -1,4 +1,4 @@
-"""The queries that a driver can have: both lanes, the format, and the sink's other features.
+"""The queries that a driver can have: both lanes, the formats, and the sink's other features.
 
 Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
 """
@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark import DeadLetters, DeltaSink, Upsert
+from gazette_spark import DeadLetters, DeltaSink, IcebergSink, Upsert
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.sql_names import table_at
 from gazette_spark._ingest import load_files
 from gazette_spark.testing.oracle import split_records
+from tests.rig.iceberg import NAME, catalog_properties
 
 KEYS = 40
 """Keys of each journal, where one row of each key is kept."""
@@ -59,7 +60,10 @@ class SinkKind:
     direct: bool = False
     """Tasks write the data files."""
     is_format: bool = False
-    """The sink is the format ``gazette_delta``, whose commits are made in processes of their own."""
+    """The sink is a format of the package, whose commits are made in processes of their own; with ``direct``,
+    every other run is one of the direct lane."""
+    iceberg: bool = False
+    """The table is an Iceberg table, in a catalog in the table's directory."""
     output_mode: str = "append"
     """Spark's output mode of the query."""
 
@@ -83,9 +87,13 @@ class SinkKind:
         self, rows: DataFrame, app_id: str, table: str, checkpoint: str, crash_file: str, **trigger: Any
     ) -> StreamingQuery:
         """Start the query whose sink is a format."""
-        writer = rows.writeStream.format("crashing_delta").trigger(**trigger)
+        writer = rows.writeStream.trigger(**trigger)
         writer = writer.options(appId=app_id, checkpointLocation=checkpoint, crashFile=crash_file)
-        return writer.start(location(table))
+        if not self.iceberg:
+            return writer.format("crashing_delta").start(location(table))
+        properties = {f"catalog.{key}": text for key, text in catalog_properties(Path(table)).items()}
+        writer = writer.options(catalog=NAME.catalog, table=NAME.identifier, **properties)
+        return writer.format("crashing_iceberg").start()
 
     def with_lane(self, sink: DeltaSink, table: str, *, direct: bool) -> DeltaSink:
         """Return a sink for the rows of :meth:`load`."""
@@ -93,6 +101,12 @@ class SinkKind:
             return sink
         table_id, where = Snapshot(table).metadata().id, location(table)  # load() has made the table.
         return sink.with_files(FileCommits(table_at(where), where, str(table_id), {}))
+
+
+def iceberg_sink(app_id: str, table: str | Path) -> IcebergSink:
+    """Return the writer of an Iceberg table, in a catalog in the table's directory."""
+    properties = catalog_properties(Path(table))
+    return IcebergSink(app_id, table=NAME.identifier, catalog=NAME.catalog, properties=properties)
 
 
 def location(table: str | Path) -> str:
@@ -185,6 +199,7 @@ SINKS: Mapping[str, SinkKind] = {
     ),
     "direct": SinkKind(lambda rows: rows, lambda _: {}, direct=True),
     "format": SinkKind(lambda rows: rows, lambda _: {}, is_format=True),
+    "iceberg": SinkKind(lambda rows: rows, lambda _: {}, direct=True, is_format=True, iceberg=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

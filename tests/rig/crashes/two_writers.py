@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +23,8 @@ from gazette_spark.testing import CrashChild
 from gazette_spark.testing.oracle import read_versions
 from tests.rig.crashes.children import CrashChildren
 from tests.rig.crashes.outcomes import UnexpectedEndError
+from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.tables import IcebergCrashTable
 
 JOURNALS = ("a", "b", "c")
 
@@ -52,6 +54,7 @@ def run_two_writers(
     seconds: float,
     turns: int | None = None,
     options: Mapping[str, str] | None = None,
+    sink: str = "raw",
 ) -> TwoWriters:
     """Have two drivers write the table ``root / "table"`` for some time, then kill both.
 
@@ -62,12 +65,17 @@ def run_two_writers(
         seconds: Maximum duration.
         turns: End it after this number of turns.
         options: Options of the source, beside those of the drivers.
+        sink: ``raw`` or ``iceberg``.
 
     Raises:
         UnexpectedEndError: a driver failed.
     """
     children.get_ready(2)
     began = time.monotonic()
+
+    def writers() -> list[str]:
+        return _writers(root, app_id, sink)
+
     pair = {
         name: children.start(
             until="fenced",
@@ -75,15 +83,16 @@ def run_two_writers(
             table=str(root / "table"),
             checkpoint=str(root / name),
             outcomes=str(root / f"{name}.outcomes"),
+            sink=sink,
         )
         for name in ("one", "two")
     }
     with pair["one"], pair["two"]:
-        while time.monotonic() < began + seconds and (turns is None or _turns(root, app_id) < turns):
-            _let_the_other_in(pair, root, app_id, until=began + seconds)
+        while time.monotonic() < began + seconds and (turns is None or _turns(writers()) < turns):
+            _let_the_other_in(pair, writers, until=began + seconds)
     defeats = Counter(line for file in root.glob("*.outcomes") for line in file.read_text().split())
     return TwoWriters(
-        _turns(root, app_id),
+        _turns(writers()),
         dict(defeats),
         time.monotonic() - began,
         tuple(path.parent for path in root.glob("*/metadata")),
@@ -115,15 +124,16 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
         thread.join()
 
 
-def _let_the_other_in(pair: Mapping[str, CrashChild], root: Path, app_id: str, *, until: float) -> None:
+def _let_the_other_in(
+    pair: Mapping[str, CrashChild], writers: Callable[[], list[str]], *, until: float
+) -> None:
     """Have the writer of the newest entry stand still until the other has written, then go on: too late."""
     time.sleep(LOOK_EVERY_S)
     _check_alive(pair)
-    writers = _writers(root, app_id)
-    if not writers:
+    if not (before := writers()):
         return
-    with pair[writers[-1]].paused():
-        while _writers(root, app_id)[-1] == writers[-1] and time.monotonic() < until:
+    with pair[before[-1]].paused():
+        while writers()[-1] == before[-1] and time.monotonic() < until:
             time.sleep(LOOK_EVERY_S)
             _check_alive(pair)
 
@@ -134,16 +144,19 @@ def _check_alive(pair: Mapping[str, CrashChild]) -> None:
             raise UnexpectedEndError(f"writer {name} ended\n{child.log_end()}")
 
 
-def _turns(root: Path, app_id: str) -> int:
-    """Count how often the writer changes from one entry to the next."""
-    return sum(a != b for a, b in pairwise(_writers(root, app_id)))
+def _turns(writers: list[str]) -> int:
+    """Count how often the writer changes from one version to the next."""
+    return sum(a != b for a, b in pairwise(writers))
 
 
-def _writers(root: Path, app_id: str) -> list[str]:
-    """Return who has written each version with an entry."""
+def _writers(root: Path, app_id: str, sink: str) -> list[str]:
+    """Return who has written the entry in force at each version."""
     writer_of = {
         parse_query_id(path.read_text(), str(path)): path.parent.name.partition("-")[0]
         for path in root.glob("*/metadata")
     }
-    versions = read_versions(root / "table", app_id)
-    return [writer_of[version.entry.query_id] for version in versions if version.entry]
+    if SINKS[sink].iceberg:
+        entries = IcebergCrashTable(root / "table").entries(app_id)
+    else:
+        entries = [version.entry for version in read_versions(root / "table", app_id)]
+    return [writer_of[entry.query_id] for entry in entries if entry]

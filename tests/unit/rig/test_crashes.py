@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ import pytest
 from gazette_spark._ledger.entry import LedgerEntry
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.spark_versions import arrow_schema
 from gazette_spark.testing.oracle import OracleVerdict, split_records
 from tests.rig.crashes import backfills
 from tests.rig.crashes.__main__ import is_enough, parse, replay
@@ -37,6 +39,8 @@ from tests.rig.crashes.schedules import (
     fitting,
 )
 from tests.rig.crashes.sinks import SINKS, dead_table, fits
+from tests.rig.crashes.tables import RAW, IcebergCrashTable
+from tests.rig.iceberg import IcebergStream
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -242,6 +246,35 @@ def test_the_oracle_of_dead_letters_finds(
     verdict = read("dead letters", tmp_path / "table")
     assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
     assert verdict.exact is (counts == (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        (lambda rows: rows, (0, 0, 0)),
+        (lambda rows: rows[1:], (1, 0, 0)),
+        (lambda rows: [*rows, rows[0]], (0, 1, 0)),
+        (lambda rows: [*rows[1:], ("a", 0, b"9 x")], (0, 0, 1)),
+    ],
+    ids=["exact", "lost", "doubled", "altered"],
+)
+def test_the_oracle_of_iceberg_tables_finds(
+    tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
+) -> None:
+    """Each record is there once, also after all files were rewritten, and after snapshots have expired."""
+    table = IcebergCrashTable(tmp_path / "table")
+    stream = IcebergStream(table.properties, app_id="app", schema=RAW)
+    rows = change([("a", offset, value) for offset, value in split_records(TRUTH["a"])])
+    columns = dict(zip(RAW.names, zip(*rows, strict=True), strict=True))
+    batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema(RAW))
+    stream.run(0, 0, 0)
+    stream.run(1, 0, len(TRUTH["a"]), write=lambda: stream.files(batch))
+    others: list[Callable[[], None]] = [table.optimize, partial(table.expire, 0.3), table.write_as_another]
+    for by_another in (table.exists, *others):
+        by_another()
+        verdict = read("iceberg", tmp_path / "table")
+        assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
+        assert verdict.exact is (counts == (0, 0, 0)), verdict
 
 
 MESSAGES = b"".join(
