@@ -249,7 +249,7 @@ def _newest_entries(properties: Mapping[str, str]) -> list[_Newest]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
+class Ancestor:
     """The fields of a snapshot that a history needs."""
 
     snapshot_id: int
@@ -284,45 +284,45 @@ def history(metadata: TableMetadata, earlier: Callable[[], Iterable[EarlierMetad
         earlier: Yields earlier versions of the metadata, newest first. It is called only if snapshots between
             an app id's newest entry and the current snapshot have expired.
     """
-    return _rows(*_ancestry(metadata), metadata.properties, earlier)
-
-
-def _ancestry(metadata: TableMetadata) -> tuple[list[_Snapshot], bool]:
-    """Return the current snapshot and its ancestors, newest first, and whether the list is complete.
-
-    When a parent expires, Iceberg for Java keeps its id in the child, but ``pyiceberg`` does not. Therefore
-    only the very first snapshot is certain to have no parent.
-    """
-    # Go from the current snapshot to its parents. Snapshots of other branches, and snapshots that were rolled
-    # back, are in the list but are not on this path.
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    chain: list[_Snapshot] = []
-    at = metadata.current_snapshot_id
-    while at is not None and at in by_id:
-        snapshot = by_id[at]
+    snapshots: dict[int, Ancestor] = {}
+    for snapshot in metadata.snapshots:
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
-        chain.append(
-            _Snapshot(
-                at,
-                snapshot.parent_snapshot_id,
-                snapshot.sequence_number or 0,
-                snapshot.timestamp_ms,
-                snapshot.summary.operation.value if snapshot.summary else "",
-                summary.get(SUMMARY_KEY),
-                summary,
-            )
+        snapshots[snapshot.snapshot_id] = Ancestor(
+            snapshot.snapshot_id,
+            snapshot.parent_snapshot_id,
+            snapshot.sequence_number or 0,
+            snapshot.timestamp_ms,
+            snapshot.summary.operation.value if snapshot.summary else "",
+            summary.get(SUMMARY_KEY),
+            summary,
         )
-        at = snapshot.parent_snapshot_id
-    # The very first snapshot has the sequence number 1.
-    return chain, not chain or (at is None and chain[-1].number == 1)
+    return history_rows(metadata.current_snapshot_id, snapshots, metadata.properties, earlier)
 
 
-def _rows(
-    chain: Sequence[_Snapshot],
-    complete: bool,  # noqa: FBT001 - the second half of one value.
+def history_rows(
+    current: int | None,
+    by_id: Mapping[int, Ancestor],
     properties: Mapping[str, str],
     earlier: Callable[[], Iterable[EarlierMetadata]],
 ) -> list[HistoryRow]:
+    """Return the rows of a history; see :func:`history`.
+
+    Args:
+        current: Id of the current snapshot, None without one.
+        by_id: The snapshots that have not expired.
+        properties: The table's properties.
+        earlier: Yields earlier versions of the table's metadata, newest first.
+    """
+    # Go from the current snapshot to its parents. Snapshots of other branches, and snapshots that were rolled
+    # back, are not on this path.
+    chain: list[Ancestor] = []
+    at = current
+    while at is not None and at in by_id:
+        chain.append(by_id[at])
+        at = by_id[at].parent_id
+    # When a parent expires, Iceberg for Java keeps its id in the child, but pyiceberg does not. So only the
+    # very first snapshot, whose sequence number is 1, is certain to have no parent.
+    complete = not chain or (at is None and chain[-1].number == 1)
     # The property of each app id counts only if its snapshot is on the path. A property that was rolled back
     # is left out here, so the newest summary with an entry is the ledger's end.
     newest = [
@@ -338,7 +338,7 @@ def _rows(
     # Entries whose snapshots have expired are older than all remaining snapshots.
     expired = [entry for entry in newest if entry.snapshot_id not in shown]
     snapshots += [
-        _Snapshot(entry.snapshot_id, None, entry.sequence_number)
+        Ancestor(entry.snapshot_id, None, entry.sequence_number)
         for entry in sorted(expired, key=lambda entry: -entry.sequence_number)
     ]
     rows: list[HistoryRow] = []
@@ -371,7 +371,7 @@ def _metrics(summary: Mapping[str, str]) -> dict[str, object]:
 
 def is_visible(
     entry: _Newest,
-    chain: Sequence[_Snapshot],
+    chain: Sequence[Ancestor],
     *,
     complete: bool,
     earlier: Callable[[], Iterable[EarlierMetadata]],
@@ -452,14 +452,27 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
     Raises:
         LedgerFormatError: an entry cannot be read.
     """
-    rows = table_history(table)
+    return state_of(table_history(table), table.metadata.properties, app_id, name)
+
+
+def state_of(
+    rows: Sequence[HistoryRow], properties: Mapping[str, str], app_id: str, name: str
+) -> LedgerState:
+    """Return the state of an app id's ledger; see :func:`table_state`.
+
+    Args:
+        rows: The table's history.
+        properties: The table's properties.
+        app_id: The app id.
+        name: The table, for errors.
+    """
     state = read_state(lambda limit: rows[:limit], app_id, table=name)
     # The commit is a compare-and-set on the snapshot, whereas Delta's is one on a transaction number. So
     # nothing can come between an entry and the one on which its decision was based, and there is no need to
     # search for a RESTORE there.
     if state.entry is not None:
         state = replace(state, previous=state.entry.parent)
-    text = table.metadata.properties.get(PROPERTY_PREFIX + app_id)
+    text = properties.get(PROPERTY_PREFIX + app_id)
     newest = parse_entry(text, app_id)
     if not isinstance(newest, LedgerEntry):
         return state

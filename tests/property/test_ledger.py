@@ -1,10 +1,9 @@
 """Whatever writers, crashes, copies, RESTOREs and clean-ups do, in whatever order: each row is there once.
 
-The model (:mod:`tests.rig.ledger_model`) is a table that behaves as Delta was measured to, and queries of one
-to three sources: journals, and others whose positions are texts that a new checkpoint repeats. Some keep
-state: they emit in one batch what they read in the one before. Some have one of two tables of dead letters.
-Each look at a table and each commit is a step, and the steps of all writers interleave freely. A writer
-crashes by being dropped.
+The model (:mod:`tests.rig.ledger_model`) is a table of either format, and queries of one to three sources:
+journals, and others whose positions are texts that a new checkpoint repeats. Some keep state: they emit in
+one batch what they read in the one before. Some have one of two tables of dead letters. Each look at a table
+and each commit is a step, and the steps of all writers interleave freely. A writer crashes by being dropped.
 
 Each decision is held against an obvious one, which compares identities of rows: the table's and the batch's.
 Each record is in the main table or in one for dead letters, once, after each commit to either.
@@ -52,7 +51,17 @@ from gazette_spark._ledger.decision import (
     decide,
     verify,
 )
-from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark._ledger.entry import (
+    Batch,
+    EntryDelta,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    SkippedGap,
+    least_offsets,
+    parse_entry,
+)
+from gazette_spark._ledger.iceberg_reader import PROPERTY_PREFIX
 from gazette_spark.errors import (
     BadRowError,
     DeadLetterError,
@@ -72,6 +81,7 @@ from tests.rig.ledger_model import (
     JOURNALS,
     REFUSED,
     Expected,
+    IcebergSinkTable,
     Mark,
     Position,
     Record,
@@ -143,9 +153,11 @@ class OtherJournalError(Exception):
 class LedgerMachine(RuleBasedStateMachine):
     """Journals and other sources that grow, one table, two for dead letters, any number of writers."""
 
+    table_type: type[SinkTable] = SinkTable
+
     def __init__(self) -> None:
         super().__init__()
-        self.table = SinkTable()
+        self.table = self.table_type()
         self.letters = {name: SinkTable(name, APP + APP_ID_SUFFIX) for name in ("d1", "d2")}
         self.loose: set[str] = set()
         """Tables of dead letters that the main table was restored to before, or that it does not name and
@@ -170,6 +182,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """For Hypothesis' statistics."""
         self.committed = False
         """Most queries read committed messages."""
+        self.turned_down: set[str] = set()
+        """Attempts to write the main table that did not land."""
 
     def teardown(self) -> None:
         """Tell what happened."""
@@ -184,6 +198,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.committed = committed
         for writer in self.writers:
             writer.committed, writer.letters = committed, letters
+            self.restrict(writer)
+
+    def restrict(self, writer: Writer) -> None:
+        """Take from a writer what the format of the table does not do; mutants have no other table."""
 
     @rule(source=st.sampled_from([*JOURNALS, *JOURNALS, *FOREIGN]), size=st.integers(1, 9))
     def grow(self, source: str, size: int) -> None:
@@ -273,6 +291,7 @@ class LedgerMachine(RuleBasedStateMachine):
         writer.stateful, writer.mode = stateful, "upsert" if upsert else "append"
         writer.allowed, writer.obeys = allowed, obeys
         writer.letters, writer.rules, writer.second = letters if writer.splits else None, rules, second
+        self.restrict(writer)
         self.take_steps(data, writer, steps)
 
     def undone(self) -> Positions:
@@ -348,6 +367,7 @@ class LedgerMachine(RuleBasedStateMachine):
             writer.rules, writer.second = rules, second
             if letters != "same" and writer.splits:
                 writer.letters = letters
+            self.restrict(writer)
             if swap:
                 gazette = [n for n, source in enumerate(writer.sources) if isinstance(source, frozenset)]
                 swapped = dict(zip(gazette, reversed(gazette), strict=True))
@@ -609,7 +629,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if now != decided_on:
             added, dead = after.rows[len(decided_on.rows) :], after.dead - decided_on.dead
             after = replace(now, rows=now.rows + added, dead=now.dead | dead, planned=after.planned)
-        if not self.table.write(entry, after):
+        if not self.table.write(entry, after, on=before.table_version):
+            self.turned_down.add(entry.attempt)
             return
         if entry.dead_letters in self.letters:  # Whoever writes next knows of all that is there.
             self.loose.discard(entry.dead_letters)
@@ -756,7 +777,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def append_letters(self, table: SinkTable, entry: LedgerEntry, rows: tuple[Row, ...]) -> None:
         """The commit to a table of dead letters; mutants have their own."""
-        table.write(entry, replace(table.mark, rows=table.mark.rows + rows))
+        table.write(entry, replace(table.mark, rows=table.mark.rows + rows), on=len(table.history) - 1)
 
     def reconcile(
         self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
@@ -804,7 +825,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def check_recreated(self, error: JournalRecreatedError, writer: Writer) -> None:
         """A journal is another one, or the query could not compare it with the table."""
         batch, known = writer.batch(), self.table.standing()[0].fingerprints[error.journal]
-        found = batch.fingerprints[error.journal]
+        # A journal that stays behind a gap is in the fingerprints of the batch before.
+        found = batch.fingerprints.get(error.journal) or batch.earlier_fingerprints[error.journal]
         assert found.create_revision != known.create_revision
         assert not (found.has_range_of(known) and found.digest == known.digest)
 
@@ -888,8 +910,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_search_agrees_with_the_obvious_one(self) -> None:
         """The newest visible entry is the one a replay of the whole history finds, or it is cleaned up."""
         for table in (self.table, *self.letters.values()):
-            if table.searched != len(table.marks):
-                table.searched = len(table.marks)
+            if table.searched != table.changes:
+                table.searched = table.changes
                 self.check_search(table)
 
     def check_search(self, table: SinkTable) -> None:
@@ -905,16 +927,16 @@ class LedgerMachine(RuleBasedStateMachine):
             assert state.truncated
             return
         assert state.entry == (standing[0] if standing else None)
-        if not table.cleaned:
+        if not table.cleaned and self.table_type is SinkTable:
             assert state.txn_version == table.highest
 
     @invariant()
     def each_row_is_there_once(self) -> None:
         """From start to end of each journal, in order; what is missing is in an entry's gaps or in state."""
         standing = self.table.standing()
-        if len(self.table.marks) == self.checked or self.broken():
+        if self.table.changes == self.checked or self.broken():
             return  # The next to write refuses and says what mends it; see stop().
-        self.checked = len(self.table.marks)
+        self.checked = self.table.changes
         mark = self.table.mark
         if not standing:
             assert mark.rows == ()
@@ -982,9 +1004,63 @@ LedgerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_s
 TestLedger = LedgerMachine.TestCase
 
 
-def test_a_lone_writer_reaches_the_end() -> None:
+class IcebergMachine(LedgerMachine):
+    """The same queries, and an Iceberg table: rows are appended, and there is no place for dead letters."""
+
+    table_type = IcebergSinkTable
+    table: IcebergSinkTable
+
+    def restrict(self, writer: Writer) -> None:
+        """Append whole batches only."""
+        writer.letters, writer.mode = None, "append"
+        writer.allowed = replace(writer.allowed, trim=False)
+
+    def change_letters(self, *_: object) -> None:
+        """There are none."""
+
+    def commit_another(self, data: st.DataObject, table: SinkTable, what: str) -> None:
+        """Compact, go to any snapshot that is there, or expire some, at any moment."""
+        assert isinstance(table, IcebergSinkTable)
+        if what == "optimize":
+            table.optimize()
+        elif what == "clean up":
+            # Of a table that was rolled back, earlier metadata says so: see the guide on what it is for.
+            if table.standing() and table.state().entry == table.standing()[0] == self.newest_written():
+                table.clean_metadata(data.draw(st.integers(0, len(table.earlier))))
+            if old := sorted(table.ancestors.keys() - {table.current}):
+                numbers = data.draw(st.one_of(st.just(set(old)), st.sets(st.sampled_from(old))))
+                table.expire(numbers, names_parents=data.draw(st.booleans()))
+                self.seen.add("snapshots expire")
+        else:
+            self.restore(table, data.draw(st.sampled_from(sorted(table.ancestors))))
+            self.seen.add("the table is rolled back")
+
+    def newest_written(self) -> LedgerEntry | None:
+        """Return the entry that was written last, undone or not."""
+        text = self.table.properties.get(PROPERTY_PREFIX + APP)
+        entry = parse_entry(text, APP)
+        assert not isinstance(entry, EntryDelta)
+        return entry
+
+    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Committed | Retry | Refusal:
+        """The package's verdict; a catalog may answer with an error although it has made the commit."""
+        conflict = entry.attempt in self.turned_down or entry.txn_version % 3 == 0
+        return verify(before, self.table.state(), entry, writer.batch(), conflict=conflict)
+
+    @invariant()
+    def each_entry_stands_on_the_one_it_was_decided_on(self) -> None:
+        """A commit on a snapshot cannot miss what was committed or undone since."""
+        assert not self.broken()
+
+
+IcebergMachine.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=50, deadline=None)
+TestIcebergLedger = IcebergMachine.TestCase
+
+
+@pytest.mark.parametrize("machine_type", [LedgerMachine, IcebergMachine])
+def test_a_lone_writer_reaches_the_end(machine_type: type[LedgerMachine]) -> None:
     """The machine's writer is not one that always refuses: undisturbed it brings everything in."""
-    machine = LedgerMachine()
+    machine = machine_type()
     [writer] = machine.writers
     run_to(machine, writer, 7, 12)
     assert writer.commits == 3

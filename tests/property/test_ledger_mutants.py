@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from gazette_spark._ledger import dead_letters, decision, history
+from gazette_spark._ledger import dead_letters, decision, history, iceberg_reader
 from gazette_spark._ledger.dead_letters import Divert, Fence, with_letters
 from gazette_spark._ledger.decision import Committed, Coverage, Decision, Refusal, Retry, Skip, Write
 from gazette_spark._ledger.entry import (
@@ -20,10 +21,17 @@ from gazette_spark._ledger.entry import (
     parse_entry,
 )
 from gazette_spark._ledger.history import HistoryRow
+from gazette_spark._ledger.iceberg_reader import Ancestor
 from gazette_spark.offsets import JournalOffsets
 from tests.property import test_ledger
-from tests.property.test_ledger import MUTANT_SETTINGS, Batched, LedgerMachine, short_entries
-from tests.rig.ledger_model import Expected, Record, Row, SinkTable, Writer
+from tests.property.test_ledger import (
+    MUTANT_SETTINGS,
+    Batched,
+    IcebergMachine,
+    LedgerMachine,
+    short_entries,
+)
+from tests.rig.ledger_model import Expected, IcebergSinkTable, Mark, Record, Row, SinkTable, Writer
 
 pytestmark = pytest.mark.slow
 
@@ -436,6 +444,48 @@ def test_the_model_catches_a_faulty_rule(fault: Fault, monkeypatch: pytest.Monke
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(LedgerMachine, settings=MUTANT_SETTINGS)
+
+
+def trust_the_property(patch: pytest.MonkeyPatch) -> None:
+    """The newest entry counts although its snapshot was rolled back."""
+    patch.setattr(iceberg_reader, "is_visible", lambda *_args, **_rest: True)
+
+
+def look_at_no_earlier_metadata(patch: pytest.MonkeyPatch) -> None:
+    """Where snapshots have expired, the newest entry counts."""
+    real = iceberg_reader.is_visible
+
+    def visible(entry: Any, chain: Sequence[Ancestor], *, complete: bool, earlier: Any) -> bool:
+        return real(entry, chain, complete=complete, earlier=lambda: ())
+
+    patch.setattr(iceberg_reader, "is_visible", visible)
+
+
+def commit_on_any_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A commit that was turned down is repeated on what was committed meanwhile, as pyiceberg does."""
+    real = IcebergSinkTable.write
+
+    def rebased(table: IcebergSinkTable, entry: LedgerEntry, mark: Mark, *, on: int) -> bool:
+        return real(table, entry, mark, on=table.current)
+
+    patch.setattr(IcebergSinkTable, "write", rebased)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        commit_on_any_snapshot,
+        pytest.param(trust_the_property, marks=pytest.mark.soak),
+        pytest.param(look_at_no_earlier_metadata, marks=pytest.mark.soak),
+    ],
+)
+def test_the_model_catches_a_faulty_rule_of_iceberg_tables(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule is one that the model misses."""
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(IcebergMachine, settings=MUTANT_SETTINGS)
 
 
 @pytest.mark.soak

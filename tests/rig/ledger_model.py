@@ -1,8 +1,9 @@
-"""A model of Delta tables and of the queries that write them, for the state machine over the ledger.
+"""A model of tables and of the queries that write them, for the state machine over the ledger.
 
-A table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
+A Delta table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
 skipped in silence, a RESTORE keeps the numbers, neither it nor other commits conflict with an append, and old
-lines of the history are cleaned up.
+lines of the history are cleaned up. An Iceberg table takes a commit only on the snapshot that it was decided
+on, a rollback keeps its properties, and snapshots and earlier metadata expire.
 
 A row has an identity: the journal and offset, or other source and number, of the record that it is made of,
 and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
@@ -19,7 +20,7 @@ over a batch goes by others than the first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -30,6 +31,14 @@ from gazette_spark._delta import trim
 from gazette_spark._ledger.decision import Allowed, NewRange, Write
 from gazette_spark._ledger.entry import Batch, LedgerState, Mode, Positions, SkippedGap, least_offsets
 from gazette_spark._ledger.history import REPLACING, HistoryRow, read_state
+from gazette_spark._ledger.iceberg_reader import (
+    PROPERTY_PREFIX,
+    Ancestor,
+    EarlierMetadata,
+    history_rows,
+    property_text,
+    state_of,
+)
 from gazette_spark.offsets import Fingerprint
 
 APP = "app"
@@ -192,6 +201,11 @@ class SinkTable:
         """Of the newest version."""
         return self.marks[-1] if self.marks else Mark()
 
+    @property
+    def changes(self) -> int:
+        """How often the table has changed."""
+        return len(self.marks)
+
     def add_version(
         self, operation: str, mark: Mark, chain: tuple[LedgerEntry, ...], **parts: object
     ) -> None:
@@ -204,8 +218,14 @@ class SinkTable:
         """Add a version with the same rows."""
         self.add_version("OPTIMIZE", self.mark, self.standing())
 
-    def write(self, entry: LedgerEntry, mark: Mark) -> bool:
-        """Append with a transaction number, or skip in silence; return whether it landed."""
+    def write(self, entry: LedgerEntry, mark: Mark, *, on: int) -> bool:
+        """Append with a transaction number, or skip in silence; return whether it landed.
+
+        Args:
+            entry: The entry.
+            mark: What the table is then.
+            on: The version that the entry was decided on.
+        """
         landed = entry.txn_version > self.highest
         if landed:
             self.highest = entry.txn_version
@@ -238,6 +258,93 @@ class SinkTable:
         """Whether the newest entry does not stand on the one it was decided on."""
         newest, before, *_ = (*self.standing(), None, None)
         return newest is not None and newest.parent != (before.attempt if before else None)
+
+
+class IcebergSinkTable(SinkTable):
+    """An Iceberg table: versions are the sequence numbers of its snapshots, the first of which is 1."""
+
+    highest = -1
+    """No commit is kept away by its transaction number."""
+
+    def delete(self) -> None:
+        """Make the table, which has no snapshot yet."""
+        self.history = []
+        self.marks, self.chains = [Mark()], [()]
+        self.cleaned, self.restored, self.searched = 0, {}, 0
+        self.current = 0
+        """Number of the current snapshot."""
+        self.ancestors: dict[int, Ancestor] = {}
+        """Snapshots that have not expired, by number."""
+        self.properties: dict[str, str] = {}
+        self.earlier: list[EarlierMetadata] = []
+        """Earlier versions of the metadata whose files are there, newest first."""
+        self._changes = 1
+
+    @property
+    def mark(self) -> Mark:
+        """Of the current snapshot."""
+        return self.marks[self.current]
+
+    @property
+    def changes(self) -> int:
+        """How often the table has changed."""
+        return self._changes
+
+    def standing(self) -> tuple[LedgerEntry, ...]:
+        """The entries of the visible rows, newest first."""
+        return self.chains[self.current]
+
+    def add_version(
+        self, operation: str, mark: Mark, chain: tuple[LedgerEntry, ...], **parts: object
+    ) -> None:
+        """Add a snapshot on the current one."""
+        self._change()
+        super().add_version(operation, mark, chain, **parts)
+        number, parent = len(self.marks) - 1, self.current or None
+        ledger = self.history[-1].user_metadata
+        self.ancestors[number] = Ancestor(number, parent, number, operation=operation, ledger=ledger)
+        self.current = number
+
+    def write(self, entry: LedgerEntry, mark: Mark, *, on: int) -> bool:
+        """Append if the current snapshot is the one that the entry was decided on."""
+        if on != self.current:
+            return False
+        chain = (entry, *self.standing())
+        self.add_version("append", mark, chain, user_metadata=entry.to_json())
+        self.properties[PROPERTY_PREFIX + self.app_id] = property_text(entry, self.current, self.current)
+        return True
+
+    def restore(self, version: int, *, by_time: bool = False) -> None:
+        """Make a snapshot the current one."""
+        self._change()
+        self.current = version
+
+    def expire(self, numbers: Collection[int], *, names_parents: bool) -> None:
+        """Remove snapshots; whether their children go on naming them differs from program to program."""
+        self._change()
+        self.cleaned = 1
+        for number in numbers:
+            del self.ancestors[number]
+        if not names_parents:
+            self.ancestors = {
+                number: replace(each, parent_id=None) if each.parent_id in numbers else each
+                for number, each in self.ancestors.items()
+            }
+
+    def clean_metadata(self, versions: int) -> None:
+        """Delete the files of earlier metadata but for the newest ones."""
+        del self.earlier[versions:]
+
+    def state(self) -> LedgerState:
+        """What the package finds in what is left of the table's metadata."""
+        rows = history_rows(self.current or None, self.ancestors, self.properties, lambda: self.earlier)
+        return state_of(rows, self.properties, self.app_id, self.name)
+
+    def _change(self) -> None:
+        """Keep the metadata as it was."""
+        self._changes += 1
+        parents = {number: (each.parent_id, number) for number, each in self.ancestors.items()}
+        self.earlier.insert(0, EarlierMetadata(len(self.marks) - 1, parents))
 
 
 @dataclass(repr=False)
