@@ -488,6 +488,17 @@ def state_of(
     return state
 
 
+def column_batches(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of all rows of a table, with one data file in memory at a time."""
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    scan = table.scan(selected_fields=tuple(columns))
+    reader = ArrowScan(table.metadata, table.io, scan.projection(), scan.row_filter)
+    # The scan's own reader of batches reads all files at once, ahead of whoever takes the batches.
+    for task in scan.plan_files():
+        yield from reader.to_record_batches([task])
+
+
 def last_rows(
     table: Table, journal: str, offset: str, end: str | None = None
 ) -> list[tuple[str | None, int, int | None, int | None]]:
@@ -507,7 +518,7 @@ def last_rows(
     greatest = [(column, "max") for column in columns]
     parts = [
         pa.Table.from_batches([batch]).group_by(journal).aggregate([([], "count_all"), *greatest])
-        for batch in table.scan(selected_fields=(journal, *columns)).to_arrow_batch_reader()
+        for batch in column_batches(table, (journal, *columns))
     ]
     if not parts:
         return []

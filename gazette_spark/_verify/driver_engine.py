@@ -1,19 +1,24 @@
-"""Audits a small table in this process: rows with ``deltalake``, records with the client, sums with NumPy.
+"""Audits a table in this process: rows with ``deltalake`` or ``pyiceberg``, sums with NumPy.
 
 Without a JVM this saves most of the time of a small audit, because Spark takes about twenty seconds to start
-and to run its first job. Tables that are too large for the memory of one process, or that ``deltalake``
+and to run its first job. Delta tables that are too large for the memory of one process, or that ``deltalake``
 cannot read, are left to Spark.
+
+Iceberg tables are all compared here, because a session of Spark need not be able to read them. Large ones are
+summed batch by batch: a file of the table is in memory at a time, and rows are read again only where the sums
+differ.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from secrets import token_bytes
 
 import numpy as np
@@ -34,6 +39,7 @@ from gazette_spark._ledger.history import HistoryRow
 from gazette_spark._ledger.iceberg_reader import (
     IcebergLog,
     TableName,
+    column_batches,
     iceberg_errors,
     input_error,
     table_history,
@@ -60,7 +66,7 @@ from gazette_spark.errors import InputError, MissingPackageError
 from gazette_spark.locations import local_path
 
 SMALL_BYTES = 64 << 20
-"""Maximum bytes of journals, and of a table's files, that are compared here. Beyond that Spark is as fast."""
+"""Maximum bytes of journals, and of a Delta table's files, that are compared in memory."""
 
 MAX_MEMORY = 1 << 30
 """Maximum bytes of a table's rows in memory, because files may be compressed a hundredfold."""
@@ -70,6 +76,9 @@ MAX_REQUESTS = 500
 
 READERS = 4
 """Number of pieces of journals that are read concurrently."""
+
+CHUNK_ROWS = 1 << 17
+"""Minimum number of rows that are summed at a time, of a table that is not kept in memory."""
 
 SIDE = pa.schema(
     [
@@ -89,7 +98,7 @@ class NeedsSparkError(Exception):
 
 
 class DriverEngine:
-    """Compares in this process.
+    """Compares in this process: small Delta tables, and all Iceberg tables.
 
     Args:
         location: The table's directory or URL in Spark's spelling.
@@ -125,14 +134,29 @@ class DriverEngine:
     def comparison(self, plan: Mapping[str, PlannedRange], sides: Sides) -> DriverComparison:
         """Return the sides of an audit for comparison."""
         self._check(sides.version)
+        options = parse_options({**self._options, **sides.source_options}, "batch")
         # Checked before anything is read, so that leaving the table to Spark costs nothing.
         size = sum(piece.end - piece.begin for read in plan.values() for piece in read.pieces)
-        if size > SMALL_BYTES:
+        is_small = size <= SMALL_BYTES
+        if isinstance(self._rows, _IcebergRows):
+            # Each question of the audit reads everything again, so that nothing has to be kept. If nothing
+            # differs, the sums of all bins are the only question.
+            return DriverComparison(
+                lambda: _chunks(
+                    itertools.chain(_records(options, plan, sides, at_once=is_small), self._table_rows(sides))
+                ),
+                values=sides.values,
+                places=sides.has_messages,
+            )
+        if not is_small:
             raise NeedsSparkError(f"its journals have {size >> 20} MiB")
-        options = parse_options({**self._options, **sides.source_options}, "batch")
-        batches = [*_records(options, plan, sides), *self._table_rows(sides), *self._dead_letters(sides)]
+        batches = [
+            *_records(options, plan, sides, at_once=True),
+            *self._table_rows(sides),
+            *self._dead_letters(sides),
+        ]
         rows = pa.Table.from_batches(batches, SIDE).combine_chunks()
-        return DriverComparison(rows, values=sides.values, places=sides.has_messages)
+        return DriverComparison(lambda: [rows], values=sides.values, places=sides.has_messages)
 
     def _check(self, version: int) -> None:
         if version != self._rows.version:
@@ -200,7 +224,7 @@ class _TableRows:
 
 
 class _IcebergRows:
-    """The rows of a small Iceberg table's newest version, through ``pyiceberg``."""
+    """The rows of an Iceberg table's newest version, through ``pyiceberg``."""
 
     def __init__(self, name: TableName) -> None:
         self._name = str(name)
@@ -216,16 +240,8 @@ class _IcebergRows:
 
     def select(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of some columns."""
-        scan = self._table.scan(selected_fields=tuple(columns))
         with iceberg_errors(self._name, input_error):
-            size = sum(task.file.file_size_in_bytes for task in scan.plan_files())
-            if size > SMALL_BYTES:
-                raise NeedsSparkError(f"{self._name} has files of {size >> 20} MiB")
-            size = 0
-            for batch in scan.to_arrow_batch_reader():
-                size += batch.nbytes
-                if size > MAX_MEMORY:
-                    raise NeedsSparkError(f"{self._name} has more than {MAX_MEMORY >> 20} MiB of rows")
+            for batch in column_batches(self._table, columns):
                 yield batch.select(columns)
 
 
@@ -243,9 +259,31 @@ def _left_to_spark(location: str) -> Iterator[None]:
         raise NeedsSparkError(str(error)) from error
 
 
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield batches in tables of many rows, because each sum over all bins takes time."""
+    chunk: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        chunk.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield pa.Table.from_batches(chunk, SIDE).combine_chunks()
+            chunk, rows = [], 0
+    yield pa.Table.from_batches(chunk, SIDE).combine_chunks()
+
+
 def _records(
-    options: SourceOptions, plan: Mapping[str, PlannedRange], sides: Sides
+    options: SourceOptions, plan: Mapping[str, PlannedRange], sides: Sides, *, at_once: bool
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a plan.
+
+    Args:
+        options: Options of the source.
+        plan: The ranges.
+        sides: What is read of them.
+        at_once: Several pieces are read concurrently, and kept whole. Otherwise a batch is in memory at a
+            time.
+    """
     schema = record_schema(values=sides.reads_values, places=sides.has_messages)
     reader = AuditReader(options, schema, "")
     security = security_for_tasks(options.security)
@@ -254,12 +292,15 @@ def _records(
         for read in plan.values()
         for piece in read.pieces
     ]
+
+    def read_whole(piece: PlannedPartition) -> list[pa.RecordBatch]:
+        return list(reader.read(piece))
+
     with ThreadPoolExecutor(READERS) as pool:
-        # All batches of a piece at once: the limits above bound them, and all sides are in memory anyway.
-        for batches in pool.map(lambda piece: list(reader.read(piece)), pieces):
-            for batch in batches:
-                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                yield _side(RECORDS, batch.num_rows, **columns)
+        batches = pool.map(read_whole, pieces) if at_once else map(reader.read, pieces)
+        for batch in itertools.chain.from_iterable(batches):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield _side(RECORDS, batch.num_rows, **columns)
 
 
 def _side(number: int, size: int, **columns: pa.Array) -> pa.RecordBatch:
@@ -275,10 +316,10 @@ def _side(number: int, size: int, **columns: pa.Array) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverComparison:
-    """Compares the sides of an audit."""
+    """Compares the sides of an audit, a chunk of rows at a time."""
 
-    rows: pa.Table
-    """The rows of all sides, with the columns :data:`SIDE`."""
+    chunks: Callable[[], Iterable[pa.Table]]
+    """Returns the rows of all sides, in tables with the columns :data:`SIDE`."""
     values: bool
     """Whether the records' bytes are also compared."""
     places: bool = False
@@ -288,14 +329,22 @@ class DriverComparison:
 
     def totals(self, bins: Bins) -> list[Totals]:
         """Return the sums of each side."""
-        side, size = self.rows["side"].to_numpy(), len(bins)
-        rows, at = self._in_bins(bins, "offset")
-        nowhere = self._nowhere(rows)
-        foreign = int(self.rows["journal"].is_null().to_numpy()[nowhere].sum())
+        sums = Totals.gathered(len(bins), ())
+        totals = [sums, sums, sums]
+        for chunk in self.chunks():
+            totals = [*map(operator.add, totals, self._totals_of(chunk, bins))]
+        return totals
+
+    def _totals_of(self, chunk: pa.Table, bins: Bins) -> list[Totals]:
+        """Return what some rows add to the sums of each side."""
+        side, size = chunk["side"].to_numpy(), len(bins)
+        rows, at = _in_bins(chunk, bins, "offset")
+        nowhere = _nowhere(chunk, rows)
+        foreign = int(chunk["journal"].is_null().to_numpy()[nowhere].sum())
         outside = {STRAY: len(nowhere) - foreign, FOREIGN: foreign}
         committed_rows, committed_at = rows, at
         if self.places:
-            committed_rows, committed_at = self._in_bins(bins, "place")
+            committed_rows, committed_at = _in_bins(chunk, bins, "place")
             # As in Spark's engine, only rows in a bin by their offset, and rows of the table in none, are
             # counted where they were committed.
             is_counted = np.isin(committed_rows, np.concatenate([rows, nowhere]))
@@ -304,7 +353,7 @@ class DriverComparison:
         for number in (RECORDS, ROWS, DEAD):
             is_here = side[rows] == number
             digests = np.zeros((size, WORDS), np.int64)
-            np.add.at(digests, at[is_here], self._words(rows[is_here]))
+            np.add.at(digests, at[is_here], self._words(chunk.take(rows[is_here])))
             sums.append(
                 Totals(
                     np.bincount(at[is_here], minlength=size).astype(np.int64),
@@ -323,8 +372,7 @@ class DriverComparison:
         Returns:
             The offset, the problem, and the place of the record.
         """
-        rows, _ = self._in_bins(Bins.of([part]), "offset")
-        near = self.rows.take(rows)
+        near = self._rows_in(Bins.of([part]))
         sides, offsets, places = (near[name].to_pylist() for name in ("side", "offset", "place"))
         values = near["value"].to_pylist() if self.values else [None] * len(near)
         records: Counter[tuple[int, bytes | None]] = Counter()
@@ -343,57 +391,39 @@ class DriverComparison:
 
     def first_stray(self, bins: Bins) -> tuple[str, int | None]:
         """Return the journal and offset of the first row that is in no bin, which must exist."""
-        rows, _ = self._in_bins(bins, "offset")
-        strays = self.rows.select(["journal", "offset"]).take(self._nowhere(rows))
-        strays = strays.filter(strays["journal"].is_valid())
-        first = strays.sort_by([("journal", "ascending"), ("offset", "ascending")]).slice(0, 1)
+        order = [("journal", "ascending"), ("offset", "ascending")]
+        firsts = []
+        for chunk in self.chunks():
+            rows, _ = _in_bins(chunk, bins, "offset")
+            strays = chunk.select(["journal", "offset"]).take(_nowhere(chunk, rows))
+            firsts.append(strays.filter(strays["journal"].is_valid()).sort_by(order).slice(0, 1))
+        first = pa.concat_tables(firsts).sort_by(order)
         return first["journal"][0].as_py(), first["offset"][0].as_py()
 
     def digests(self, number: int, parts: Sequence[Part]) -> dict[int, str]:
         """Return the digest of a side's rows, computed as in a ledger entry, by the index of their part."""
         bins = Bins.of(parts)
-        rows, at = self._in_bins(bins, "place")
-        is_here = self.rows["side"].to_numpy()[rows] == number
-        rows, part = rows[is_here], bins.part[at[is_here]]
+        selected, part_of = [], []
+        for chunk in self.chunks():
+            rows, at = _in_bins(chunk, bins, "place")
+            is_here = chunk["side"].to_numpy()[rows] == number
+            selected.append(chunk.select(["offset", "value"]).take(rows[is_here]))
+            part_of.append(bins.part[at[is_here]])
+        part = np.concatenate(part_of)
+        everything = pa.concat_tables(selected)
         digests = {}
         for index in np.unique(part).tolist():
-            group = self.rows.take(rows[part == index])
+            group = everything.take(np.flatnonzero(part == index))
             offsets, values = group["offset"].to_pylist(), group["value"].to_pylist()
             digests[index] = tree_digest(zip(offsets, values, strict=True))
         return digests
 
-    def _nowhere(self, rows: Positions) -> Positions:
-        """Return the table's rows other than these, which are in no bin and should not exist."""
-        return np.setdiff1d(np.flatnonzero(self.rows["side"].to_numpy() == ROWS), rows)
+    def _rows_in(self, bins: Bins) -> pa.Table:
+        """Return the rows whose offsets are in some bins."""
+        return pa.concat_tables(chunk.take(_in_bins(chunk, bins, "offset")[0]) for chunk in self.chunks())
 
-    def _in_bins(self, bins: Bins, column: str) -> tuple[Positions, Positions]:
-        """Return pairs of a row and the bin of its offset in a column."""
-        journals = self.rows["journal"].combine_chunks().dictionary_encode()
-        # Rows are grouped by journal once. Then each range needs one binary search per row of its journal.
-        codes = journals.indices.fill_null(len(journals.dictionary)).to_numpy()
-        order = np.argsort(codes, kind="stable")
-        edges = np.searchsorted(codes[order], np.arange(len(journals.dictionary) + 1))
-        rows_of = dict(zip(journals.dictionary.to_pylist(), np.split(order, edges[1:]), strict=False))
-        offsets = self.rows[column].fill_null(-1).to_numpy()
-        app_ids = self.rows["app_id"]
-        rows, at = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        # A claim's bins are adjacent and ascending.
-        claim_of = [id(bins.parts[part].claim) for part in bins.part.tolist()]
-        for _, group in groupby(range(len(bins)), claim_of.__getitem__):
-            numbers = np.array(list(group))
-            claim = bins.parts[int(bins.part[numbers[0]])].claim
-            its = rows_of.get(claim.journal, rows[0])
-            writers = app_ids.take(its)
-            its = its[pc.or_(writers.is_null(), pc.equal(writers, claim.app_id).fill_null(False)).to_numpy()]  # noqa: FBT003
-            nearest = np.searchsorted(bins.begins[numbers], offsets[its], "right") - 1
-            is_in = (nearest >= 0) & (offsets[its] < bins.ends[numbers][nearest])
-            rows.append(its[is_in])
-            at.append(numbers[nearest[is_in]])
-        return np.concatenate(rows), np.concatenate(at)
-
-    def _words(self, rows: Positions) -> Positions:
-        """Return the words of the salted digests of selected rows."""
-        selected = self.rows.take(rows)
+    def _words(self, selected: pa.Table) -> Positions:
+        """Return the words of the salted digests of rows."""
         offsets = selected["offset"].to_pylist()
         values = selected["value"].to_pylist() if self.values else [None] * len(selected)
         # The hash of the salt is computed once, and copied for each row.
@@ -404,3 +434,34 @@ class DriverComparison:
             digest.update(row_text(offset, value))
             halves.append(digest.digest()[: 4 * WORDS])
         return np.frombuffer(b"".join(halves), np.uint32).reshape(-1, WORDS).astype(np.int64)
+
+
+def _nowhere(chunk: pa.Table, rows: Positions) -> Positions:
+    """Return the table's rows other than these, which are in no bin and should not exist."""
+    return np.setdiff1d(np.flatnonzero(chunk["side"].to_numpy() == ROWS), rows)
+
+
+def _in_bins(chunk: pa.Table, bins: Bins, column: str) -> tuple[Positions, Positions]:
+    """Return pairs of a row and the bin of its offset in a column."""
+    journals = chunk["journal"].combine_chunks().dictionary_encode()
+    # Rows are grouped by journal once. Then each range needs one binary search per row of its journal.
+    codes = journals.indices.fill_null(len(journals.dictionary)).to_numpy()
+    order = np.argsort(codes, kind="stable")
+    edges = np.searchsorted(codes[order], np.arange(len(journals.dictionary) + 1))
+    rows_of = dict(zip(journals.dictionary.to_pylist(), np.split(order, edges[1:]), strict=False))
+    offsets = chunk[column].fill_null(-1).to_numpy()
+    app_ids = chunk["app_id"]
+    rows, at = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    # A claim's bins are adjacent and ascending.
+    claim_of = [id(bins.parts[part].claim) for part in bins.part.tolist()]
+    for _, group in itertools.groupby(range(len(bins)), claim_of.__getitem__):
+        numbers = np.array(list(group))
+        claim = bins.parts[int(bins.part[numbers[0]])].claim
+        its = rows_of.get(claim.journal, rows[0])
+        writers = app_ids.take(its)
+        its = its[pc.or_(writers.is_null(), pc.equal(writers, claim.app_id).fill_null(False)).to_numpy()]  # noqa: FBT003
+        nearest = np.searchsorted(bins.begins[numbers], offsets[its], "right") - 1
+        is_in = (nearest >= 0) & (offsets[its] < bins.ends[numbers][nearest])
+        rows.append(its[is_in])
+        at.append(numbers[nearest[is_in]])
+    return np.concatenate(rows), np.concatenate(at)

@@ -167,6 +167,16 @@ class Totals:
     outside: Mapping[int, int] = field(default_factory=dict)
     """Number of rows in no bin, by the negative number that stands for the reason."""
 
+    def __add__(self, other: Totals) -> Totals:
+        """Return the sums of the rows of both, by the same bins."""
+        outside = {at: self.outside.get(at, 0) + other.outside.get(at, 0) for at in (STRAY, FOREIGN)}
+        return Totals(
+            self.counts + other.counts,
+            self.digests + other.digests,
+            self.committed + other.committed,
+            {at: count for at, count in outside.items() if count},
+        )
+
     @classmethod
     def gathered(cls, size: int, sums: Iterable[Sequence[int | None]]) -> Totals:
         """Collect sums of rows with their offset's bin, their commit's bin, their number and words."""

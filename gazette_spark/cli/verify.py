@@ -138,8 +138,9 @@ def verify(
     committed messages. A query that filters records, or makes several rows of one, is not exact in this
     sense.
 
-    A table of up to 64 MiB is compared by this process. A local Spark session compares larger ones, or with
-    --remote the executors of a Spark Connect server. They need this package and a connection to the brokers.
+    This process compares Iceberg tables, and Delta tables of up to 64 MiB. A local Spark session compares
+    larger Delta tables, or with --remote the executors of a Spark Connect server. They need this package and
+    a connection to the brokers.
 
     The last line is the verdict. Exit code 0: VERIFIED. 1: DIFFERENT, with the first difference. 3: NOT
     VERIFIED: nothing differs, but some rows were not compared, or by number only; the report says which and
@@ -171,8 +172,6 @@ def verify(
                     engine = DriverEngine(location, read, locations)
                     report = audit(engine, client, read, app_id=app_id, accepted=accepted)
                 except NeedsSparkError as reason:
-                    if TableName.parse(location) is not None:
-                        raise InputError(f"{reason}, and only small Iceberg tables are compared") from None
                     log.info("the table is compared in Spark: %s", reason)
             elif TableName.parse(location) is not None:
                 raise InputError("an Iceberg table is compared by this process; leave out Spark's options")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyiceberg.utils.config import Config
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import Client, EmbeddedBroker, IcebergSink, JournalOffsets, LedgerEntry
+from gazette_spark._verify import driver_engine
 from gazette_spark.cli.main import main
 from gazette_spark.client import journal_spec
 from gazette_spark.errors import OptionError, TableRefusedError
@@ -178,16 +180,32 @@ def test_the_lag_monitor_follows_the_ledger(stream: IcebergStream) -> None:
     assert monitor.committed("orders", 2) == {JOURNAL: 240}
 
 
-def test_verify_compares_the_table_with_the_journal(stream: IcebergStream, broker: EmbeddedBroker) -> None:
-    """Every record once; then a row that is there twice."""
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+def test_verify_compares_the_table_with_the_journal(
+    stream: IcebergStream, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """Every record once; then a row of no record, one that is there twice, one that is not there.
+
+    A large table is compared in chunks of rows, and gives the same verdicts.
+    """
+    if is_large:
+        monkeypatch.setattr(driver_engine, "SMALL_BYTES", 1)
+        monkeypatch.setattr(driver_engine, "CHUNK_ROWS", 7)
     command = ["verify", str(NAME), "--broker", broker.endpoint]
     whole = CliRunner(catch_exceptions=False).invoke(main, command)
     assert "VERIFIED: 20 records, each once; table version 2" in whole.stdout
     assert whole.exit_code == 0
-    write(stream, 2, 160, 320, 168)
-    wrong = CliRunner(catch_exceptions=False).invoke(main, command)
-    assert "offset 168: the record is in the table more than once" in wrong.stdout
-    assert wrong.exit_code == 1
+    for rows, problem in (
+        (records(JOURNAL, 160, 320, 400), "offset 400: the table has a row here that no visible entry"),
+        (records(JOURNAL, 160, 320, 168), "offset 168: the record is in the table more than once"),
+        (records(JOURNAL, 160, 312), "offset 312: the record has no row in the table"),
+    ):
+        stream.run(2, 160, 320, journal=JOURNAL, write=partial(stream.files, rows))
+        wrong = CliRunner(catch_exceptions=False).invoke(main, command)
+        assert problem in wrong.stdout
+        assert wrong.exit_code == 1
+        stream.roll_back(1)
+        stream.seen = None
     other = CliRunner(catch_exceptions=False).invoke(main, [*command, "--spark"])
     assert "leave out Spark's options" in other.output
 
