@@ -43,6 +43,7 @@ try:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
     from pyiceberg.transforms import UnknownTransform
 except ModuleNotFoundError:
@@ -277,7 +278,7 @@ class IcebergTable:
         """
         table = self._opened()
         with iceberg_errors(self.name):
-            transaction = table.transaction()
+            transaction = _Transaction(table)
             # Add columns only in a commit with rows. Otherwise a pin would add columns for a query that may
             # never write rows.
             if files:
@@ -394,7 +395,7 @@ class IcebergTable:
     def _schema_of_files(self, table: Table) -> Schema:
         """Return the table's schema after the rows' columns are added."""
         # This transaction is never committed. It only computes the ids that the new columns will get.
-        transaction = table.transaction()
+        transaction = _Transaction(table)
         self._add_columns(transaction)
         return transaction.table_metadata.schema()
 
@@ -414,6 +415,25 @@ class IcebergTable:
                 # the table has not used yet.
                 kind = to_iceberg(self.name, field.name, field.dataType, iter(range(1, 1 << 30)))
                 update.add_column((field.name,), kind)
+
+
+class _Transaction(Transaction):
+    """A transaction that applies its updates once, and not each time that the metadata is read."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._applied: tuple[Any, ...] = self._updates
+        self._metadata: TableMetadata = table.metadata
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """Return the metadata with the updates so far."""
+        # pyiceberg makes a deep copy of the metadata each time, with all snapshots, some twenty times for a
+        # commit. At a thousand snapshots that took most of a commit's time. Nobody changes what is returned
+        # here: an update makes another tuple and another copy.
+        if self._applied is not self._updates:
+            self._applied, self._metadata = self._updates, super().table_metadata
+        return self._metadata
 
 
 def refusal(table: Table) -> str | None:
