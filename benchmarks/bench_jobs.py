@@ -12,10 +12,14 @@ from typing import Any, Protocol
 from bench_data import DataSet
 from bench_kafka import Kafka
 from bench_processes import measured
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from gazette_spark import DeltaSink, ingest, ingest_batch
+from gazette_spark import DeltaSink, IcebergSink, ingest, ingest_batch
+
+TABLE = "benchmark.table"
+"""Name of the Iceberg table in its catalog."""
 
 QUERY_TIMEOUT_S = 400.0
 
@@ -27,7 +31,7 @@ class Work:
     typed: bool
     """JSON columns, else the records' bytes."""
     sink: str
-    """``noop`` or ``Delta``."""
+    """``noop``, ``Delta`` or ``Iceberg``."""
     backfill: bool = False
     """By a batch query into the table; else by a stream that ends at the journal's end."""
 
@@ -42,12 +46,15 @@ WORKS = {
     "json-noop": Work(typed=True, sink="noop"),
     "raw-delta": Work(typed=False, sink="Delta"),
     "json-delta": Work(typed=True, sink="Delta"),
+    "raw-iceberg": Work(typed=False, sink="Iceberg"),
+    "json-iceberg": Work(typed=True, sink="Iceberg"),
 }
 
 BACKFILLS = {
     "raw-noop": Work(typed=False, sink="noop", backfill=True),
     "json-noop": Work(typed=True, sink="noop", backfill=True),
     "json-delta": Work(typed=True, sink="Delta", backfill=True),
+    "json-iceberg": Work(typed=True, sink="Iceberg", backfill=True),
 }
 
 
@@ -98,15 +105,19 @@ class Gazette:
 class DirectLane(Gazette):
     """The same source, whose tasks write the table's files: :func:`gazette_spark.ingest`."""
 
-    def load(self, data: DataSet, folder: Path, *, typed: bool, stream: bool) -> None:
+    def load(self, data: DataSet, folder: Path, work: Work) -> None:
         """Bring a data set into a table."""
-        sink = DeltaSink("benchmark", path=str(folder / "table"))
-        options = self._options | {"path": data.prefix} | ({"format": "json"} if typed else {})
-        if not stream:
-            ingest_batch(sink, options, schema=data.schema if typed else None, spark=self._spark)
+        sink: DeltaSink | IcebergSink = DeltaSink("benchmark", path=str(folder / "table"))
+        if work.sink == "Iceberg":
+            properties = catalog_of(folder)
+            load_catalog("benchmark", **properties).create_namespace_if_not_exists("benchmark")
+            sink = IcebergSink("benchmark", table=TABLE, catalog="benchmark", properties=properties)
+        options = self._options | {"path": data.prefix} | ({"format": "json"} if work.typed else {})
+        if work.backfill:
+            ingest_batch(sink, options, schema=data.schema if work.typed else None, spark=self._spark)
             return
         reader = self._spark.readStream.format("gazette").options(**options)
-        reader = reader.schema(data.schema) if typed else reader
+        reader = reader.schema(data.schema) if work.typed else reader
         checkpoint = str(folder / "checkpoint")
         _await(ingest(reader, sink, checkpoint=checkpoint, spark=self._spark, availableNow=True))
 
@@ -174,7 +185,11 @@ def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path
             seen = _run(peer, work, data, folder)
             seconds = monotonic() - began
         if seen is None:
-            totals = spark.read.format("delta").load(str(folder / "table")).agg(*_totals(work)).first()
+            if work.sink == "Iceberg":
+                table = _iceberg_rows(spark, work, folder)
+            else:
+                table = spark.read.format("delta").load(str(folder / "table"))
+            totals = table.agg(*_totals(work)).first()
             assert totals is not None
             seen = tuple(totals)
     finally:
@@ -190,7 +205,7 @@ def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...]
     """Do the work; return rows and sum where they are known without looking."""
     stream = work.sink == "Delta" and not work.backfill
     if isinstance(peer, DirectLane):
-        peer.load(data, folder, typed=work.typed, stream=stream)
+        peer.load(data, folder, work)
         return None
     frame = peer.frame(data, typed=work.typed, stream=stream)
     if stream:
@@ -203,6 +218,18 @@ def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...]
     totals = Observation()
     frame.observe(totals, *_totals(work)).write.format("noop").mode("overwrite").save()
     return totals.get["rows"], totals.get["sum"]
+
+
+def catalog_of(folder: Path) -> dict[str, str]:
+    """Return the properties of a catalog in SQLite, whose tables are in a folder."""
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/table"}
+
+
+def _iceberg_rows(spark: SparkSession, work: Work, folder: Path) -> DataFrame:
+    """Return the column of an Iceberg table that is summed: the session cannot read such tables."""
+    table = load_catalog("benchmark", **catalog_of(folder)).load_table(TABLE)
+    files = [task.file.file_path for task in table.scan().plan_files()]
+    return spark.read.parquet(*files).select("id" if work.typed else "value")
 
 
 def _totals(work: Work) -> list[Column]:

@@ -57,6 +57,9 @@ FLAT_GOALS = {"JSON → Delta": 1.8}
 FLAT_LANE_GOALS = {"raw → Delta": 2.2, "JSON → Delta": 5.0}
 """Target ratios that flat lines have instead, of Spark's writer and of the direct lane."""
 
+ICEBERG_GOAL = 0.9
+"""Target ratio of the direct lane into an Iceberg table, whose rival is the same lane into a Delta table."""
+
 LIMITS_ABOUT = (
     "A job does at least these steps (`--only limits`). Its limit is the speed of two cores that do nothing "
     "else. In addition, each run takes some seconds to start a query, for its empty first batch, and for its "
@@ -169,9 +172,9 @@ def missed(kept: Kept) -> str:
         newest = next(iter(results_by_day(kept.sections.get(section, {})).values()), [])
         medians = median(newest)
         for (work, who), result in medians.items():
-            peer, goal = goal_of(work, who, shape)
-            against = medians.get((work, peer))
-            if against is None or who == peer or against.seconds / result.seconds >= goal:
+            rival, goal = goal_of(work, who, shape)
+            against = medians.get(rival)
+            if against is None or (work, who) == rival or against.seconds / result.seconds >= goal:
                 continue
             size_gb = result.size_bytes / 1e9
             allowed = bench_limits.CORES * against.seconds / goal / size_gb
@@ -189,8 +192,10 @@ def missed(kept: Kept) -> str:
     return "\n".join(rows)
 
 
-def goal_of(work: str, who: str, shape: str) -> tuple[str, float]:
-    """Return the peer of a job, and the goal's ratio, 0 without one."""
+def goal_of(work: str, who: str, shape: str) -> tuple[tuple[str, str], float]:
+    """Return the work and the peer that a job is held against, and the goal's ratio, 0 without one."""
+    if work.endswith("Iceberg"):
+        return (work.replace("Iceberg", "Delta"), who), ICEBERG_GOAL
     peer = "spark.read" if work.startswith("backfill") else "Kafka"
     if who.endswith("direct lane"):
         goals = GOALS | LANE_GOALS | (FLAT_LANE_GOALS if shape == "flat" else {})
@@ -200,7 +205,7 @@ def goal_of(work: str, who: str, shape: str) -> tuple[str, float]:
         goals = {}
     else:
         goals = GOALS | (FLAT_GOALS if shape == "flat" else {})
-    return peer, goals.get(work, 0.0)
+    return (work, peer), goals.get(work, 0.0)
 
 
 def ours(kept: Kept) -> dict[tuple[str, str], float]:
@@ -239,10 +244,10 @@ def speeds(results: Iterable[Result], shape: str) -> str:
     rows = ["| job | who | MB/s | seconds | runs, seconds | ratio | goal |", "|---|---|---|---|---|---|---|"]
     for (work, who), found in runs.items():
         each = found[len(found) // 2]
-        peer, wanted = goal_of(work, who, shape)
-        against = runs.get((work, peer))
+        rival, wanted = goal_of(work, who, shape)
+        against = runs.get(rival)
         ratio, verdict = "", ""
-        if against is not None and who != peer:
+        if against is not None and (work, who) != rival:
             times = against[len(against) // 2].seconds / each.seconds
             ratio = f"{times:.2f}"
             verdict = _verdict(times, wanted) if wanted else ""

@@ -9,7 +9,7 @@ side:
 - ``stream``: raw and JSON, into Spark's ``noop`` sink by a batch query, into a Delta table by a streaming
   one with ``availableNow``: Kafka; a real Gazette broker and the embedded one, each with fragment files
   read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker.
-  The direct lane writes the table without Spark's writer;
+  The direct lane writes the table without Spark's writer, and an Iceberg table as well;
 - ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
 - ``latency``: from an append to the row, at a trickle;
@@ -68,6 +68,9 @@ WARM_UP_BYTES = 40_000_000
 MEMORY_SIZES = (1_000_000_000, 20_000_000_000)
 
 STORE_TIMEOUT_S = 60.0
+
+LANES = {"noop": {False}, "Delta": {False, True}, "Iceberg": {True}}
+"""By sink, whether Spark's lane writes it, and the direct lane."""
 
 
 class Bench:
@@ -131,7 +134,7 @@ class Bench:
     ) -> Iterator[Result]:
         """Yield results, peers taking turns."""
         for work in works:
-            able = [each for each in peers if work.sink == "Delta" or not isinstance(each, DirectLane)]
+            able = [each for each in peers if isinstance(each, DirectLane) in LANES[work.sink]]
             for peer in able:
                 run(self.spark, peer, work, warm, self.scratch / "out")
             for _ in range(repeat):

@@ -79,6 +79,11 @@ def test_framings_and_formats(name: str) -> None:
     assert "M rows/s" in output
 
 
+def test_files_and_commits_by_format() -> None:
+    """A task's files and its commits, into a table of each format; both have all batches."""
+    assert run_benchmark("format_bench.py", timeout_s=120) == "both tables have all batches\n"
+
+
 _ANNOUNCE = """
 import sys, tempfile
 from pathlib import Path
@@ -132,6 +137,11 @@ for peer, median_s in (("Kafka", 10.0), ("deployed, direct", 9.0), ("deployed, d
         cpu_s = {"JVM": 8.0, "Python": 3.0, "broker": 0.6}
         result = Result(peer, "JSON → Delta", 2, 400_000_000, median_s + more_s, cpu_s, 200_000_000)
         kept.add("stream-2-events", "400 MB in 2 journals", "one machine", result)
+for more_s in (0.5, 0.0, -1.0):
+    cpu_s = {"JVM": 1.0, "Python": 3.0, "broker": 0.1}
+    runs = 2, 400_000_000, 2.1 + more_s, cpu_s, 200_000_000
+    result = Result("deployed, direct lane", "JSON → Iceberg", *runs)
+    kept.add("stream-2-events", "400 MB in 2 journals", "one machine", result)
 kept.keep("limits", {"about": "one core", "found": {"events": measure("events", 1, 1_000_000)}})
 write_page(Kept.at(page.with_name("results.json")), page)
 """
@@ -148,6 +158,9 @@ def test_the_page_of_the_end_to_end_benchmark(tmp_path: Path) -> None:
     )
     text = page.read_text()
     assert "| JSON → Delta | deployed, direct lane | 200 | 2.0 | 3: 1.0 to 2.5 | 5.00 | 4.5 x: met |" in text
+    assert (
+        "| JSON → Iceberg | deployed, direct lane | 190 | 2.1 | 3: 1.1 to 2.6 | 0.95 | 0.9 x: met |" in text
+    )
     assert "| JSON → Delta | events |" in text
     # Two cores for 10 s, by the goal of 1.4, by 0.4 GB: 35.7 CPU seconds are allowed a GB.
     assert "| JSON → Delta | events | deployed, direct | 35.7 | 29.0 |" in text
