@@ -77,6 +77,7 @@ class TableKind:
         raise NotImplementedError
 
 
+@hide_internal_frames
 class FileFormat(DataSource):
     """A format for files that tasks write. A subclass names the kind of its tables."""
 

@@ -969,7 +969,8 @@ class BatchMismatchError(SinkError):
             advice = (
                 "This is the first batch of a new query checkpoint, and it does not begin where the table "
                 f"ends. Start the query with {start} and a new checkpoint directory, which is right for "
-                "every start"
+                "every start. If it was started like this, another query writes to the table with the same "
+                "app id: stop one of them"
             )
         return f"{self.problem}: {_listed(self.mismatches, '; ')}. {advice}"
 

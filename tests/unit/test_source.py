@@ -709,6 +709,11 @@ def read_malformed() -> None:
         pytest.param(
             partial(data_source, startingOffset="x"), "OptionError: option 'startingoffset'", id="option"
         ),
+        pytest.param(
+            partial(IcebergFormat, CaseInsensitiveDict({"path": "x"})),
+            "OptionError: option 'path'",
+            id="format",
+        ),
         pytest.param(read_malformed, "RecordError: journal 'log/a'", id="record"),
     ],
 )

@@ -29,7 +29,8 @@ def test_shards_of_no_consumer_fail_soon(tmp_path: Path, monkeypatch: pytest.Mon
     assert time.monotonic() - began < 5, "a client waits ten seconds by default"
     for found, problem in ((of_broker, "it may be a broker's"), (of_nobody, "unavailable")):
         assert (found.exit_code, problem in found.stderr) == (1, True)
-        assert "Check CONSUMER_ADDRESS" in found.stderr
+    assert "Check CONSUMER_ADDRESS" in of_broker.stderr
+    assert "Check --consumer or CONSUMER_ADDRESS, and the consumer" in of_nobody.stderr
 
 
 def test_shards_are_looked_for_where_they_are_served() -> None:
