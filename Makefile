@@ -78,7 +78,11 @@ oldest-spark-env: install ## Make an environment with the oldest supported relea
 
 .PHONY: s3-server
 s3-server: install jvm ## Fetch S3Proxy, on which object stores are tested: 40 MB
-	@$(WITH_JAVA) sh tests/deployed/s3proxy.sh
+	@$(WITH_JAVA) sh tests/deployed/jars.sh s3proxy
+
+.PHONY: iceberg-env
+iceberg-env: install jvm ## Fetch two REST catalogs and DuckDB, for the soak's tests of Iceberg tables: 400 MB
+	@$(WITH_JAVA) sh tests/iceberg_env.sh
 
 # Never fails: without it JVMs start slower.
 .PHONY: class-archive
@@ -163,7 +167,7 @@ test-broker: install jvm broker-binaries s3-server ## The tests of the embedded 
 		tests/property/test_client*.py tests/property/test_append_queue.py tests/conformance -m "not spark"
 
 .PHONY: soak
-soak: install jvm browser s3-server wheel-env spark-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
+soak: install jvm browser s3-server wheel-env spark-env iceberg-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
 	@sh tests/deployed/build.sh --soak
 	@$(WITH_JAVA) SOAK_PARTS="$(SOAK_PARTS)" sh .ci/soak.sh
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from pyarrow import fs
@@ -96,13 +95,23 @@ def running_versitygw(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def running_server(
-    command: list[str], port: int, log: Path, environ: Mapping[str, str] = os.environ
+    command: list[str],
+    port: int,
+    log: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    timeout_s: float = 60,
 ) -> Iterator[None]:
     """Run a server until the block ends; it takes connections on the port."""
     with log.open("wb") as file:
         server = subprocess.Popen(command, env=environ, stdout=file, stderr=file)
     try:
-        wait_until("the server to take connections", partial(accepts_connections, port))
+
+        def is_ready() -> bool:
+            assert server.poll() is None, log.read_text(errors="replace")[-4000:]
+            return accepts_connections(port)
+
+        wait_until("the server to take connections", is_ready, timeout_s)
         yield
     finally:
         server.kill()
