@@ -1,7 +1,7 @@
-"""The tables of errors in ``docs/reference/errors.md``: names, meanings from docstrings, and ways out.
+"""The tables of errors in ``docs/reference/errors.md``: names, meanings from docstrings, and remedies.
 
 ``make generated`` writes the tables into the page; a test fails while they differ, or an error has
-no way out.
+no remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ END = "<!-- End of the tables. -->"
 
 RETRIED = "The client tries again by itself. If the error persists, check that enough brokers run."
 
-WAYS_OUT: dict[str, dict[str, str]] = {
+REMEDIES: dict[str, dict[str, str]] = {
     "Options, input and environment": {
         "OptionError": "Correct the option; the text has the allowed form. See [options](options.md).",
         "InputError": "Correct the file or the input; the text names the line or key.",
@@ -153,7 +153,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "ShardStoppedError": "`gazette-spark shards list` shows why; `unassign` starts it again.",
     },
 }
-"""The way out of each error, by group."""
+"""What to do about each error, by group."""
 
 
 def meaning(name: str) -> str:
@@ -165,9 +165,12 @@ def meaning(name: str) -> str:
 def tables() -> str:
     """Return the page's tables."""
     lines = []
-    for group, ways in WAYS_OUT.items():
-        lines += [f"## {group}", "", "| error | meaning | way out |", "|---|---|---|"]
-        lines += [f"| `{name}` | {re.sub(' +', ' ', meaning(name))} | {way} |" for name, way in ways.items()]
+    for group, remedies in REMEDIES.items():
+        lines += [f"## {group}", "", "| error | meaning | what to do |", "|---|---|---|"]
+        lines += [
+            f"| `{name}` | {re.sub(' +', ' ', meaning(name))} | {remedy} |"
+            for name, remedy in remedies.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 

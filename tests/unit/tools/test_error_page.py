@@ -1,19 +1,19 @@
-"""docs/reference/errors.md has every error, with its meaning and its way out."""
+"""docs/reference/errors.md has every error, with its meaning and its remedy."""
 
 from __future__ import annotations
 
 import re
 
 from gazette_spark import errors
-from tools.error_page import PAGE, WAYS_OUT, with_tables
+from tools.error_page import PAGE, REMEDIES, with_tables
 
 BASES = set(re.findall(r"\[(\w+)\]", errors.__doc__ or ""))
 """Errors that are never raised themselves: the tree has them in brackets."""
 
 
-def test_every_error_has_a_way_out() -> None:
+def test_every_error_has_a_remedy() -> None:
     """No error that can be raised is left out, none is named twice, and none is made up."""
-    named = [name for ways in WAYS_OUT.values() for name in ways]
+    named = [name for remedies in REMEDIES.values() for name in remedies]
     raised = {
         name
         for name, each in vars(errors).items()
