@@ -46,15 +46,20 @@ WORKS = {
     "json-noop": Work(typed=True, sink="noop"),
     "raw-delta": Work(typed=False, sink="Delta"),
     "json-delta": Work(typed=True, sink="Delta"),
+}
+
+TABLE_FORMATS = {
+    "raw-delta": WORKS["raw-delta"],
     "raw-iceberg": Work(typed=False, sink="Iceberg"),
+    "json-delta": WORKS["json-delta"],
     "json-iceberg": Work(typed=True, sink="Iceberg"),
 }
+"""Jobs of the direct lane, into a table of each format in the same session."""
 
 BACKFILLS = {
     "raw-noop": Work(typed=False, sink="noop", backfill=True),
     "json-noop": Work(typed=True, sink="noop", backfill=True),
     "json-delta": Work(typed=True, sink="Delta", backfill=True),
-    "json-iceberg": Work(typed=True, sink="Iceberg", backfill=True),
 }
 
 

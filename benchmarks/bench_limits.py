@@ -55,11 +55,8 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "JSON → noop": ("parse",),
     "raw → Delta": ("raw", "write raw"),
     "JSON → Delta": ("parse", "write"),
-    "raw → Iceberg": ("raw", "write raw"),
-    "JSON → Iceberg": ("parse", "write"),
     "backfill JSON → noop": ("gunzip", "parse"),
     "backfill JSON → Delta": ("gunzip", "parse", "write"),
-    "backfill JSON → Iceberg": ("gunzip", "parse", "write"),
 }
 """The steps of each job that no design saves."""
 

@@ -12,7 +12,7 @@ import bench_limits
 import bench_plots
 from bench_first_row import FirstRow
 from bench_first_row import table as first_row_table
-from bench_jobs import BACKFILLS, WORKS, Result
+from bench_jobs import BACKFILLS, TABLE_FORMATS, WORKS, Result
 from bench_latency import TRICKLE_EVERY_S, Latency
 from bench_latency import table as latencies
 from bench_processes import ROLES
@@ -31,6 +31,8 @@ TITLES = {
     "stream-1-events": "Beside Spark's Kafka source: events in one journal",
     "backfill": "Backfill beside Spark's file readers",
     "backfill-events": "Backfill of events beside Spark's file readers",
+    "formats": "Delta and Iceberg tables on the direct lane",
+    "formats-events": "Delta and Iceberg tables on the direct lane: events",
     "memory": "Memory of a Python worker",
     "latency": "Latency at a trickle",
     "first-row": "The first row of a query",
@@ -151,7 +153,7 @@ def write_page(kept: Kept, page: Path) -> None:
 def by_speed(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
     """Return the runs of each work and peer, the fastest first; works in the page's order."""
     found: dict[tuple[str, str], list[Result]] = {}
-    order = [work.name for work in (*WORKS.values(), *BACKFILLS.values())]
+    order = [work.name for work in (*WORKS.values(), *BACKFILLS.values(), *TABLE_FORMATS.values())]
     for each in sorted(results, key=lambda each: order.index(each.work)):
         found.setdefault((each.work, each.peer), []).append(each)
     return {key: sorted(runs, key=lambda each: each.seconds) for key, runs in found.items()}

@@ -9,8 +9,9 @@ side:
 - ``stream``: raw and JSON, into Spark's ``noop`` sink by a batch query, into a Delta table by a streaming
   one with ``availableNow``: Kafka; a real Gazette broker and the embedded one, each with fragment files
   read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker.
-  The direct lane writes the table without Spark's writer, and an Iceberg table as well;
+  The direct lane writes the table without Spark's writer;
 - ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
+- ``formats``: the direct lane into Delta and Iceberg tables;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
 - ``latency``: from an append to the row, at a trickle;
 - ``first-row``: from the start of a query to its first row, in a session that runs already;
@@ -47,7 +48,19 @@ import bench_limits
 import bench_report
 import pyspark
 from bench_data import SHAPES, DataSet
-from bench_jobs import BACKFILLS, WORKS, DirectLane, Files, Gazette, KafkaPeer, Peer, Result, Work, run
+from bench_jobs import (
+    BACKFILLS,
+    TABLE_FORMATS,
+    WORKS,
+    DirectLane,
+    Files,
+    Gazette,
+    KafkaPeer,
+    Peer,
+    Result,
+    Work,
+    run,
+)
 from bench_kafka import Kafka, running_kafka
 from bench_report import WITHOUT_LIBRARY
 from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, wait_until_idle
@@ -60,7 +73,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 
-PARTS = ("stream", "backfill", "memory", "latency", "first-row", "limits")
+PARTS = ("stream", "backfill", "formats", "memory", "latency", "first-row", "limits")
 
 WARM_UP_BYTES = 40_000_000
 """Bytes each job reads before it is measured, so that the JVM has compiled and workers run."""
@@ -68,9 +81,6 @@ WARM_UP_BYTES = 40_000_000
 MEMORY_SIZES = (1_000_000_000, 20_000_000_000)
 
 STORE_TIMEOUT_S = 60.0
-
-LANES = {"noop": {False}, "Delta": {False, True}, "Iceberg": {True}}
-"""By sink, whether Spark's lane writes it, and the direct lane."""
 
 
 class Bench:
@@ -134,7 +144,7 @@ class Bench:
     ) -> Iterator[Result]:
         """Yield results, peers taking turns."""
         for work in works:
-            able = [each for each in peers if isinstance(each, DirectLane) in LANES[work.sink]]
+            able = [each for each in peers if work.sink != "noop" or not isinstance(each, DirectLane)]
             for peer in able:
                 run(self.spark, peer, work, warm, self.scratch / "out")
             for _ in range(repeat):
@@ -204,7 +214,8 @@ def main() -> None:
     kept = bench_report.Kept.at(given.data / "results.json")
     for part in given.only or PARTS:
         several = (given.journals or [2, 1]) if part == "stream" else [1]
-        shapes = (given.shape or list(SHAPES)) if part in ("stream", "backfill") else ["flat"]
+        by_shape = part in ("stream", "backfill", "formats")
+        shapes = (given.shape or list(SHAPES)) if by_shape else ["flat"]
         for journals, given.shape_now in itertools.product(several, shapes):
             if not given.fill:
                 wait_until_idle(given.idle_s)
@@ -257,6 +268,20 @@ def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: 
         peers = _chosen(bench, given)
         for result in bench.measure(peers, works, full, warm, given.repeat):
             kept.add(section("backfill", shape), full.label, about, result)
+
+
+def run_formats(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure the direct lane into tables of each format, in turns."""
+    shape = given.shape_now
+    warm = bench_data.make(given.data, WARM_UP_BYTES, 2, shape=shape)
+    full = bench_data.make(given.data, given.size, 2, shape=shape)
+    if given.fill:
+        return
+    about = where()
+    with Bench(given, given.broker or ["deployed"], kafka=False, sets=[warm, full]) as bench:
+        peers = [peer for peer in _chosen(bench, given) if peer.name.endswith("direct lane")]
+        for result in bench.measure(peers, list(TABLE_FORMATS.values()), full, warm, given.repeat):
+            kept.add(section("formats", shape), full.label, about, result)
 
 
 def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
@@ -343,6 +368,7 @@ def run_limits(given: argparse.Namespace, kept: bench_report.Kept, _journals: in
 PART_RUNNERS = {
     "stream": run_stream,
     "backfill": run_backfill,
+    "formats": run_formats,
     "memory": run_memory,
     "latency": run_latency,
     "first-row": run_first_row,
