@@ -7,7 +7,11 @@ What a crash, a copied checkpoint or a second writer does to it, the tests of
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, GROUP_VARIABLE
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S
 from tests.spark.test_ingest import Lanes, append, event, journals, lanes
 
 __all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests: the tables have to be equal.
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "delta-format.md"
+
+DIE_WITHIN_S = 240
 
 
 def write(rows: DataFrame, table: Path, checkpoint: Path, **options: str) -> None:
@@ -118,3 +126,42 @@ def test_what_spark_asks_and_the_format_does_not_do(spark: SparkSession, tmp_pat
     with pytest.raises(PySparkException, match="got gazette_delta to read; expected 'delta'"):
         spark.read.format("gazette_delta").options(**options).load(str(tmp_path / "table"))
     assert not (tmp_path / "table").exists() or Snapshot(str(tmp_path / "table")).version() == 0
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from gazette_spark.session import INTERPRETED, local_spark
+from tests.rig.brokers import BrokerHandle
+from tests.spark.source_queries import Journals
+from tests.spark.test_delta_format import write
+from tests.spark.test_ingest import Lanes
+root, endpoint, prefix = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+spark = local_spark(root / "spark", conf=INTERPRETED)
+lanes = Lanes(Journals(spark, BrokerHandle(endpoint, root), None, prefix), root)
+write(lanes.reader().load(), root / "format", root / "format-checkpoint")
+"""
+
+
+@pytest.mark.soak  # The process of the commit alone is killed in every run, without Spark.
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
+def test_a_driver_that_is_killed_in_the_commit_writes_each_row_once(
+    lanes: Lanes, broker: BrokerHandle, point: str
+) -> None:
+    """SIGKILL to Spark and all its processes; the next driver runs the batch again."""
+    root, checkpoint = lanes.root, lanes.root / "format-checkpoint"
+    write(lanes.reader().load(), root / "format", checkpoint)
+    append(lanes.journals, 40, 60)
+    before = Snapshot(str(root / "format")).version()
+    command = [sys.executable, "-c", DRIVER, str(root), broker.endpoint, lanes.journals.prefix]
+    shell = ["sh", "-c", f'export {GROUP_VARIABLE}=$$; exec "$@"', "sh", *command]
+    environ = os.environ | {FAILPOINT_VARIABLE: f"{point}:1:kill_group"}
+    with (root / "driver.log").open("wb") as log:
+        child = subprocess.Popen(shell, env=environ, stdout=log, stderr=log, start_new_session=True)
+        status = child.wait(DIE_WITHIN_S)
+    assert status == -signal.SIGKILL, (root / "driver.log").read_text()[-4000:]
+    assert Snapshot(str(root / "format")).version() == before + (point == "sink.after_write")
+    write(lanes.reader().load(), root / "format", checkpoint)
+    read = Snapshot(str(root / "format")).to_pyarrow_table(columns=["id"])
+    assert sorted(read.column("id").to_pylist()) == list(range(60))
