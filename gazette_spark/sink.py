@@ -48,7 +48,7 @@ from tempfile import gettempdir
 from typing import Any, Literal
 
 # This import comes first, because it reports which package is missing.
-from gazette_spark._delta.writers import AppendWriter, FileWriter, MergeWriter  # isort: skip
+from gazette_spark._delta.writers import AppendWriter, FileWriter, MergeWriter, ReplaceWriter  # isort: skip
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -79,7 +79,7 @@ from gazette_spark._delta.start_checks import (
 )
 from gazette_spark._delta.start_query import start_query
 from gazette_spark._delta.trim import trim
-from gazette_spark._delta.upsert import Upsert
+from gazette_spark._delta.upsert import RepeatableUpsert, Upsert
 from gazette_spark._delta.violations import named_rows
 from gazette_spark._ledger.dead_letters import DeadLetters
 from gazette_spark._ledger.decision import Allowed, Committed, Refusal, Skip, decide, verify
@@ -222,11 +222,11 @@ class DeltaSink:
         # The state of a run saves reads of the table, or proves that no other writer has written. It never
         # decides what is in the table, so a sink that has lost its state is only slower. What a run
         # remembers; see _for_query.
-        self._writer = (
-            AppendWriter(self._target, self._layout)
-            if upsert is None
-            else MergeWriter(self._target, self._layout, upsert)
-        )
+        if upsert is None:
+            self._writer = AppendWriter(self._target, self._layout)
+        else:
+            merging = ReplaceWriter if isinstance(upsert, RepeatableUpsert) else MergeWriter
+            self._writer = merging(self._target, self._layout, upsert)
         self._checked = False
         """Whether the table exists and was checked for this sink."""
         self._seen: str | None = None

@@ -394,15 +394,7 @@ class DeltaTable:
             exists: Whether the table exists.
             add_columns: Whether to add columns of ``df`` that the table does not have, in the same commit.
         """
-        options = {
-            # The transaction id makes the commit a compare-and-set, and the entry is in the same commit.
-            # Because it has an id, even an append without rows is a commit, so offsets that move without rows
-            # get their entry.
-            "txnAppId": APP_ID_PREFIX + entry.app_id,
-            "txnVersion": str(entry.txn_version),
-            "userMetadata": entry.to_json(),
-            "compression": "zstd",
-        }
+        options = _commit_options(entry)
         # The option is set only if the comparison has found columns to add. Otherwise mergeSchema would add
         # whatever columns a batch has (decision 0015).
         if add_columns:
@@ -423,6 +415,20 @@ class DeltaTable:
                 # same time.
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
+
+    def replace(self, df: DataFrame, entry: LedgerEntry, location: str, condition: str) -> None:
+        """Put ``df`` in place of the rows that fulfil a condition, with ``entry``, in one Delta commit.
+
+        Delta may skip the commit without an error, as in :meth:`append`.
+
+        Args:
+            df: The rows.
+            entry: Ledger entry of the rows.
+            location: Directory of the table, which exists.
+            condition: SQL of the columns.
+        """
+        options = {**_commit_options(entry), "replaceWhere": condition}
+        df.write.format("delta").mode("overwrite").options(**options).save(location)
 
     def _restored_version(
         self, spark: SparkSession, restore: HistoryRow, rows: Sequence[HistoryRow]
@@ -468,6 +474,19 @@ class DeltaTable:
             ):
                 return None
             raise
+
+
+def _commit_options(entry: LedgerEntry) -> dict[str, str]:
+    """Return the options of the write that commits an entry."""
+    return {
+        # The transaction id makes the commit a compare-and-set, and the entry is in the same commit. Because
+        # it has an id, even a write without rows is a commit, so offsets that move without rows get their
+        # entry.
+        "txnAppId": APP_ID_PREFIX + entry.app_id,
+        "txnVersion": str(entry.txn_version),
+        "userMetadata": entry.to_json(),
+        "compression": "zstd",
+    }
 
 
 @contextmanager

@@ -58,15 +58,25 @@ def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:
     return compact_every is not None and (entry.txn_version + 1) % compact_every == 0
 
 
-def compact(spark: SparkSession, table: str) -> None:
+def compact(spark: SparkSession, table: str, clauses: str = "") -> bool:
     """Compact the small files of a table. A failure is only logged, because it must not stop a query.
 
     Delta skips files that are already large. The commit changes no row and has no ledger entry.
+
+    Args:
+        spark: The session.
+        table: The table, as SQL names it.
+        clauses: Clauses of the statement OPTIMIZE.
+
+    Returns:
+        Whether the statement succeeded.
     """
     try:
-        row = spark.sql(f"OPTIMIZE {table}").select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()
+        done = spark.sql(f"OPTIMIZE {table} {clauses}")
+        row = done.select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()
     except Exception as error:  # noqa: BLE001 - conflicts and all else: it is tried again N entries later.
         log.warning("compaction_failed table=%s error=%s", table, str(error).partition("\n")[0][:200])
-        return
+        return False
     if row is not None:
         log.info("compacted table=%s files_removed=%d files_added=%d", table, row[1], row[0])
+    return True

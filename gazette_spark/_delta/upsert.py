@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gazette_spark._delta.sql_names import quoted
+from gazette_spark._delta.sql_names import UNESCAPED_LITERALS, quoted, text_literal
 from gazette_spark.errors import OptionError
 
 Origin = tuple[str, ...]
@@ -97,6 +97,73 @@ class Upsert:
 
     def _of(self, column: str | None) -> tuple[str, ...]:
         return () if column is None else (column,)
+
+
+class RepeatableUpsert(Upsert):
+    """An upsert of batches that give the same rows each time they are run, of one row for a key of texts.
+
+    The rows of such a batch can be looked at before they are written. A stream's batch may depend on the time
+    or on chance, so its keys are known only once they are in the table.
+    """
+
+    __slots__ = ()
+
+
+# Parquet nests the keys of a list, one into the other, and reads them recursively: a hundred levels are safe.
+LISTED_KEYS = 1000
+"""Maximum number of keys that a condition names one by one. They become part of the commit in Delta's log."""
+
+LISTS = 10
+"""Maximum number of lists for the values of a column. Delta compares the least and greatest value of a list
+with those of a file, so several lists of values that are close together leave out more files than one."""
+
+COMPARED_VALUES = 16
+"""Maximum number of values without a list. Each is compared with a file, and with each row that is read."""
+
+PRECISE = {
+    # Spark gives Parquet a list of more values than this as their least and greatest one. Then no page of a
+    # file is left out.
+    "spark.sql.parquet.pushdown.inFilterThreshold": str(LISTED_KEYS // LISTS),
+    **UNESCAPED_LITERALS,
+}
+"""Settings under which a scan with :func:`keys_condition` reads no more of a file than it has to."""
+
+
+def keys_condition(columns: Sequence[str], keys: Iterable[tuple[str, ...]]) -> str:
+    """Return the SQL condition that the rows with some keys fulfil, and no others; see :data:`PRECISE`.
+
+    Args:
+        columns: The columns of a key, which are texts.
+        keys: Their values, at least of one key.
+    """
+    keys = {*keys}
+    # The column with the fewest values comes first, and values that go with the same other ones share a term.
+    # So keys of few shards become few lists.
+    at = min(range(len(columns)), key=lambda column: len({key[column] for key in keys}))
+    others: dict[str, set[tuple[str, ...]]] = {}
+    for key in keys:
+        others.setdefault(key[at], set()).add((*key[:at], *key[at + 1 :]))
+    terms: dict[frozenset[tuple[str, ...]], list[str]] = {}
+    for value in sorted(others):
+        terms.setdefault(frozenset(others[value]), []).append(value)
+    rest_columns = (*columns[:at], *columns[at + 1 :])
+    conditions = []
+    for rest, values in terms.items():
+        condition = _one_of(columns[at], values)
+        conditions.append(
+            f"{condition} AND {keys_condition(rest_columns, rest)}" if rest_columns else condition
+        )
+    return f"({' OR '.join(conditions)})"
+
+
+def _one_of(column: str, values: Sequence[str]) -> str:
+    """Return the condition that a column has one of some values, which ascend."""
+    name, literals = quoted(column), [text_literal(value) for value in values]
+    if len(literals) <= COMPARED_VALUES:
+        return f"({' OR '.join(f'{name} = {literal}' for literal in literals)})"
+    size = max(COMPARED_VALUES, -(-len(literals) // LISTS))
+    lists = (", ".join(literals[begin : begin + size]) for begin in range(0, len(literals), size))
+    return f"({' OR '.join(f'{name} IN ({listed})' for listed in lists)})"
 
 
 def _names(name: str, columns: Sequence[str]) -> tuple[str, ...]:

@@ -50,7 +50,17 @@ from gazette_spark._delta.session import session_settings
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.start_checks import check_alone
 from gazette_spark._delta.trim import range_origin
-from gazette_spark._delta.upsert import Origin, Upsert, copies, free_name, merge_statement, rank
+from gazette_spark._delta.upsert import (
+    LISTED_KEYS,
+    PRECISE,
+    Origin,
+    Upsert,
+    copies,
+    free_name,
+    keys_condition,
+    merge_statement,
+    rank,
+)
 from gazette_spark._ledger.entry import Batch, LedgerEntry
 from gazette_spark.errors import UpsertError
 from gazette_spark.failpoints import failpoint
@@ -70,6 +80,15 @@ CONFLICTS = (
 BAD_KEY = re.compile(r"upsert: (a key .*?) \|")
 """Pattern for Spark's error text if :func:`last_rows` meets a key that is null or occurs twice, with a group
 for the problem."""
+
+
+REPLACING = {
+    **PRECISE,
+    "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+    # Delta would compare each row with one value of the condition after the other.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+}
+"""Settings under which Delta replaces the rows of named keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +215,49 @@ class MergeWriter(AppendWriter):
                 problem = f"{match[1]}. {way_out}"
                 raise UpsertError(self._target.name, entry.app_id, entry.batch_id, problem) from error
             raise
+        return WriteResult(aligned.table, aligned.add_columns)
+
+
+class ReplaceWriter(MergeWriter):
+    """Keeps one row of each key, of batches that give the same rows each time they are run.
+
+    A MERGE looks for its keys in all files, three times, so it takes longer the more rows a table has. A
+    batch of few keys names them instead: one commit takes their rows away and appends those of the batch.
+    Delta and Parquet find the rows by the statistics of files and pages.
+    """
+
+    def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
+        spark, upsert = rows.sparkSession, self._upsert
+        keys = rows.coalesce(1).select(*map(_column, upsert.keys)).limit(LISTED_KEYS + 1).collect()
+        names = {tuple(key) for key in keys if None not in key}
+        location = self._target.location
+        # A table of the catalog has its place looked up: its name may have passed to another table.
+        if location is not None and self._target.path is None:
+            location = self._target.current_location(spark)
+        # MERGE can do more: it takes any number of keys, refuses a null, finds the last row of a key, checks
+        # the rows of a table that had no entry before, and writes tables whose commits the catalog keeps.
+        newest = table.ledger.entry
+        is_new_here = table.exists and (newest is None or newest.mode != "upsert")
+        is_listed = len(names) == len(keys) <= LISTED_KEYS
+        if is_new_here or not is_listed or (keys and location is None):
+            return super()._write(rows, entry, table, batch)
+        if upsert.delete_when is not None:
+            rows = rows.where(F.expr(f"NOT coalesce({quoted(upsert.delete_when)}, false)"))
+        rows = rows.select(*map(_column, upsert.stored(rows.columns)))
+        aligned = align(rows, table, self._target, self._layout, batch)
+        if keys and location is not None:
+            with session_settings(spark, REPLACING):
+                condition = keys_condition(upsert.keys, names)
+                # The keys were read in one run of the rows, and the rows are written in another. A row of
+                # another key would be the second one of that key.
+                other = F.raise_error(F.lit("rows to replace changed while they were written"))
+                named = aligned.df.where(F.when(F.expr(condition), F.lit(True)).otherwise(other))  # noqa: FBT003
+                # One file for each partition of the table, sorted, so that its pages can be left out as well.
+                ordered = named.coalesce(1).sortWithinPartitions(*map(_column, upsert.keys))
+                failpoint("sink.during_replace")
+                self._target.replace(ordered, entry, location, condition)
+        else:
+            self._target.append(aligned.df, entry, exists=aligned.exists)
         return WriteResult(aligned.table, aligned.add_columns)
 
 

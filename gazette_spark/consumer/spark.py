@@ -10,9 +10,9 @@ module is the part that needs Spark. The query's source only ticks: each tick is
 the shards' checkpoints. So Spark's query checkpoint contains nothing important, and can be lost.
 
 A micro-batch consists of two steps of tasks with a shuffle in between (``batch_tasks``). If the application
-declares keys, only the state of keys with messages takes part. The results of one attempt of each task are
-written to files before anything is decided: a commit reads them several times, and a task publishes different
-messages each time it runs.
+declares keys, only the state of keys with messages is read (decision 0046). The results of one attempt of
+each task are written to files before anything is decided: a commit reads them several times, and a task
+publishes different messages each time it runs.
 
 The state table is a Delta table with the state, the checkpoints and the acknowledgements of all shards:
 
@@ -20,9 +20,10 @@ The state table is a Delta table with the state, the checkpoints and the acknowl
 column         holds
 =============  ==================================================================================
 ``shard``      the shard's id
-``kind``       ``state`` or ``document``, see ``stores.delta``; ``checkpoint``: Gazette's checkpoint
+``kind``       ``state`` or ``document``, see ``stores.delta``; ``checkpoint``: Gazette's checkpoint;
+               ``sorted``: one row of the table itself, which says how far its state is sorted
 ``key``        of a row of state its key, else empty
-``value``      JSON of a row of state
+``value``      JSON of a row of state; of ``sorted`` the number of the newest transaction that was sorted
 ``checkpoint`` serialized ``consumer.Checkpoint``, with the intents of the shard's newest transaction
 ``txn``        number of the transaction that wrote the row
 =============  ==================================================================================
@@ -51,7 +52,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from gazette_spark._delta.delta_table import DeltaTable
 from gazette_spark._delta.files import clear_unfinished, delete_directory
 from gazette_spark._delta.new_table import NewTable
-from gazette_spark._delta.upsert import Upsert
+from gazette_spark._delta.session import session_settings
+from gazette_spark._delta.small_files import compact
+from gazette_spark._delta.upsert import LISTED_KEYS, PRECISE, RepeatableUpsert, keys_condition
 from gazette_spark._options.write import WriteOptions, parse_write_options
 from gazette_spark._planning.access import security_for_tasks
 from gazette_spark._write.spark_writer import open_client
@@ -79,8 +82,44 @@ COUNTED = "consumer/transactions"
 
 COLUMNS = "shard STRING, kind STRING, `key` STRING, value STRING, checkpoint BINARY, txn BIGINT"
 
+MARKS = pa.schema(
+    {
+        "shard": pa.string(),
+        "kind": pa.string(),
+        "key": pa.string(),
+        "value": pa.string(),
+        "checkpoint": pa.binary(),
+        "deleted": pa.bool_(),
+    }
+)
+"""Columns of the rows that a commit adds to those of state."""
+
+SORTED = "sorted"
+"""Kind of the row that says how far the state is sorted."""
+
 COMPACT_EVERY = 100
 """Number of transactions after which their small files are compacted."""
+
+# A sort rewrites the whole state. So for each row that was changed it rewrites twenty, and a transaction
+# looks through a twentieth of the state that is not sorted.
+SORT_ROWS = 100_000
+SORT_SHARE = 20
+"""The host sorts the state again when so many rows, and one row in this number, were written since."""
+
+LAYOUT = {
+    # Files of the size that one task reads at once. By default, OPTIMIZE would make them 1 GB, and rewrite
+    # all smaller ones.
+    "spark.databricks.delta.optimize.minFileSize": str(8 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(32 << 20),
+    # Rows that were replaced stay in their file until the next sort, unless they are half of it.
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.5",
+    # Sorted within files, in 10,000 steps, and with small pages: a key is in few pages of a file.
+    "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    "spark.databricks.io.skipping.mdc.rangeId.max": "10000",
+    "parquet.page.row.count.limit": "2000",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+"""Settings under which the host compacts and sorts the table's files."""
 
 OPEN_TRIES = 5
 """Maximum number of attempts to open the table while a previous host still commits."""
@@ -101,13 +140,21 @@ class StateTable:
             name,
             path=path,
             table=table,
-            new_table=NewTable(schema=COLUMNS, partition_by=("kind",)),
-            compact_every=COMPACT_EVERY,
-            upsert=Upsert(("shard", "kind", "key"), delete_when="deleted", order_by="txn"),
+            # With deletion vectors, a transaction marks the rows that it replaces, and leaves their files.
+            new_table=NewTable(
+                schema=COLUMNS,
+                partition_by=("kind",),
+                properties={"delta.enableDeletionVectors": "true"},
+            ),
+            upsert=RepeatableUpsert(("shard", "kind", "key"), delete_when="deleted", order_by="txn"),
         )
         self._table = DeltaTable(path=path, table=table)
         self._txn = 0
         """Number of the newest transaction that this host knows."""
+        self._sorted_txn = 0
+        """Number of the newest transaction when the state was last sorted."""
+        self._sorted_now = False
+        """Whether it was sorted since the last commit, which has not recorded it."""
 
     def __repr__(self) -> str:
         return f"StateTable({self._table.name}, txn={self._txn})"
@@ -129,11 +176,14 @@ class StateTable:
                 # A previous host has committed in between, so the number is taken.
                 if attempt + 1 == OPEN_TRIES:
                     raise
-        rows = self._table.rows(spark).where(F.col("kind") == CHECKPOINT).collect()
-        last = max((row.txn for row in rows), default=0)
+        rows = self._table.rows(spark).where(F.col("kind").isin(CHECKPOINT, SORTED)).collect()
+        checkpoints = [row for row in rows if row.kind == CHECKPOINT]
+        # A table of a host that did not sort has no such row: it is sorted when it is compacted next.
+        self._sorted_txn = max((int(row.value) for row in rows if row.kind == SORTED), default=0)
+        last = max((row.txn for row in checkpoints), default=0)
         return Opened(
-            {row.shard: pc.Checkpoint.FromString(bytes(row.checkpoint)) for row in rows},
-            frozenset(row.shard for row in rows if row.txn == last),
+            {row.shard: pc.Checkpoint.FromString(bytes(row.checkpoint)) for row in checkpoints},
+            frozenset(row.shard for row in checkpoints if row.txn == last),
         )
 
     def state(self, spark: SparkSession, shards: Collection[str], keys: DataFrame | None = None) -> DataFrame:
@@ -142,36 +192,65 @@ class StateTable:
         Args:
             spark: The session.
             shards: Ids of the shards.
-            keys: Rows of ``shard`` and ``key`` whose state is returned; None for all.
+            keys: Rows of ``shard`` and ``key`` whose state is returned; None for all. They are read at once.
         """
         rows = self._table.rows(spark).where(F.col("kind").isin(STATE, DOCUMENT))
         rows = rows.where(F.col("shard").isin(*shards)).select("shard", "kind", "key", "value")
-        return rows if keys is None else rows.join(keys, ["shard", "key"], "left_semi")
+        if keys is None:
+            return rows
+        # Only a condition that names the keys leaves out files and pages of files. A join reads all of them.
+        listed = [tuple(key) for key in keys.distinct().limit(LISTED_KEYS + 1).collect()]
+        if len(listed) > LISTED_KEYS:
+            return rows.join(keys, ["shard", "key"], "left_semi")
+        with session_settings(spark, PRECISE):
+            return rows.where(keys_condition(("shard", "key"), listed) if listed else "false")
 
     def commit(self, changed: DataFrame, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
         """Commit a transaction.
 
         Args:
-            changed: Rows of state: ``shard``, ``kind``, ``key``, ``value``, ``deleted``. It runs several
-                times and must return the same rows each time.
+            changed: Rows of state: ``shard``, ``kind``, ``key``, ``value``, ``deleted``, one for each key. It
+                runs several times and must return the same rows each time.
             checkpoints: New checkpoints, by shard.
 
         Raises:
             FencedError: another host has opened the table.
             SinkError: the transaction is not committed, or that is unknown. The table has to be opened again.
         """
-        count = len(checkpoints)
-        contents = [checkpoint.SerializeToString(deterministic=True) for checkpoint in checkpoints.values()]
-        columns = {
-            "shard": pa.array(list(checkpoints), pa.string()),
-            "kind": pa.array([CHECKPOINT] * count, pa.string()),
-            "key": pa.array([""] * count, pa.string()),
-            "checkpoint": pa.array(contents, pa.binary()),
-        }
-        marks = changed.sparkSession.createDataFrame(pa.table(columns))
-        marks = marks.withColumn("deleted", F.lit(False))  # noqa: FBT003 - a value
-        rows = changed.unionByName(marks, allowMissingColumns=True)
+        marks = [
+            {
+                "shard": shard,
+                "kind": CHECKPOINT,
+                "checkpoint": checkpoint.SerializeToString(deterministic=True),
+            }
+            for shard, checkpoint in checkpoints.items()
+        ]
+        if self._sorted_now:
+            # Recorded with the next transaction, because a commit of its own would be one more. If a crash
+            # comes before it, the state is sorted once more.
+            marks.append({"shard": "", "kind": SORTED, "value": str(self._sorted_txn)})
+        table = pa.Table.from_pylist([{**mark, "key": "", "deleted": False} for mark in marks], MARKS)
+        rows = changed.unionByName(changed.sparkSession.createDataFrame(table), allowMissingColumns=True)
         self._write(rows.withColumn("txn", F.lit(self._txn + 1).cast("bigint")))
+        self._sorted_now = False
+        if self._txn % COMPACT_EVERY == 0:
+            self._arrange(changed.sparkSession)
+
+    def _arrange(self, spark: SparkSession) -> None:
+        """Make small files few, and sort the state if much of it was changed since the last time."""
+        # OPTIMIZE changes no row. Between two transactions of the host, because one under way would make it
+        # fail: they touch the same files.
+        with session_settings(spark, LAYOUT):
+            compact(spark, self._table.name)
+            rows = self._table.rows(spark).where(F.col("kind") == STATE)
+            # Delta knows the transactions of each file, so this reads only files that are newer.
+            changed = rows.where(F.col("txn") > self._sorted_txn).count()
+            if changed < SORT_ROWS or changed * SORT_SHARE < rows.count():
+                return
+            # ZORDER by one column is a sort that nobody else can spoil: Delta replaces files by files of the
+            # same rows, or fails.
+            if compact(spark, self._table.name, f"WHERE kind = '{STATE}' ZORDER BY (`key`)"):
+                self._sorted_txn, self._sorted_now = self._txn, True
 
     def _write(self, rows: DataFrame) -> None:
         begin, end = (JournalOffsets({COUNTED: number}) for number in (self._txn, self._txn + 1))
@@ -405,7 +484,8 @@ class SparkBatchEngine:
         else:
             rows = rows.repartition(min(tasks, len(specs)), "shard")
         results = rows.sortWithinPartitions(*ORDER).mapInArrow(job.run, RESULT_SCHEMA)
-        results.write.mode("overwrite").parquet(f"{self.directory}/results")
+        with session_settings(self.spark, PRECISE):
+            results.write.mode("overwrite").parquet(f"{self.directory}/results")
         return FileResults(self.spark.read.schema(RESULT_SCHEMA).parquet(f"{self.directory}/results"))
 
     def commit(self, results: FileResults, checkpoints: Mapping[str, pc.Checkpoint]) -> None:

@@ -6,19 +6,16 @@ import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark import Client, LedgerEntry, Upsert
-from gazette_spark._delta import writers
+from gazette_spark import Client, LedgerEntry
 from gazette_spark._delta.delta_table import DeltaTable
-from gazette_spark._delta.row_steps import AlignedRows
-from gazette_spark._delta.writers import merge_rows
 from gazette_spark.client import AppendService, journal_spec
 from gazette_spark.consumer import Application, ResolveArgs, SparkHost, shard_spec
 from gazette_spark.consumer import spark as spark_host
@@ -177,7 +174,7 @@ def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
 
 @pytest.mark.soak
 def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others compact the state table at any step of a transaction, and while it merges; then the host does.
+    """Others compact the state table at any step of a transaction, and while it commits; then the host does.
 
     A new word of each transaction leaves a file more, so that there is something to compact.
     """
@@ -202,18 +199,19 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
         finally:
             go.touch()
 
-    def merge_late(
-        target: DeltaTable, ready: AlignedRows, entry: LedgerEntry, upsert: Upsert, *, complete: bool
+    replace = DeltaTable.replace
+
+    def replace_late(
+        self: DeltaTable, df: DataFrame, entry: LedgerEntry, location: str, condition: str
     ) -> None:
-        assert not complete
         tries.append(entry.attempt)
-        if entry.mode != "upsert" or len(tries) != 2:  # The first merge is the opening's.
-            merge_rows(target, ready, entry, upsert)
+        if len(tries) > 1:
+            replace(self, df, entry, location, condition)
             return
         reached, go = consumer.root / "reached", consumer.root / "go"
         with ThreadPoolExecutor(1) as pool:
             others = pool.submit(optimize_meanwhile, reached, go)
-            merge_rows(target, replace(ready, df=held_up(ready.df, reached, go)), entry, upsert)
+            replace(self, held_up(df, reached, go), entry, location, condition)
             others.result()
 
     transaction("one")
@@ -222,9 +220,9 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
         with calling(point, optimize):
             transaction(f"after-{point}")
     with monkeypatch.context() as patched:
-        patched.setattr(writers, "merge_rows", merge_late)
+        patched.setattr(DeltaTable, "replace", replace_late)
         transaction("one three")
-    assert len(tries) == 3, "Delta turns the merge down once"
+    assert len(tries) == 2, "Delta turns the commit down once"
     monkeypatch.setattr(spark_host, "COMPACT_EVERY", 1)
     transaction("four")
     history = consumer.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()

@@ -63,7 +63,7 @@ def run_to_death(consumer: Consumer, point: str) -> None:
     [
         pytest.param("micro_batch.published:1", 2, id="in a task that has published"),
         pytest.param("micro_batch.run:1", 2, id="before the commit"),
-        pytest.param("sink.during_merge:2", 2, id="in the commit"),
+        pytest.param("sink.during_replace:1", 2, id="in the commit"),
         pytest.param("micro_batch.committed:1", 3, id="before the acknowledgements"),
         pytest.param("micro_batch.acknowledged:1", 3, id="after them"),
     ],

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
+from contextlib import closing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gazette_spark._delta.sql_names import quoted
-from gazette_spark._delta.upsert import Upsert, free_name, merge_statement, order, rank
+from gazette_spark._delta.upsert import Upsert, free_name, keys_condition, merge_statement, order, rank
 from gazette_spark.errors import OptionError, UpsertError
 
 TYPES = {"id": "bigint", "name": "string", "gone": "boolean", "_journal": "string", "_offset": "bigint"}
@@ -193,3 +197,28 @@ def test_a_complete_result_leaves_no_other_key() -> None:
         "WHEN NOT MATCHED THEN INSERT (`id`, `n`) VALUES (new.`id`, new.`n`) "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE"
     )
+
+
+WORDS = st.sampled_from(["", "a", "b", "ab"])
+KEYS = st.sets(st.tuples(WORDS, WORDS, WORDS), min_size=1)
+
+
+@given(KEYS, KEYS)
+def test_a_condition_selects_exactly_its_keys(
+    listed: set[tuple[str, ...]], others: set[tuple[str, ...]]
+) -> None:
+    """It is true of each row that has one of the keys, and of no other."""
+    condition = keys_condition(("shard", "kind", "key"), listed)
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE rows (shard, kind, key)")
+        database.executemany("INSERT INTO rows VALUES (?, ?, ?)", listed | others)
+        selected = database.execute(f"SELECT * FROM rows WHERE {condition}").fetchall()
+    assert sorted(selected) == sorted(listed)
+
+
+def test_keys_of_few_shards_make_few_lists() -> None:
+    """A condition does not grow by a term for each key."""
+    keys = {(f"shard-{number % 2}", "state", f"{number:02}") for number in range(100)}
+    checkpoints = {(f"shard-{number}", "checkpoint", "") for number in range(2)}
+    condition = keys_condition(("shard", "kind", "key"), keys | checkpoints)
+    assert (condition.count(" IN ("), condition.count("`shard` = ")) == (8, 2)
