@@ -232,6 +232,10 @@ bench-client: install broker-binaries ## Print MB/s of our client and broker bes
 bench-committed: install ## Measure what reading committed messages costs, in CPU time; write docs/evidence/performance.md
 	@$(PYTHON) benchmarks/committed_bench.py --timed --megabytes 80 --memory 5g $(BENCH_FLAGS)
 
+.PHONY: bench-consumer-state
+bench-consumer-state: install jvm ## Measure a transaction on Spark by the keys of the state; write docs/evidence/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/consumer_state_bench.py --timed --report --times 5 --keys 1m --keys 10m --keys 100m $(BENCH_FLAGS)
+
 .PHONY: bench-consumer
 bench-consumer: install jvm broker-binaries ## Measure the consumer's hosts beside Gazette's consumer; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/consumer_bench.py --timed --report $(BENCH_FLAGS)
