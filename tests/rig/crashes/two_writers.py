@@ -71,6 +71,8 @@ def run_two_writers(
         UnexpectedEndError: a driver failed.
     """
     children.get_ready(2)
+    if SINKS[sink].iceberg:
+        IcebergCrashTable(root / "table")  # Makes the catalog: two drivers cannot make it at once.
     began = time.monotonic()
 
     def writers() -> list[str]:
