@@ -364,7 +364,9 @@ class DeltaTable:
             # If commits may be elsewhere, the files in the log could lack the newest commits, and with them
             # the newest entry.
             elsewhere = keeps_commits_elsewhere(detail.features)
-            self._location = None if elsewhere else self._where(spark, location)
+            # The name of a table may have passed to another one, so it is looked up. A path stays what it is.
+            here = location.rstrip("/") if self.table is None else _location_now(spark, self.table)
+            self._location = None if elsewhere else here
             check_retention(self.name, detail.properties)
         elif self.path is not None and has_files(spark, self.path):
             # Delta creates the log's directory first, so a table is being created here, or its creator was
@@ -456,9 +458,6 @@ class DeltaTable:
         except PySparkException as error:
             log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
             return None
-
-    def _where(self, spark: SparkSession, location: str) -> str | None:
-        return location.rstrip("/") if self.table is None else _location_now(spark, self.table)
 
     def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
         """Return the rows of a DESCRIBE statement, or None if there is no table."""

@@ -59,6 +59,9 @@ PROPERTY_PREFIX = "gazette.ledger."
 OPERATIONS = {"append": "WRITE", "replace": "OPTIMIZE"}
 """Names that Delta's history has for operations of snapshots; other operations are written in capitals."""
 
+METRICS = {"added-records": "numOutputRows", "deleted-records": "numDeletedRows"}
+"""Names that Delta's history has for the numbers of snapshots."""
+
 SCHEME = "iceberg:"
 """Prefix of the name of an Iceberg table, where the location of a Delta table may be given instead."""
 
@@ -355,18 +358,12 @@ def history_rows(
                 OPERATIONS.get(snapshot.operation, snapshot.operation.upper()),
                 user_metadata=texts.get(snapshot.snapshot_id, snapshot.ledger),
                 time=moment.isoformat(sep=" ", timespec="milliseconds"),
-                metrics=_metrics(snapshot.added or {}),
+                metrics={METRICS[name]: n for name, n in (snapshot.added or {}).items() if name in METRICS},
             )
         )
     if complete:
         rows.append(HistoryRow(0, "CREATE TABLE"))
     return rows
-
-
-def _metrics(summary: Mapping[str, str]) -> dict[str, object]:
-    """Return the numbers of a snapshot under the names that Delta's history has for them."""
-    names = {"added-records": "numOutputRows", "deleted-records": "numDeletedRows"}
-    return {delta_name: summary[name] for name, delta_name in names.items() if name in summary}
 
 
 def is_visible(

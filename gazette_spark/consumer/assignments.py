@@ -77,18 +77,15 @@ class Lifecycle:
         Raises:
             TransactionOrderError: it cannot follow the current state.
         """
-        self._check(code)
+        if code not in _NEXT[self._status.code] or code == _Code.FAILED:
+            current, requested = _Code.Name(self._status.code), _Code.Name(code)
+            raise TransactionOrderError(f"a shard does not go from {current} to {requested}")
         self._status = pc.ReplicaStatus(code=code)
 
     def fail(self, error: BaseException) -> None:
         """Move to FAILED. A shard that has already failed keeps its first error."""
         if self._status.code != _Code.FAILED:
             self._status = pc.ReplicaStatus(code=_Code.FAILED, errors=[error_text(error)])
-
-    def _check(self, code: pc.ReplicaStatus.Code) -> None:
-        if code not in _NEXT[self._status.code] or code == _Code.FAILED:
-            current, requested = _Code.Name(self._status.code), _Code.Name(code)
-            raise TransactionOrderError(f"a shard does not go from {current} to {requested}")
 
 
 @dataclass(frozen=True, slots=True)

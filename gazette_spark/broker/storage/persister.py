@@ -148,19 +148,16 @@ class Persister:
             with self._changed:
                 # Do this under the lock together with the flags: a spool that is closed now is either noticed
                 # by `again` or starts a new upload.
-                self._note(journal, problem)
+                failed = self._failed.pop(journal, None)
+                if problem:
+                    count = 1 if failed is None else failed.count + 1
+                    self._failed[journal] = _Failed(count, time.monotonic() + retry_after(count), problem)
                 again = journal in self._again
                 self._again.discard(journal)
                 self._uploading.discard(journal)
                 self._changed.notify_all()
         if again:
             self.upload(journal)
-
-    def _note(self, journal: LiveJournal, problem: str) -> None:
-        failed = self._failed.pop(journal, None)
-        if problem:
-            count = 1 if failed is None else failed.count + 1
-            self._failed[journal] = _Failed(count, time.monotonic() + retry_after(count), problem)
 
     def _run(self) -> None:
         tick = min(MAX_TICK_S, self._pulse_interval_s / 4)
