@@ -332,7 +332,7 @@ def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
             lanes.run(name, "direct")
         assert lanes.sink(name).ledger(lanes.spark) is None
     lanes.spark.sql(f"CREATE TABLE delta.`{lanes.root / 'other'}` (id STRING) USING delta")
-    with pytest.raises(SchemaMismatchError, match="'id' is string in the table and bigint"):
+    with pytest.raises(SchemaMismatchError, match="'id' is string in the table but bigint"):
         lanes.run("other", "direct")
 
 

@@ -64,7 +64,7 @@ def test_a_new_app_id_on_a_filled_table_is_warned_of(
     query.stop()
     (warning,) = [record.getMessage() for record in caplog.records if "is new to it" in record.getMessage()]
     sizes = {name: len(content) for name, content in stream.truth().items()}
-    assert f"holds a up to {sizes['a']}, b up to {sizes['b']} for app id '{APP_ID}'" in warning
+    assert f"has a up to {sizes['a']}, b up to {sizes['b']} for app id '{APP_ID}'" in warning
 
 
 def slow(rows: DataFrame) -> DataFrame:

@@ -251,7 +251,7 @@ def test_columns_that_change_meanwhile_are_looked_at_again(
     monkeypatch.setattr(DeltaTable, "append", patched)
     stream.append(10)
     if error is None:
-        with pytest.raises(StreamingQueryException, match="column 'size' is string in the table and int"):
+        with pytest.raises(StreamingQueryException, match="column 'size' is string in the table but int"):
             run_rows(stream, evolving(stream), "length(value) AS size")
         assert stream.verdict(complete=False).rows == 10
         return

@@ -261,6 +261,7 @@ def test_a_table_restored_to_a_time_is_continued_from_where_it_is(stream: FileSt
     assert (rows.count(), rows.distinct().count()) == (18, 18)
 
 
+@pytest.mark.soak  # property/test_ledger.py draws restores between a read and a write in every run.
 def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restore does not conflict with the append; the read-back finds the wrong parent and a remedy."""
     stream.append(10)

@@ -252,6 +252,7 @@ def test_parsed_rows_in_partitions_are_verified(
     assert "more than once" in text
 
 
+@pytest.mark.soak  # Histories that were cleaned up: unit/ledger in every run.
 @pytest.mark.timeout(600)
 def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path: Path) -> None:
     """The rows say where they end, the sink adopts that, once, and a new query goes on without a seam."""
