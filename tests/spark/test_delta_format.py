@@ -23,8 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, GROUP_VARIABLE
 from tests.rig.brokers import BrokerHandle
+from tests.rig.class_archive import spark_home
+from tests.rig.gazctl import cache_folders
+from tests.rig.worker_python import link_pyspark
 from tests.spark.source_queries import QUERY_TIMEOUT_S
-from tests.spark.test_ingest import Lanes, append, event, journals, lanes
+from tests.spark.test_ingest import EVENT, Lanes, append, event, journals, lanes
 
 __all__ = ["journals", "lanes"]  # Fixtures of the direct lane's tests: the tables have to be equal.
 
@@ -165,3 +168,61 @@ def test_a_driver_that_is_killed_in_the_commit_writes_each_row_once(
     write(lanes.reader().load(), root / "format", checkpoint)
     read = Snapshot(str(root / "format")).to_pyarrow_table(columns=["id"])
     assert sorted(read.column("id").to_pylist()) == list(range(60))
+
+
+PIPELINE = """
+name: orders
+storage: file://{root}/storage
+libraries:
+  - glob:
+      include: flows/**
+"""
+
+FLOW = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+dp.create_sink("orders_sink", "gazette_delta", {{"appId": "orders", "path": "{root}/table"}})
+
+
+@dp.append_flow(target="orders_sink")
+def orders():
+    reader = spark.readStream.format("gazette").schema("{schema}")
+    reader = reader.options(brokerAddress="{address}", format="json", startingOffsets="earliest")
+    return reader.load("{prefix}").selectExpr("id", "id * 2 AS twice", "_journal", "_offset")
+"""
+
+
+@pytest.mark.soak  # It starts Spark, with Connect, for each update.
+@pytest.mark.timeout(2000)
+def test_a_declarative_pipeline_writes_each_row_once(lanes: Lanes, tmp_path: Path) -> None:
+    """Each update goes on where the last one ended, also after Spark has lost the record of a batch."""
+    places = {"root": tmp_path, "address": lanes.journals.broker.endpoint, "prefix": lanes.journals.prefix}
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "orders.py").write_text(FLOW.format(schema=EVENT, **places))
+    (tmp_path / "spark-pipeline.yml").write_text(PIPELINE.format(root=tmp_path))
+
+    # Spark Connect asks for packages that the Python of the tests may lack; `make wheel-env` makes one.
+    python = str(cache_folders()[0] / "wheel-env" / "connect" / "bin" / "python")
+    path = os.pathsep.join([str(PAGE.parents[2]), str(link_pyspark(tmp_path / "pyspark"))])
+    environ = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": path, "SPARK_HOME": str(spark_home())}
+
+    def update() -> None:
+        command = [str(spark_home() / "bin" / "spark-pipelines"), "run"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+    update()
+    append(lanes.journals, 40, 60)
+    update()
+    (checkpoint,) = {path.parent.parent for path in (tmp_path / "storage").rglob("offsets/0")}
+    forget_commit(checkpoint)
+    append(lanes.journals, 60, 64)
+    update()
+    read = Snapshot(str(tmp_path / "table")).to_pyarrow_table()
+    assert sorted(zip(*(read.column(name).to_pylist() for name in ("id", "twice")), strict=True)) == [
+        (n, 2 * n) for n in range(64)
+    ]
