@@ -356,6 +356,23 @@ def choices(places: Places) -> dict[str, Any]:
         places.spark.streams.removeListener(listener)  # Or a client of Spark Connect does not end.
 
 
+def formatted(places: Places) -> dict[str, Any]:
+    """Write transformed rows by the format of Delta tables; its last batch runs again."""
+    directory = places.settings["directory"]
+    commits = Path(f"{directory}/of-formatted/commits")
+    for _ in range(2):
+        sizes = places.stream(MAIN, maxBytesPerTrigger="8k").selectExpr(
+            "journal", "offset", "length(value) AS size"
+        )
+        writer = sizes.writeStream.format("gazette_delta").option("path", f"{directory}/formatted")
+        ended(writer.option("appId", "formatted").option("checkpointLocation", str(commits.parent)))
+        last = max(int(path.name) for path in commits.glob("[0-9]*"))
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+    rows = places.spark.read.format("delta").load(f"{directory}/formatted").collect()
+    return {"formatted": sorted(list(row) for row in rows)}
+
+
 WINDOW = 100
 """Seconds of a window, where an offset is a second."""
 
@@ -538,6 +555,7 @@ ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
     "typed": typed,
     "conflict": conflict,
     "choices": choices,
+    "formatted": formatted,
     "windowed": windowed,
 }
 """What a run may do beside reading, streaming and failing."""

@@ -69,7 +69,7 @@ CONF = {
 
 CONFLICT = "a conflict is known for what it is"
 
-REST = ("typed", "conflict")
+REST = ("typed", "conflict", "formatted")
 """What a classic session does, too."""
 
 ON_CONNECT = frozenset({"missing_journal", "malformed_record", "table_of_another_query"})
@@ -246,7 +246,7 @@ class Scene:
         assert verdict.exact, verdict
 
     def check_the_rest(self, seen: dict[str, Any]) -> None:
-        """Check typed rows of all there is, and a conflict of two writers."""
+        """Check typed rows of all there is, a conflict of two writers, and the table of the sink's format."""
         truth = dict(self.content)
         truth[self.prefix + "main/a"] += self.MORE
         assert seen["typed"] == sorted(
@@ -255,6 +255,9 @@ class Scene:
             for record in [json.loads(value)]
         )
         assert seen["conflict"], CONFLICT
+        assert seen["formatted"] == sorted(
+            [journal, offset, len(value.encode())] for journal, offset, value in raw_rows(truth)
+        )
 
     def check_choices(self, seen: dict[str, Any]) -> None:
         """Check the tables of the sink's options."""
