@@ -6,11 +6,6 @@ on it. Nessie, over a real S3 server, shows the newest snapshot only, so the tab
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -19,11 +14,12 @@ import httpx
 import pytest
 
 from gazette_spark.errors import FencedError, GapError
-from gazette_spark.failpoints import FAILPOINT_VARIABLE, calling
+from gazette_spark.failpoints import calling
 from tests.rig.iceberg import NAME, ROWS, IcebergStream, open_namespace
 from tests.rig.iceberg_rest import running_nessie, running_rest_catalog
 from tests.rig.object_store import ObjectStore
 from tests.unit.iceberg.test_iceberg_table import (
+    die_in_second_batch,
     met,
     race,
     test_a_batch_that_runs_again_writes_nothing,
@@ -155,16 +151,7 @@ def test_a_driver_that_dies_in_a_commit_on_nessie_loses_and_doubles_nothing(
     nessie_stream: IcebergStream, point: str
 ) -> None:
     """SIGKILL before the commit, and after it."""
-    script = "import pickle, sys; pickle.load(sys.stdin.buffer).run(2, 10, 20)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=pickle.dumps(nessie_stream),
-        env={**os.environ, FAILPOINT_VARIABLE: f"{point}:1:kill"},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    die_in_second_batch(nessie_stream, point)
     successor = nessie_stream.other(seen=None)
     successor.run(2, 10, 20)
     successor.run(3, 20, 21)

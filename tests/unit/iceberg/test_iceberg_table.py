@@ -215,11 +215,8 @@ def test_commits_of_others_are_tried_again(stream: IcebergStream) -> None:
     assert stream.contents()["b"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
-def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(
-    stream: IcebergStream, point: str
-) -> None:
-    """SIGKILL before the commit, and after it; the batch runs again, with new files."""
+def die_in_second_batch(stream: IcebergStream, point: str) -> None:
+    """Run the second batch in a process that is killed at a failpoint."""
     script = "import pickle, sys; pickle.load(sys.stdin.buffer).run(2, 10, 20)"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -230,6 +227,14 @@ def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(
         timeout=60,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+@pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
+def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(
+    stream: IcebergStream, point: str
+) -> None:
+    """SIGKILL before the commit, and after it; the batch runs again, with new files."""
+    die_in_second_batch(stream, point)
     assert len(stream.load().snapshots()) == (2 if point == "sink.before_write" else 3)
     successor = stream.other(seen=None)
     successor.run(2, 10, 20)
