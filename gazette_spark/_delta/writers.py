@@ -179,10 +179,10 @@ class MergeWriter(AppendWriter):
         others then."""
 
     def _write(self, rows: DataFrame, entry: LedgerEntry, table: TableSnapshot, batch: Batch) -> WriteResult:
-        spark, newest = rows.sparkSession, table.ledger.entry
+        spark = rows.sparkSession
         # This reads the keys of all rows, so it is done only before the first merged batch. From then on,
         # merging keeps keys unique, and the ledger refuses batches without upsert.
-        if table.exists and (newest is None or newest.mode != "upsert"):
+        if has_unmerged_rows(table):
             check_keys_once(self._target, spark, entry, self._upsert)
         complete = batch.output_mode == "complete"
         if complete:
@@ -200,11 +200,7 @@ class MergeWriter(AppendWriter):
             if aligned.exists:
                 merge_rows(self._target, aligned, entry, self._upsert, complete=complete)
             else:  # Delta creates the table from the rows; a row that deletes has nothing to delete.
-                made = aligned.df
-                if self._upsert.delete_when is not None:
-                    made = made.where(~_column(self._upsert.delete_when))
-                made = made.select(*map(_column, self._upsert.stored(made.columns)))
-                self._target.append(made, entry, exists=False)
+                self._target.append(rows_to_keep(aligned.df, self._upsert), entry, exists=False)
         except PySparkException as error:
             # The rows run here, and with them the checks of their keys, which `last_rows` added.
             if match := BAD_KEY.search(str(error)):
@@ -236,15 +232,10 @@ class ReplaceWriter(MergeWriter):
             location = self._target.current_location(spark)
         # MERGE can do more: it takes any number of keys, refuses a null, finds the last row of a key, checks
         # the rows of a table that had no entry before, and writes tables whose commits the catalog keeps.
-        newest = table.ledger.entry
-        is_new_here = table.exists and (newest is None or newest.mode != "upsert")
         is_listed = len(names) == len(keys) <= LISTED_KEYS
-        if is_new_here or not is_listed or (keys and location is None):
+        if has_unmerged_rows(table) or not is_listed or (keys and location is None):
             return super()._write(rows, entry, table, batch)
-        if upsert.delete_when is not None:
-            rows = rows.where(F.expr(f"NOT coalesce({quoted(upsert.delete_when)}, false)"))
-        rows = rows.select(*map(_column, upsert.stored(rows.columns)))
-        aligned = align(rows, table, self._target, self._layout, batch)
+        aligned = align(rows_to_keep(rows, upsert), table, self._target, self._layout, batch)
         if keys and location is not None:
             with session_settings(spark, REPLACING):
                 condition = keys_condition(upsert.keys, names)
@@ -271,6 +262,19 @@ def load_conflict_classes(spark: SparkSession) -> None:
             import delta.connect.exceptions  # noqa: F401 - to load it is all it takes.
 
 
+def has_unmerged_rows(table: TableSnapshot) -> bool:
+    """Say whether the table has rows that were not merged by key, so that a key may occur twice."""
+    newest = table.ledger.entry
+    return table.exists and (newest is None or newest.mode != "upsert")
+
+
+def rows_to_keep(rows: DataFrame, upsert: Upsert) -> DataFrame:
+    """Return the rows that do not delete their key, with the columns that are stored."""
+    if upsert.delete_when is not None:
+        rows = rows.where(F.expr(f"NOT coalesce({quoted(upsert.delete_when)}, false)"))
+    return rows.select(*map(_column, upsert.stored(rows.columns)))
+
+
 def last_rows(
     target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert, *, grouped: bool = False
 ) -> DataFrame:
@@ -286,7 +290,7 @@ def last_rows(
     # All messages of a transaction have the offset of its acknowledgement, so they are ordered by their own
     # offsets.
     if origin is not None and entry.isolation == "read_committed" and "_offset" in df.columns:
-        origin = (*origin, "_offset")  # Messages of a transaction share one acknowledgement.
+        origin = (*origin, "_offset")
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     if problem := upsert.unfit(types, origin, grouped=grouped):
         raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)

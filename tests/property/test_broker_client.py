@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import grpc
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -214,6 +215,7 @@ class Tail:
         return bytes(self.seen)
 
 
+@pytest.mark.slow
 def test_concurrent_clients_through_restarts(tmp_path: Path) -> None:
     """Readers that follow two writers through rolls, uploads and restarts each see one journal's prefix."""
     rng = random.Random(42)

@@ -211,6 +211,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield one
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(
     turns=st.lists(seams, min_size=1, max_size=6),

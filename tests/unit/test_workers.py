@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = ["pytester"]
 
 
+@pytest.mark.slow
 def test_xdist_groups_by_our_marks(pytester: pytest.Pytester) -> None:
     """The installed pytest and xdist keep a group in one worker; pytest 9.2 with xdist 3.8 does not."""
     pytester.makeconftest(

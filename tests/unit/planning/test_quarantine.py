@@ -45,6 +45,7 @@ def parsed(*records: bytes, mode: str = "PERMISSIVE") -> tuple[QuarantiningParse
     return parser, pa.Table.from_batches(batches, SCHEMA).to_pylist()
 
 
+@pytest.mark.slow
 def test_a_record_that_kills_is_a_malformed_row(caplog: pytest.LogCaptureFixture) -> None:
     """Its row has its text and its offset. All other rows are there, those of malformed records, too."""
     killer = KILLER % signal.SIGSEGV
@@ -56,6 +57,7 @@ def test_a_record_that_kills_is_a_malformed_row(caplog: pytest.LogCaptureFixture
     assert "record quarantined journal=shop/orders offset=124 parser_ended_with=SIGSEGV" in caplog.text
 
 
+@pytest.mark.slow
 def test_records_that_kill_are_dropped() -> None:
     """DROPMALFORMED gives the other rows."""
     killers = [KILLER % signal.SIGABRT, KILLER % signal.SIGBUS]

@@ -52,6 +52,7 @@ def test_what_breaks_a_program(before: str, after: str, broken: list[str], tmp_p
     assert all(any(name in line for line in lines) for name in broken)
 
 
+@pytest.mark.slow
 def test_the_interface_has_public_names_only() -> None:
     """Under the names by which programs import them."""
     names = interface(griffe.load("gazette_spark", search_paths=[ROOT])).members

@@ -368,6 +368,7 @@ def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
         assert isinstance(appended.exception(0), ClosedError)
 
 
+@pytest.mark.slow
 def test_journals_that_hang_hold_no_other(client: Client, journals: Journals) -> None:
     """More journals than there are threads never answer; the others' appends go on."""
     before = workers()
@@ -641,6 +642,7 @@ def test_appends_are_futures(service: AppendService, journals: Journals) -> None
     assert asyncio.run(wait()) == 8
 
 
+@pytest.mark.slow
 def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> None:
     """A thousand journals take no more threads than are allowed, while none hangs."""
     before = workers()

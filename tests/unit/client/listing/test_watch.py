@@ -110,6 +110,7 @@ def test_what_is_cut_is_resumed(stub: StubBroker, client: Client, cut: list[Act]
     assert second.watch_resume == header(5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
@@ -167,6 +168,7 @@ def test_what_will_not_heal_fails_at_once(
         watched.close()
 
 
+@pytest.mark.slow
 def test_an_outage_keeps_the_last_listing_and_is_logged_once(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

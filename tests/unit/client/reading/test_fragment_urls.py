@@ -388,6 +388,7 @@ def test_a_store_that_fails(stub: StubBroker, store: Store, name: str, do_not_pr
 SLOW = ["drip", "drip head"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", SLOW)
 def test_a_store_that_drips_leaves_time_for_the_broker(stub: StubBroker, store: Store, answer: str) -> None:
     """Half of the time passes in vain for each try; the content then comes from the broker, in time."""

@@ -237,6 +237,7 @@ def test_iterating_goes_on_where_read_stopped(stub: StubBroker, client: Client) 
     assert (rest.offset, rest.content) == (10, CONTENT[10:])
 
 
+@pytest.mark.slow
 def test_a_blocking_reader_waits_on_a_broker_that_answers(stub: StubBroker, hasty: Client) -> None:
     """Silence longer than every deadline is no failure while the broker tells its head."""
     tails = 0
