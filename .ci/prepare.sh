@@ -22,11 +22,12 @@ environments=$!
 
 $make check
 checked=$?
+# A number that was waited for may already be another process's, so the trap must not signal it.
 wait "$broker"
-built=$?
+built=$? broker=
 wait "$store"
-fetched=$?
+fetched=$? store=
 wait "$environments"
-made=$?
+made=$? environments=
 grep -hv '^go: downloading' "$logs/broker" "$logs/store" "$logs/environments"
 [ "$checked" -eq 0 ] && [ "$built" -eq 0 ] && [ "$fetched" -eq 0 ] && [ "$made" -eq 0 ]
