@@ -617,7 +617,7 @@ class DeltaSink:
             # row raises its error here.
             entry = split.entry
             with (
-                named_rows(spark, name, self.app_id, batch.batch_id),
+                named_rows(name, self.app_id, batch.batch_id),
                 self._named_full_disk(spark, batch.batch_id),
             ):
                 # Count the rows in a separate pass, because the metadata of a commit is fixed before its rows

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark._delta.features import keeps_commits_elsewhere
-from gazette_spark._delta.files import find_line, has_files, is_classic, jvm_errors, path_exists
+from gazette_spark._delta.files import SPARK_ERRORS, find_line, has_files, is_classic, path_exists
 from gazette_spark._delta.preflight import check_delta
 from gazette_spark._delta.s3_log_store import check_log_store
 from gazette_spark._delta.session import session_settings
@@ -300,7 +300,6 @@ class DeltaTable:
             return None
         directory = f"{location}/_delta_log"
         rows: list[HistoryRow] = []
-        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
             # A long history would take one call for each commit. Then Delta's single statement is faster.
             if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
@@ -311,7 +310,7 @@ class DeltaTable:
                 rows.append(history_row({**info, "version": len(rows)}))
             # A clean-up deletes older files first, so if the first one exists, none is missing.
             is_complete = bool(rows) and path_exists(spark, _commit_file(directory, 0))
-        except unreadable as error:
+        except SPARK_ERRORS as error:
             log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
             return None
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
@@ -332,12 +331,11 @@ class DeltaTable:
             return None
         if self.table is not None and _location_now(spark, self.table) != location:
             return None
-        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
             # For a table in a directory, files that cannot be read are an error. For a table in a catalog
             # they are not, because a catalog may grant access to the table but not to its files.
             return _follow(spark, f"{location}/_delta_log", since, since.entry)
-        except unreadable as error:
+        except SPARK_ERRORS as error:
             if self.table is None:
                 raise
             log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
@@ -463,10 +461,9 @@ class DeltaTable:
         """Return the rows of a DESCRIBE statement, or None if there is no table."""
         # PySpark converts most of Java's exceptions. A session without Delta, or with Delta for another
         # Spark, fails in ways that only the check below can name.
-        failures: tuple[type[Exception], ...] = (AnalysisException, *jvm_errors(spark))
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
-        except failures as error:
+        except SPARK_ERRORS as error:
             check_delta(spark)
             if isinstance(error, AnalysisException) and error.getCondition() in (
                 NO_SUCH_NAME if self.table else NO_SUCH_PATH

@@ -16,12 +16,22 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Any, TypeVar
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark._ledger.query_checkpoint import checked_text, is_unfinished, offsets_directory
 from gazette_spark.locations import escape_glob
+
+JVM_ERRORS: tuple[type[Exception], ...] = ()
+"""Classes of the errors of JVM calls. Spark Connect's package has no py4j, and makes no such calls."""
+with suppress(ModuleNotFoundError):
+    from py4j.protocol import Py4JError
+
+    JVM_ERRORS = (Py4JError,)
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *JVM_ERRORS)
+"""Classes of the errors of Spark and of JVM calls: PySpark converts most of Java's exceptions, not all."""
 
 Result = TypeVar("Result")
 
@@ -91,7 +101,7 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
 
 def path_exists(spark: SparkSession, path: str) -> bool:
     """Say whether there is a file or directory."""
-    with suppress(*jvm_errors(spark)):
+    with suppress(*JVM_ERRORS):
         if is_classic(spark):  # Spark's own reader logs a warning of 80 lines about a missing path.
             files, name = _file_system(spark, path)
             return bool(files.exists(name))
@@ -101,7 +111,7 @@ def path_exists(spark: SparkSession, path: str) -> bool:
 
 def has_files(spark: SparkSession, path: str) -> bool:
     """Say whether a directory contains a file, at any depth. False also if there is no directory."""
-    with suppress(*jvm_errors(spark)):
+    with suppress(*JVM_ERRORS):
         if is_classic(spark):
             files, name = _file_system(spark, path)
             if not files.exists(name):
@@ -138,7 +148,7 @@ def unwritable(spark: SparkSession, path: str) -> str:
         free = free_bytes(spark, path)
         if not existed:
             files.delete(directory, False)  # noqa: FBT003 - Java's: only an empty one
-    except jvm_errors(spark) as error:
+    except JVM_ERRORS as error:
         java = getattr(error, "java_exception", None)
         return str(java.getMessage() if java else error).partition("\n")[0]
     if not writable:
@@ -148,7 +158,7 @@ def unwritable(spark: SparkSession, path: str) -> str:
 
 def free_bytes(spark: SparkSession, path: str) -> int | None:
     """Return the free bytes on the disk of a directory of this machine, or None for other paths."""
-    with suppress(OSError, *jvm_errors(spark)):
+    with suppress(OSError, *JVM_ERRORS):
         if is_classic(spark):
             files, directory = _file_system(spark, path)
             if files.getScheme() != "file":
@@ -193,7 +203,7 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
     """
     if not is_classic(spark):
         return
-    with suppress(*jvm_errors(spark)):
+    with suppress(*JVM_ERRORS):
         files, directory = _file_system(spark, offsets_directory(root))
         statuses = files.listStatus(directory) if files.exists(directory) else []
         paths = [status.getPath() for status in statuses]
@@ -251,15 +261,6 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
             return "\n".join(map(str, lines))
     rows = _if_exists(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
     return None if rows is None else str(rows[0].value) if rows else ""
-
-
-def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
-    """Return the classes of errors of JVM calls; none on Spark Connect, whose package lacks py4j."""
-    if not is_classic(spark):
-        return ()
-    from py4j.protocol import Py4JError
-
-    return (Py4JError,)
 
 
 def is_classic(spark: SparkSession) -> bool:

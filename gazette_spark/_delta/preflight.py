@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark._delta.files import is_classic, jvm_errors
+from gazette_spark._delta.files import JVM_ERRORS, SPARK_ERRORS, is_classic
 from gazette_spark._delta.java_errors import short_java_error, without_frames
 from gazette_spark._options.source import SourceOptions, parse_options
 from gazette_spark._planning.access import security_for_tasks
@@ -80,7 +80,7 @@ def check_delta(spark: SparkSession) -> None:
         is_table_name = parameters.get("relationName", "").strip("`") == "DETAIL"
         if condition == WITHOUT_BOTH_SETTINGS or (condition == "TABLE_OR_VIEW_NOT_FOUND" and is_table_name):
             raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
-    except jvm_errors(spark) as error:
+    except JVM_ERRORS as error:
         text = str(short_java_error(error) or error).partition("\n")[0]
         raise OptionError("spark", f"a Delta Lake that does not work: {text}", DELTA_SESSION) from None
     # If the application has no name, the result is not remembered, because it would also count for other
@@ -126,10 +126,9 @@ def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     # This is not an Arrow UDF, because such a function needs pyarrow on the worker, and that may be what is
     # missing.
     look = F.udf(look_around(options if address else None), "string", useArrow=False)
-    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
         (row,) = spark.range(0, 1, 1, 1).select(look().alias("report")).collect()
-    except failures as error:
+    except SPARK_ERRORS as error:
         text = without_frames(str(short_java_error(error) or error)).strip().partition("\n")[0]
         expected = "the Python that gazette-spark[spark] is installed in, of the driver's release"
         raise OptionError("PYSPARK_PYTHON", f"a Python in which a task fails: {text}", expected) from None
@@ -186,7 +185,7 @@ def gazette_options(df: DataFrame) -> Iterator[SourceOptions]:
     """
     if not is_classic(df.sparkSession):
         return
-    with suppress(*jvm_errors(df.sparkSession)):
+    with suppress(*JVM_ERRORS):
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()
         # Only the plan contains the options: a DataFrame does not show the options with which it was loaded.
         for leaf in map(leaves.apply, range(leaves.size())):
@@ -201,7 +200,7 @@ def bare_stream(df: DataFrame) -> dict[str, str] | None:
         The options; None for any other query, and on Spark Connect, whose client does not see the plan.
     """
     if is_classic(df.sparkSession):
-        with suppress(*jvm_errors(df.sparkSession)):
+        with suppress(*JVM_ERRORS):
             return _stream_options(df._jdf.queryExecution().analyzed())
     return None
 
@@ -225,7 +224,7 @@ def delta_jar(spark: SparkSession) -> str:
     """Return the location of the class of Delta's extension, or "" if it is unknown."""
     if not is_classic(spark):
         return ""
-    with suppress(*jvm_errors(spark)):
+    with suppress(*JVM_ERRORS):
         java: Any = spark._jvm.java.lang  # type: ignore[union-attr]
         loader = java.Thread.currentThread().getContextClassLoader()
         extension = java.Class.forName(DELTA_CLASS, False, loader)  # noqa: FBT003 - Java's

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
-from gazette_spark._delta.files import jvm_errors
+from gazette_spark._delta.files import SPARK_ERRORS
 from gazette_spark._delta.sql_names import quoted
 from gazette_spark._delta.trim import origin_columns
 from gazette_spark._delta.upsert import Upsert
@@ -238,16 +237,15 @@ BAD_ROW = re.compile(r"\brow: (.*?) \|")
 
 
 @contextmanager
-def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> Iterator[None]:
+def named_rows(table: str, app_id: str, batch_id: int) -> Iterator[None]:
     """Raise an error of this package if rows of :func:`failing` fail when they are run.
 
     Raises:
         BadRowError: a row has failed; the error names it.
     """
-    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
         yield
-    except failures as error:
+    except SPARK_ERRORS as error:
         if match := BAD_ROW.search(str(error)):
             raise BadRowError(table, app_id, batch_id, match[1].strip()) from error
         raise

@@ -77,7 +77,6 @@ class Log:
         self.operations = operations
         self.on_read: Callable[[int], object] = lambda _version: None
         monkeypatch.setattr(delta_table, "is_classic", lambda _spark: True)
-        monkeypatch.setattr(delta_table, "jvm_errors", lambda _spark: ())
         monkeypatch.setattr(delta_table, "path_exists", lambda _spark, path: version_of(path) in operations)
         monkeypatch.setattr(delta_table, "find_line", self._line)
 
