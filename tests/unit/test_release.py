@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ def locked() -> dict[str, list[str]]:
         if not entry.startswith("#"):
             entries.setdefault(canonicalize_name(entry.partition("==")[0]), []).append(entry)
     return entries
+
+
+def test_the_extra_spark_takes_no_pyspark_that_its_delta_refuses() -> None:
+    """Otherwise pip downloads 450 MB of a newer PySpark first, and then those of the one that fits."""
+    spark, delta = (Requirement(text) for text in PROJECT["optional-dependencies"]["spark"])
+    requirements_of_delta = [Requirement(text) for text in metadata.requires(delta.name) or ()]
+    (bounds,) = (required.specifier for required in requirements_of_delta if required.name == spark.name)
+    assert set(bounds) <= set(spark.specifier)
 
 
 def test_the_lock_file_has_what_is_required() -> None:
