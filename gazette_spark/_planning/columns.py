@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import (
@@ -22,6 +25,11 @@ from gazette_spark._formats.registry import FORMAT_FRAMINGS
 from gazette_spark._options.source import SourceOptions
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import OptionError
+
+log = logging.getLogger(__name__)
+
+SIMILARITY = 0.8
+"""How similar a column's name is to that of a metadata column that is meant: ``_offsets`` has 0.93."""
 
 RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
 """Columns of ``format=raw`` when the query gives no schema."""
@@ -117,6 +125,30 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
         raise OptionError(
             "rescuedDataColumn", got, f"format=json and a column {rescued} string in the schema"
         )
+
+
+def warn_of_similar_names(options: SourceOptions, schema: StructType) -> None:
+    """Log a warning for each column whose name is almost that of a metadata column, once in a process.
+
+    Such a column is not refused, because records may have a field of that name. Otherwise it is null in each
+    row, and nothing else would say so. Only the process that plans a query calls this.
+    """
+    origin = metadata_types(options)
+    meant = {name.lower(): name for name in (*origin, options.column_name_of_corrupt_record)}
+    for column in schema.fieldNames():
+        if not column.startswith("_") or column in (*meant.values(), options.rescued_data_column):
+            continue
+        if column in MESSAGE_TYPES:
+            _warn_of_field(column, f"{column} is a metadata column under isolationLevel=read_committed only")
+        elif close := get_close_matches(column.lower(), meant, n=1, cutoff=SIMILARITY):
+            _warn_of_field(column, f"the metadata column is called {meant[close[0]]}")
+
+
+@functools.cache
+def _warn_of_field(column: str, advice: str) -> None:
+    log.warning(
+        "column %s is read from the records, and is null if they have no such field: %s", column, advice
+    )
 
 
 def _has_type(column: StructField, types: Mapping[str, DataType]) -> bool:

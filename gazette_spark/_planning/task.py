@@ -21,7 +21,7 @@ from gazette_spark._formats.registry import framing_named, row_parser
 from gazette_spark._formats.rows import RowFormat, RowParser
 from gazette_spark._options.query_range import EARLIEST, OffsetChoice
 from gazette_spark._options.source import SourceOptions
-from gazette_spark._planning.columns import check_schema, format_of
+from gazette_spark._planning.columns import check_schema, format_of, warn_of_similar_names
 from gazette_spark._planning.cutter import PieceScan, raw_record_batches
 from gazette_spark._planning.pieces import Piece, tasks
 from gazette_spark._planning.reads import JournalSource
@@ -112,6 +112,9 @@ class RowReader:
             self.parser_maker(form)()
         if "json" in forms:
             warn_if_missing()
+        # An inferred column is a field of the records, whatever its name.
+        if forms & {"json", "csv"} and not self.options.infer_schema:
+            warn_of_similar_names(self.options, self.schema)
         if self.options.reads_committed:
             from gazette_spark._planning.committed import uuid_place  # Most queries do not need it.
 

@@ -50,6 +50,7 @@ from gazette_spark._options.table import TARGET_OPTION
 from gazette_spark._planning import access
 from gazette_spark._planning import pieces as pieces_module
 from gazette_spark._planning.admission import ReadLimits
+from gazette_spark._planning.columns import _warn_of_field
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OffsetError, OptionError
@@ -252,6 +253,52 @@ def test_who_has_switched_the_native_decoder_off_is_not_warned(
     """That it is not used is what they asked for."""
     monkeypatch.setenv(library.SWITCH, "0")
     stream_reader(struct(("id", LongType())), **JSON)._partitions(LABELLED, WHOLE.pieces)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "advice"),
+    [
+        pytest.param("_offsets", {}, "the metadata column is called _offset", id="a letter more"),
+        pytest.param("_Journal", {}, "the metadata column is called _journal", id="another case"),
+        pytest.param(
+            "_corrupt_records", {}, "the metadata column is called _corrupt_record", id="corrupt record"
+        ),
+        pytest.param(
+            "_uuid",
+            {},
+            "_uuid is a metadata column under isolationLevel=read_committed only",
+            id="column of messages",
+        ),
+        pytest.param("_offset", {}, None, id="the name itself"),
+        pytest.param("_corrupt_record", {}, None, id="the corrupt record itself"),
+        pytest.param("_offsets", {"rescuedDataColumn": "_offsets"}, None, id="rescued data"),
+        pytest.param("_meta", {}, None, id="a field that resembles none"),
+        pytest.param("offsets", {}, None, id="without an underscore"),
+    ],
+)
+def test_the_planner_warns_once_of_a_misspelt_metadata_column(
+    client: FakeClient,
+    caplog: pytest.LogCaptureFixture,
+    column: str,
+    options: dict[str, str],
+    advice: str | None,
+) -> None:
+    """It is null in every row, but no error: records may have a field of that name."""
+    _warn_of_field.cache_clear()
+    kind = LongType() if column == "_offset" else StringType()
+    for _ in range(2):
+        reader = stream_reader(struct(("id", LongType()), (column, kind)), **JSON, **options)
+        reader._partitions(LABELLED, WHOLE.pieces)
+    line = f"column {column} is read from the records, and is null if they have no such field: {advice}"
+    assert [record.getMessage() for record in caplog.records] == ([line] if advice else [])
+
+
+def test_an_inferred_column_is_no_misspelt_one(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    """The records have it; a column of the format raw can have no such name."""
+    _warn_of_field.cache_clear()
+    columns = struct(("id", LongType()), ("_offsets", StringType()))
+    stream_reader(columns, **JSON, inferSchema="true")._partitions(LABELLED, WHOLE.pieces)
     assert caplog.messages == []
 
 
