@@ -21,6 +21,8 @@ log = logging.getLogger("gazette_spark")
 T = TypeVar("T")
 
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
+_NATIVE_FRAMES = re.compile(r"^ *0: <unknown>$.*", re.MULTILINE | re.DOTALL)
+"""Addresses without names, with which ``deltalake`` ends the text of some errors."""
 
 
 def hide_internal_frames(cls: type[T]) -> type[T]:
@@ -64,5 +66,6 @@ def _generating(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
 
 def deltalake_text(error: Exception) -> str:
     """Return the text of an error of ``deltalake`` on one line; it draws a tree of causes, in colors."""
-    lines = (line.strip(" \u21b3") for line in _TERMINAL_CODES.sub("", str(error)).splitlines())
+    text = _NATIVE_FRAMES.sub("", _TERMINAL_CODES.sub("", str(error)))
+    lines = (line.strip(" \u21b3") for line in text.splitlines())
     return ": ".join(line for line in lines if line).removeprefix("Kernel error -> ")

@@ -110,7 +110,8 @@ class DeltaLog:
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
             except (OSError, ValueError) as error:
-                raise InputError(f"table {self._location} cannot be read: {deltalake_text(error)}") from error
+                problem = log_damage(self._location) or deltalake_text(error)
+                raise InputError(f"table {self._location} cannot be read: {problem}") from error
             if not rows:
                 problem = "there is no commit in its _delta_log"
                 raise InputError(f"{self._location} is not a Delta table: {problem}")
@@ -137,6 +138,34 @@ def directory_history(table: Path) -> Iterator[HistoryRow]:
     commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
     for path in sorted(commits, reverse=True):
         yield _commit_row(int(path.stem), path.read_bytes())
+
+
+def log_damage(location: str) -> str | None:
+    """Return what is wrong with the log of a table in a directory, which file it is, and what to do.
+
+    Neither ``deltalake`` nor Spark names the file in each case. All files of the log since the newest
+    checkpoint are read, so call this only for a table that could not be read.
+    """
+    if (directory := local_path(location)) is None:
+        return None
+    log = Path(directory, "_delta_log")
+    advice = "Restore the file from a copy of the table"
+    checkpoints = [int(path.name[:20]) for path in log.glob("[0-9]*.checkpoint*")]
+    oldest = max(checkpoints, default=0)
+    versions = sorted((int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()), reverse=True)
+    for version in range(versions[0] if versions else -1, oldest - 1, -1):
+        path = log / f"{version:020}.json"
+        # A file that is missing between others was not deleted by Delta, which deletes the oldest ones.
+        if version not in versions:
+            return f"{path} is missing. {advice}" if version > versions[-1] or not checkpoints else None
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                action = json.loads(line)
+            except ValueError as error:
+                return f"line {number} of {path} is not valid JSON: {error}. {advice}"
+            if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
+                return f"line {number} of {path} is not an action of Delta. {advice}"
+    return None
 
 
 def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
@@ -170,7 +199,10 @@ def log_files(table: DeltaTable, limit: int | None) -> Iterator[HistoryRow]:
                 content = file.read()
         except FileNotFoundError:  # Older files of the log are deleted after the retention time.
             return
-        yield _commit_row(version, content)
+        try:
+            yield _commit_row(version, content)
+        except ValueError as error:
+            raise OSError(f"_delta_log/{version:020}.json is not valid JSON: {error}") from error
 
 
 def _commit_row(version: int, content: bytes) -> HistoryRow:
@@ -199,4 +231,5 @@ def named_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise InputError(f"table {location} cannot be read: {deltalake_text(error)}") from error
+        problem = log_damage(location) or deltalake_text(error)
+        raise InputError(f"table {location} cannot be read: {problem}") from error

@@ -30,6 +30,7 @@ from gazette_spark._formats.arrays import Positions
 from gazette_spark._ledger.delta_reader import (
     DeltaLog,
     column_types,
+    log_damage,
     log_files,
     named_errors,
     open_table,
@@ -254,6 +255,9 @@ def _left_to_spark(location: str) -> Iterator[None]:
     except InputError as error:
         if type(error.__cause__).__name__ == "TableNotFoundError":
             raise InputError(NO_TABLE.format(table_at(location))) from None
+        # Spark would refuse the table, too, in pages of stack traces.
+        if log_damage(location):
+            raise
         raise NeedsSparkError(str(error)) from error
     except MissingPackageError as error:
         raise NeedsSparkError(str(error)) from error

@@ -179,6 +179,7 @@ def verify(
                 bar.show(starting_spark())
                 spark = stack.enter_context(open_session(remote, settings))
                 stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
+                stack.enter_context(spark_errors(spark))
                 delta = DeltaTable(path=location, table=None)
                 report = verify_table(
                     spark, delta, client, read, app_id=app_id, accepted=accepted, locations=locations
@@ -261,6 +262,26 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
+def spark_errors(spark: SparkSession) -> Iterator[None]:
+    """Replace an error of Spark by one with its first line.
+
+    Raises:
+        InputError: Spark could not compare the table.
+    """
+    from pyspark.errors import PySparkException
+
+    from gazette_spark._delta.files import jvm_errors
+    from gazette_spark._delta.java_errors import short_java_error
+
+    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+    try:
+        yield
+    except failures as error:
+        problem = _first_line(short_java_error(error) or error)
+        raise InputError(f"Spark could not compare the table: {problem}") from error
+
+
+@contextmanager
 def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
     """Yield the session of a Spark Connect server, the active one, or a local one that ends afterwards."""
     from pyspark.errors import PySparkException
@@ -276,13 +297,14 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
     elif active := SparkSession.getActiveSession():
         yield active
     else:
-        from gazette_spark.session import local_spark
+        from gazette_spark.session import children_log_to, local_spark
 
         # Spark's log goes to a file there, and is shown only if Spark does not start.
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:
             log = Path(directory) / "spark.log"
             try:
-                spark = local_spark(Path(directory), master="local[*]", conf=conf, log=log)
+                with children_log_to(log):
+                    spark = local_spark(Path(directory), master="local[*]", conf=conf)
             except PySparkException as error:
                 click.echo(log_tail(log), err=True)
                 raise OptionError(

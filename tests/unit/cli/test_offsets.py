@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import CommitProperties, write_deltalake
 
-from gazette_spark._ledger.delta_reader import DeltaLog
+from gazette_spark._ledger.delta_reader import DeltaLog, log_damage
 from gazette_spark._ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.cli.main import main
 from gazette_spark.errors import InputError
@@ -89,6 +89,48 @@ def test_what_was_skipped_is_shown(table: Path) -> None:
     (found,) = json.loads(run(str(table), "--app-id", "orders", "--format", "json").stdout)
     assert found["gaps"] == [["shop/orders", 2048, 4096]]
     assert [row["begin"] for row in found["skipped"]] == [2048, 0]
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    """The middle commit of a table that deltalake can read."""
+    for _ in range(3):
+        write_deltalake(tmp_path / "lake", pa.table({"id": [1]}), mode="append")
+    return tmp_path / "lake" / "_delta_log" / f"{1:020}.json"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(b"garbage\n", "line 1 of {} is not valid JSON", id="not JSON"),
+        pytest.param(b'{"commitInfo": {}}\n{"add": {"pa', "line 2 of {} is not valid JSON", id="cut off"),
+        pytest.param(b'{"commitInfo": {}}\n{"add": 5}\n', "line 2 of {} is not an action", id="another JSON"),
+        pytest.param(None, "{} is missing", id="missing"),
+    ],
+)
+def test_a_damaged_file_of_the_log_is_named(log_file: Path, content: bytes | None, problem: str) -> None:
+    """Neither deltalake nor Spark names it, and the frames of either hide the line that matters."""
+    log_file.unlink()
+    if content is not None:
+        log_file.write_bytes(content)
+    table = str(log_file.parents[1])
+    for command in (["offsets", "show", "--from-data", table], ["verify", "--entries-only", table]):
+        answer = CliRunner().invoke(main, command)
+        assert problem.format(log_file) in answer.stderr, command
+        assert "Restore the file from a copy of the table" in answer.stderr
+        assert len(answer.stderr.splitlines()) == 1, answer.stderr
+        assert answer.exit_code == (3 if command[0] == "verify" else 1), "1 of verify is a difference"
+    if content == b"garbage\n":
+        assert problem.format(log_file) in run(table).stderr
+
+
+def test_files_that_delta_has_deleted_are_no_damage(log_file: Path) -> None:
+    """It deletes the oldest files, which a checkpoint replaces."""
+    assert log_damage(str(log_file.parents[1])) is None
+    log_file.with_name(f"{1:020}.checkpoint.parquet").touch()
+    log_file.with_name(f"{0:020}.json").unlink()
+    log_file.unlink()
+    assert log_damage(str(log_file.parents[1])) is None
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from gazette_spark._verify.tiling import CommittedSpan, CoveredRange, Difference, Tiling
 from gazette_spark._verify.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main
-from gazette_spark.cli.verify import report_lines, source_options
+from gazette_spark.cli.verify import report_lines, source_options, spark_errors
+from gazette_spark.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,15 @@ def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
     found = CliRunner().invoke(main, ["verify", "nowhere"])
     assert found.exit_code == 2
     assert "there is no directory 'nowhere'; TABLE is a directory, a URL, or iceberg:CATALOG" in found.stderr
+
+
+def test_an_error_of_spark_is_shown_by_its_first_line() -> None:
+    """Its stack trace is hidden, and it is no difference, whose exit code is that of a crash."""
+    session = SparkSession.__new__(SparkSession)
+    text = "[FAILED_READ_FILE] Encountered error while reading file a.parquet\nJVM stacktrace:\nat a.B.c"
+    with pytest.raises(InputError) as caught, spark_errors(session):
+        raise PySparkException(text)
+    assert str(caught.value) == f"Spark could not compare the table: {text.splitlines()[0]}"
 
 
 @pytest.mark.parametrize("remote", [False, True])
