@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark._delta.s3_log_store import JAR, s3_log_store
 from gazette_spark.errors import MissingPackageError
+from gazette_spark.spark_start import starting_spark
 from pyspark_gazette.worker_python import COMMAND
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
@@ -65,7 +66,8 @@ def local_spark(
         conf: Settings beside, or instead of, :data:`LOCAL_CONF`.
         java_options: Options of the JVM; give "" where throughput matters.
         log: File that gets what the JVM writes to stderr, such as 80 lines about Delta's jars; by default
-            it goes where this program's own stderr goes. If Spark does not start, the error names the file.
+            it goes where this program's own stderr goes. One line on stderr then says that Spark is starting,
+            and where its log is. If Spark does not start, the error names the file.
     """
     builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():
@@ -76,6 +78,10 @@ def local_spark(
         builder = configure_spark_with_delta_pip(builder)
     if log is None:
         return start(builder)
+    if SparkSession.getActiveSession() is None:
+        # On a busy machine, the JVM takes minutes to start, and nothing else would show that it does.
+        sys.stderr.write(f"{starting_spark()}. Its log is in {log}\n")
+        sys.stderr.flush()
     with children_log_to(log):
         return start(builder)
 

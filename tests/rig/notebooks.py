@@ -14,6 +14,7 @@ import ast
 import base64
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import time
@@ -31,6 +32,9 @@ DIGEST = "executed"
 
 CELL_TIMEOUT_S = 240
 """The first cell that starts Spark may have to download Delta's jar."""
+
+STARTING = re.compile(r"starting Spark.* Its log is in .*\n")
+"""What ``local_spark`` says before its JVM starts."""
 
 WORKSPACE = """
 from tests.rig.databricks import Workspace
@@ -130,9 +134,13 @@ def store(path: Path, notebook: Notebook) -> None:
     for count, (cell, digest) in enumerate(zip(code_cells(notebook), digests(notebook), strict=True), 1):
         cell.metadata = nbformat.from_dict({DIGEST: digest})
         cell.execution_count = count
-        # A revision or a count that a call returns by the way looks like a result.
+        # A revision or a count that a call returns by the way looks like a result. The line that Spark is
+        # starting names a folder of this machine.
         cell.outputs = [
-            each for each in cell.outputs if not each.get("data", {}).get("text/plain", "").isdigit()
+            output
+            for output in cell.outputs
+            if not output.get("data", {}).get("text/plain", "").isdigit()
+            and not (output.get("name") == "stderr" and STARTING.fullmatch(output.text))
         ]
         for output in cell.outputs:
             if output.output_type == "execute_result":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from gazette_spark import session
 from gazette_spark.errors import MissingPackageError
 from gazette_spark.session import children_log_to, delta_is_on_class_path, local_spark
 
@@ -53,6 +56,21 @@ def test_what_this_process_writes_stays_on_its_terminal(
             sys.stderr.write("starting Spark\n")
         assert sys.stderr is own
     assert capfd.readouterr().err == "starting Spark\n"
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["no session yet", "a running session"])
+def test_a_start_with_a_log_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, running: bool
+) -> None:
+    """The line is there before the JVM starts, which may take minutes; a running session needs none."""
+    said: list[str] = []
+    monkeypatch.setattr(session, "start", lambda _builder: said.append(capsys.readouterr().err))
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: object() if running else None)
+    local_spark(tmp_path, log=tmp_path / "spark.log")
+    expected = "" if running else rf"starting Spark[^\n]*\. Its log is in {tmp_path / 'spark.log'}\n"
+    assert re.fullmatch(expected, said.pop())
+    local_spark(tmp_path)
+    assert said == [""], "without a log, the JVM's own lines show that it starts"
 
 
 def test_a_missing_package_of_delta_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
