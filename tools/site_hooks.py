@@ -1,4 +1,4 @@
-"""Hooks of the site's build: the version in the footer, files from the repository's root, diagrams.
+"""Hooks of the site's build: the version in the footer, files from the repository's root, diagrams, search.
 
 MkDocs calls them by their names (``hooks`` in ``mkdocs.yml``).
 """
@@ -74,3 +74,13 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
         return f'<span class="diagram" role="img" aria-label="{text}">{svg}</span>'
 
     return DIAGRAM.sub(inline, html)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the index of the search as a script, too, because pages opened from a disk may load no JSON.
+
+    The theme loads it from there under this name.
+    """
+    index = Path(config.site_dir, "search", "search_index.json").read_text(encoding="utf-8")
+    script = Path(config.site_dir, "search", "search_index.js")
+    script.write_text(f"var __index = {index}", encoding="utf-8")

@@ -40,16 +40,16 @@ def test_pages_are_built(site: Path) -> None:
     """Each page in the repository is a page of the site, but for the list of open work."""
     docs = ROOT / "docs"
     pages = {path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")} - {"plan"}
-    built = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
-    assert {page.removesuffix("index").rstrip("/") or "." for page in pages} == built
+    built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")} - {"404"}
+    assert pages == built
 
 
 def test_no_text_becomes_an_attribute(site: Path) -> None:
     """Braces at the end of a cell are attributes to Markdown, so a page shows JSON there as code."""
     cells = re.compile(r"<t[dh]((?: [^>]*)?)>")
     odd = {
-        (page.parent.relative_to(site).as_posix(), attributes)
-        for page in site.rglob("index.html")
+        (page.relative_to(site).as_posix(), attributes)
+        for page in site.rglob("*.html")
         for attributes in cells.findall(page.read_text())
         if attributes and not attributes.startswith((" class=", " style="))
     }
@@ -58,7 +58,7 @@ def test_no_text_becomes_an_attribute(site: Path) -> None:
 
 def test_the_reference_comes_from_docstrings(site: Path) -> None:
     """Arguments are described, roles of reStructuredText are code, and only public methods are there."""
-    page = (site / "reference" / "api" / "delta-sink" / "index.html").read_text()
+    page = (site / "reference" / "api" / "delta-sink.html").read_text()
     assert "accept_gaps" in page
     assert "Policy for a batch that is partly in the table" in page
     assert ":class:" not in page
@@ -74,19 +74,19 @@ LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"([^\"]+)\"|<li
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     """Scripts, styles, fonts and pictures are part of the site, and no diagram needs a script."""
     foreign = {
-        (page.parent.relative_to(site).as_posix(), address)
-        for page in site.rglob("index.html")
+        (page.relative_to(site).as_posix(), address)
+        for page in site.rglob("*.html")
         for addresses in LOADED.findall(page.read_text())
         for address in addresses
         if address.startswith(("http:", "https:", "//"))
     }
     assert foreign == set()
-    assert [page for page in site.rglob("index.html") if 'class="mermaid"' in page.read_text()] == []
+    assert [page for page in site.rglob("*.html") if 'class="mermaid"' in page.read_text()] == []
 
 
 def test_diagrams_are_in_the_text(site: Path) -> None:
     """An inline diagram has the colours of the page's palette, and its description for screen readers."""
-    page = (site / "how-it-works" / "architecture" / "index.html").read_text()
+    page = (site / "how-it-works" / "architecture.html").read_text()
     assert re.search(r'<span class="diagram" role="img" aria-label="The processes of [^"]+"><svg ', page)
 
 
@@ -97,9 +97,12 @@ class Quiet(SimpleHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.fixture
-def address(site: Path) -> Iterator[str]:
-    """Serve the site on this machine."""
+@pytest.fixture(params=["from a server", "from a disk"])
+def address(site: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return where the site is: on a server of this machine, or in a folder."""
+    if request.param == "from a disk":
+        yield f"{site.as_uri()}/"
+        return
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -112,10 +115,14 @@ def test_a_browser_needs_no_other_server(address: str, tmp_path: Path) -> None:
     """The front page asks nobody else, fits a phone, and its search finds an option."""
     with Browser(tmp_path) as browser:
         browser.resize(390, 800)
-        browser.call("Page.navigate", url=f"{address}?q=maxBytesPerTrigger")
+        browser.call("Page.navigate", url=f"{address}index.html?q=maxBytesPerTrigger")
         browser.wait("document.querySelectorAll('.md-search-result__link').length > 0")
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        options = f"{address}reference/options.html"
+        assert browser.evaluate(
+            f"document.querySelector('.md-search-result__link[href^=\"{options}\"]') !== null"
+        )
         assert [url for url in browser.requests if not url.startswith((address, "data:", "blob:"))] == []
-        browser.call("Page.navigate", url=f"{address}reference/options/")
+        browser.call("Page.navigate", url=options)
         browser.wait("document.getElementById('maxBytesPerTrigger') !== null")
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
