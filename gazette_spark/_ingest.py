@@ -100,7 +100,11 @@ def load_files(
     # These are the columns of the journals' rows. With the target, tasks return rows that name files instead.
     schema = reader.load().schema
     file_sink, target = sink.for_files(session, schema, storage_options)
-    return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
+    try:
+        return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), file_sink
+    finally:
+        # Spark's readers are changed in place, and the caller may load this one again, for another query.
+        reader.option(TARGET_OPTION, "").schema(schema)
 
 
 def ingest_batch(

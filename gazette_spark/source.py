@@ -370,4 +370,4 @@ class RefusedStream(StreamReader):
 def file_target(options: Mapping[str, str]) -> FileTarget | None:
     """Return where tasks write data files; None if they return rows."""
     text = options.get(TARGET_OPTION)
-    return None if text is None else FileTarget.from_json(text)
+    return FileTarget.from_json(text) if text else None

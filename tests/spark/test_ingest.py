@@ -105,6 +105,7 @@ class Lanes:
         reader = self.reader(maxBytesPerTrigger=16000)
         if lane == "direct":
             query = ingest(reader, sink, checkpoint=root, availableNow=True)
+            assert reader.load().columns == self.reader().load().columns, "ingest leaves the reader as it was"
         else:
             query = sink.start(reader.load(), checkpoint=root, lane=lane, availableNow=True)
         assert query.awaitTermination(QUERY_TIMEOUT_S)
