@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from gazette_spark._options.delta_format import DELTA_FORMAT_OPTIONS
+from gazette_spark._options.iceberg_format import ICEBERG_FORMAT_OPTIONS
+from gazette_spark._options.source import OPTIONS
+from gazette_spark._options.table import SPARK_OWN
+from gazette_spark._options.write import WRITE_OPTIONS
 from gazette_spark.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FIRST_EXAMPLES = {
-    page: re.sub(r"^%.*", "", block[1], flags=re.MULTILINE)
+EXAMPLES = {
+    page: [
+        re.sub(r"^%.*", "", block, flags=re.MULTILINE)
+        for block in re.findall(r"^```python[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
     for page in PAGES
-    if page.parent.name in ("guides", "recipes", "start")
-    and (block := re.search(r"^```python[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
 }
+"""The Python blocks of each page, without the magics of notebooks."""
+COMMANDS = {
+    page: re.findall(r"^```(?:sh|bash)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for page in PAGES
+}
+"""The blocks of shell commands of each page."""
+
+OPTION_NAMES = {
+    option.name.lower()
+    for options in (OPTIONS, WRITE_OPTIONS, DELTA_FORMAT_OPTIONS, ICEBERG_FORMAT_OPTIONS)
+    for option in options
+} | SPARK_OWN
+OPTION_PREFIXES = ("storage.", "catalog.", "kafka.", "subscribe")  # The last two are of Spark's Kafka source.
 
 
 def leaves(command: click.Command, path: str) -> list[str]:
@@ -65,24 +87,83 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", FIRST_EXAMPLES, ids=lambda page: page.name)
-def test_a_pages_first_example_defines_what_it_uses(page: Path) -> None:
-    """A reader who copies it needs a session, and on one page a vault of secrets."""
-    names = [node for node in ast.walk(ast.parse(FIRST_EXAMPLES[page])) if isinstance(node, ast.Name)]
-    defined = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {
-        *dir(builtins),
-        "spark",
-        "vault",
-    }
-    for node in ast.walk(ast.parse(FIRST_EXAMPLES[page])):
+def ids(page: Path) -> str:
+    """Return how a test names a page."""
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in EXAMPLES.items() if blocks], ids=ids)
+def test_examples_define_what_they_use(page: Path) -> None:
+    """A reader who copies them in order needs a session, and on some pages secrets; all imports exist."""
+    defined = {*dir(builtins), "spark", "vault", "dbutils"}
+    for block in EXAMPLES[page]:
+        tree = ast.parse(block)
+        used = set()
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom(module=str(module)) if module.startswith("gazette_spark"):
+                    for alias in node.names:
+                        assert hasattr(importlib.import_module(module), alias.name), alias.name
+                        defined.add(alias.asname or alias.name)
+                case ast.Import() | ast.ImportFrom():
+                    defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                    defined.add(name)
+                case ast.ExceptHandler(name=str(name)) | ast.Name(id=name, ctx=ast.Store()):
+                    defined.add(name)
+                case ast.Name(id=name):
+                    used.add(name)
+        assert sorted(used - defined) == []
+
+
+def options_of(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of options that a program gives to Spark's readers and writers."""
+    for node in ast.walk(tree):
         match node:
-            case ast.Import() | ast.ImportFrom():
-                defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-            case ast.FunctionDef() | ast.ClassDef():
-                defined.add(node.name)
-            case ast.arg():
-                defined.add(node.arg)
-    assert sorted({node.id for node in names} - defined) == []
+            case ast.Call(func=ast.Attribute(attr="option"), args=[ast.Constant(value=str(name)), _]):
+                yield name
+            case ast.Call(func=ast.Attribute(attr="options"), keywords=keywords):
+                yield from (keyword.arg for keyword in keywords if keyword.arg)
+            case ast.Dict(keys=keys):
+                names = [
+                    key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
+                ]
+                if {"brokerAddress", "fragmentStore"} & set(names):
+                    yield from names
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in EXAMPLES.items() if blocks], ids=ids)
+def test_examples_give_options_that_exist(page: Path) -> None:
+    """Spark compares names regardless of case, and so do we."""
+    names = {name for block in EXAMPLES[page] for name in options_of(ast.parse(block))}
+    assert {
+        name for name in names if name.lower() not in OPTION_NAMES and not name.startswith(OPTION_PREFIXES)
+    } == set()
+
+
+def options_of_command(command: click.Command) -> set[str]:
+    """Return the spellings of a command's options."""
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in COMMANDS.items() if blocks], ids=ids)
+def test_commands_have_options_that_exist(page: Path) -> None:
+    """Each `gazette-spark` of a page is a command, with options of its own or of the groups around it."""
+    for block in COMMANDS[page]:
+        text = re.sub(r"<<'EOF'.*?^EOF$", "", block.replace("\\\n", " "), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"(?:^|\| )gazette-spark ([^|>\n]*)", text, re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            command: click.Command = main
+            options = {"--help", *options_of_command(main)}
+            for word in words:
+                if isinstance(command, click.Group) and (
+                    below := command.get_command(click.Context(command), word)
+                ):
+                    command = below
+                    options |= options_of_command(command)
+                elif word.startswith("-"):
+                    assert word.partition("=")[0] in options, line
+            assert not isinstance(command, click.Group) or "--help" in words, line
 
 
 def test_decisions_are_numbered_without_holes() -> None:
