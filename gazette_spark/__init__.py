@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 # PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
 # child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Otherwise gRPC prints a line on stderr whenever a broker closes a connection, for example because it
+# restarts.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __version__ = VERSION
 

@@ -159,9 +159,11 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; turn a GazetteError into one line and exit code 1."""
-        # Before the libraries are loaded, which read them once. A level that the user has set stays.
+        # Before the libraries are loaded, which read them once. A level that the user has set stays, except
+        # that gRPC's errors are hidden, too: the package has already limited its log to them.
         for name, level in NATIVE_LOGS.items():
-            os.environ.setdefault(name, level)
+            if os.environ.get(name, "ERROR") == "ERROR":
+                os.environ[name] = level
         try:
             return super().invoke(ctx)
         except GazetteError as error:
