@@ -79,7 +79,7 @@ def main() -> None:
             return
         text = report(spark, make(folder / "kept", options.size, 2), folder, options.repeat)
         spark.stop()
-    when = f"best of {options.repeat}; {datetime.now(UTC):%Y-%m-%d}. {about}"
+    when = f"best of {options.repeat} runs; {datetime.now(UTC):%Y-%m-%d}. {about}"
     text = f"{options.size // MEGABYTE} MB, {when}.\n\n{text}"
     write_section(REPORT, "Auditing a batch", text)
     print(text)

@@ -69,7 +69,7 @@ def _first_batch_s(frame: DataFrame, checkpoint: Path) -> float:
 def table(measured: Sequence[FirstRow]) -> str:
     """Return the times as markdown."""
     rows = [
-        "| who | batch query: median | range | stream: median | range |",
+        "| reader | batch query: median | range | stream: median | range |",
         "|---|---|---|---|---|",
         *(
             f"| {peer.peer} | {statistics.median(peer.batch_s):.2f} s | {_range(peer.batch_s)} "

@@ -85,7 +85,7 @@ def _percentiles(values: list[float]) -> tuple[float, float]:
 def table(found: list[Latency]) -> str:
     """Return latencies as markdown."""
     rows = [
-        "| who | append to row: p50 | p99 | trigger: p50 | p99 |",
+        "| reader | append to row: median | p99 | trigger: median | p99 |",
         "|---|---|---|---|---|",
         *(
             f"| {each.peer} | {each.row_ms[0]:.0f} ms | {each.row_ms[1]:.0f} ms "

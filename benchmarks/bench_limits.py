@@ -45,9 +45,9 @@ STEPS = {
     "gunzip": "decompress gzip",
     "raw": "bytes to the columns journal, offset, value",
     "parse": "bytes to the columns of the schema",
-    "json": "of that, `pyarrow.json` alone, timestamps as text",
-    "write raw": "Parquet of the former, zstd",
-    "write": "Parquet of the latter, zstd",
+    "json": "for comparison, `pyarrow.json` alone, timestamps as text",
+    "write raw": "journal, offset, value to Parquet, zstd",
+    "write": "columns of the schema to Parquet, zstd",
 }
 
 LIMITS: Mapping[str, tuple[str, ...]] = {
@@ -132,7 +132,7 @@ def tables(found: Mapping[str, Mapping[str, float]], speeds: Mapping[tuple[str, 
         rows.append(f"| {about} | {' | '.join(f'{each[step]:.0f} MB/s' for each in found.values())} |")
     rows += [
         "",
-        "| job | records | limit of two cores | our fastest | part of the limit |",
+        "| job | records | limit of two cores | our fastest | share of the limit |",
         "|---|---|---|---|---|",
     ]
     for work in LIMITS:

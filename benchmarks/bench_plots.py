@@ -52,5 +52,5 @@ def _stack(axes: Axes, names: Sequence[str], results: Sequence[Result]) -> None:
         costs = [each.cpu_s[role] / (each.size_bytes / 1e9) for each in results]
         axes.barh(names, costs, left=before, color=color, label=role)
         before = [a + b for a, b in zip(before, costs, strict=True)]
-    axes.set_xlabel("CPU seconds a GB")
+    axes.set_xlabel("CPU seconds per GB")
     axes.legend(frameon=False)

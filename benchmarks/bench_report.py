@@ -69,15 +69,16 @@ LIMITS_ABOUT = (
 )
 
 FIRST_ROW_ABOUT = (
-    "Typed events, 40 MB in two journals, in a session that runs already. A batch query is timed up to the "
-    "row of `limit(1)`, a stream from `start()` with an empty checkpoint to its first batch. Eight of each."
+    "Typed events, 40 MB in two journals, in a session that is already running. The time of a batch query "
+    "ends with the row of `limit(1)`. The time of a stream begins with `start()` on an empty checkpoint, and "
+    "ends with its first batch. There were eight queries of each kind."
 )
 
 PROFILE_ABOUT = (
-    "CPU seconds a GB of the jobs that miss their goal. The goal allows two busy cores for the peer's time "
-    'divided by the goal. Steps are those above. "Rest of Python" is its start, its imports, reading files '
-    "and passing rows on. If a job takes less than the goal allows, a core is idle while the query starts, "
-    "plans and commits."
+    "The next table shows the CPU seconds per GB of the jobs that miss their goals. A goal allows two busy "
+    "cores for the peer's time divided by the goal. The steps are those of the first table. \"Rest of "
+    'Python" is starting, importing, reading files and passing rows on. If a job takes less than its goal '
+    "allows, a core is idle while the query starts, plans and commits."
 )
 
 
@@ -124,7 +125,7 @@ def write_page(kept: Kept, page: Path) -> None:
         content = kept.sections[section]
         if section == "latency":
             found = [Latency(**each) for each in content["found"]]
-            heading = f"{found[0].records} records, one each {TRICKLE_EVERY_S} s. {content['about']}."
+            heading = f"{found[0].records} records, one every {TRICKLE_EVERY_S} s. {content['about']}."
             text = f"{heading}\n\n{latencies(found)}"
         elif section == "first-row":
             first_rows = [FirstRow(**each) for each in content["measured"]]
@@ -141,7 +142,7 @@ def write_page(kept: Kept, page: Path) -> None:
                 plot = page.with_name(f"{page.stem}-{section}.svg")
                 days = results_by_day(content)
                 bench_plots.draw(by_speed(next(iter(days.values()))), plot)
-                tables = [f"![MB/s, and CPU seconds a GB by process]({plot.name})"]
+                tables = [f"![MB/s, and CPU seconds per GB by process]({plot.name})"]
                 shape = "events" if section.endswith("events") else "flat"
                 for day, results in days.items():
                     tables += [f"Measured on {day}:"] if len(days) > 1 else []
@@ -167,7 +168,7 @@ def median(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
 def missed(kept: Kept) -> str:
     """Return the table of CPU seconds by step of each job that misses its goal."""
     heads = ("goal allows", "takes", "gzip", "columns", "Parquet", "rest of Python", "JVM", "broker")
-    rows = [f"| job | records | who | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
+    rows = [f"| job | records | reader | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
     for section, shape in OURS.items():
         rates = kept.sections["limits"]["found"].get(shape, {})
         steps = {name: 1e9 / MEGABYTE / rate for name, rate in rates.items()}
@@ -243,7 +244,10 @@ def results_by_day(content: Mapping[str, Any]) -> dict[str, list[Result]]:
 def speeds(results: Iterable[Result], shape: str) -> str:
     """Return the table of MB/s by the run of median time, with the spread of all runs, ratios and goals."""
     runs = by_speed(results)
-    rows = ["| job | who | MB/s | seconds | runs, seconds | ratio | goal |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| job | reader | MB/s | seconds | runs: seconds | ratio | goal |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for (work, who), found in runs.items():
         each = found[len(found) // 2]
         rival, wanted = goal_of(work, who, shape)
@@ -269,7 +273,7 @@ def costs(results: Iterable[Result]) -> str:
     """Return the table of CPU seconds per GB, and of the workers' memory."""
     names = " | ".join(ROLES)
     rows = [
-        f"| job | who | CPU s/GB: {names} | all | a worker's peak |",
+        f"| job | reader | CPU s/GB: {names} | total | memory of a worker |",
         f"|---|---|{'---|' * len(ROLES)}---|---|",
     ]
     for (work, who), each in median(results).items():
@@ -287,7 +291,7 @@ def memory(results: Iterable[Result]) -> str:
     peaks = {(each.peer, each.work, each.size_bytes): each.worker_bytes for each in results}
     kinds = list(dict.fromkeys((each.peer, each.work) for each in results))
     rows = [
-        f"| job | who |{''.join(f' {size / 1e9:.0f} GB |' for size in sizes)}",
+        f"| job | reader |{''.join(f' {size / 1e9:.0f} GB |' for size in sizes)}",
         f"|---|---|{'---|' * len(sizes)}",
     ]
     for who, work in kinds:

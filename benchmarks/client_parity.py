@@ -10,7 +10,7 @@ the clock has stopped: files by their SHA-1, appends by reading them back.
 
 - *read to a file*: the whole journal. ``gazctl journals read -o``'s time is that of the whole command.
 - *read directly*: the same with the store's files at hand: ``fragment_root``, and gazctl's ``--file-root``.
-- *read to nowhere*: ``RetryReader`` of both languages.
+- *read and discard*: ``RetryReader`` of both languages.
 - *append*: transactions of 16 MiB that do not compress, into a journal without a store.
 - *AppendService*: records of 200 bytes, an append each.
 - *memory*: the most the reading process ever had.
@@ -250,7 +250,7 @@ class Bench:
         def theirs() -> dict[str, Any]:
             return go_job("bench-read", self.endpoint, filled.name, f"--end-offset={filled.size}")
 
-        found = self.pair("read to nowhere", ours, theirs)
+        found = self.pair("read and discard", ours, theirs)
         for each in (found.ours, found.theirs):
             check_equal("bytes read", each.done["bytes"], filled.size)
         return found
@@ -274,7 +274,7 @@ class Bench:
                 flags = [f"--size={self.size}", f"--append-size={APPEND_BYTES}"]
                 return go_job("bench-append", self.endpoint, names[1], *flags)
 
-            found = self.pair("append 16 MiB at a time", ours, theirs, 0.7)
+            found = self.pair("append 16 MiB at once", ours, theirs, 0.7)
             expected = -(-self.size // APPEND_BYTES) * APPEND_BYTES * self.rounds
             for name in names:
                 check_equal(f"write head of {name}", client.write_head(name), expected)
@@ -355,7 +355,7 @@ def table(kind: str, pairs: Iterable[Pair]) -> str:
     return "\n".join(rows)
 
 
-EMBEDDED_GOALS = {"read to nowhere": 300, "append 16 MiB at a time": 150}
+EMBEDDED_GOALS = {"read and discard": 300, "append 16 MiB at once": 150}
 """MB/s that the embedded broker has to give to the faster client."""
 
 
@@ -385,8 +385,9 @@ def measure_decoding(given: argparse.Namespace) -> None:
         goal = f"{fragment_decode.GOAL} x: {verdict(each.ratio >= fragment_decode.GOAL)}"
         rates = f"{each.library:.0f} MB/s | {each.decoder:.0f} MB/s | {each.ratio:.2f}"
         rows.append(f"| {each.codec} | {rates} | {goal} | {each.direct:.0f} MB/s |")
-    text = f"{size} MB a fragment, best of {rounds}; {datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n" + "\n".join(
-        rows
+    text = (
+        f"{size} MB per fragment, best of {rounds} runs; {datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n"
+        + "\n".join(rows)
     )
     if given.timed:
         write_section(given.report, "Fragments beside their codecs' libraries", text)
@@ -416,7 +417,8 @@ def main() -> None:
         where = machine()
         pairs = run(kind, given)
         text = (
-            f"{given.size / MEGABYTE:.0f} MB a job, best of {given.rounds}; {datetime.now(UTC):%Y-%m-%d}.\n"
+            f"{given.size / MEGABYTE:.0f} MB per job, best of {given.rounds} runs; "
+            f"{datetime.now(UTC):%Y-%m-%d}.\n"
             f"{where}.\n\n{table(kind, pairs)}"
         )
         if given.timed:

@@ -232,9 +232,12 @@ def main() -> None:
     # First: the peak is the process's.
     memory = long_transaction(given.memory)
     lines = [
-        f"{machine()}. Nested JSON events, journal bytes to Arrow columns, one thread, MB per CPU second:",
+        (
+            f"{machine()}. Nested JSON events, from journal bytes to Arrow columns, one thread, MB per CPU "
+            "second:"
+        ),
         "",
-        "| producers | messages of a transaction | UUID is the member | all records | committed | ratio |",
+        "| producers | messages per transaction | position of the UUID | all records | committed | ratio |",
         "|---|---|---|---|---|---|",
         *(
             compared(given.megabytes * 1_000_000, producers, messages, last=last)
@@ -247,11 +250,11 @@ def main() -> None:
         ),
         "",
         (
-            f"UUIDs split and sequenced, millions a CPU second: {sequenced(1)} of one producer, "
-            f"{sequenced(PRODUCERS)} of 10,000."
+            f"UUIDs split and sequenced, in millions per CPU second: {sequenced(1)} for one producer, "
+            f"{sequenced(PRODUCERS)} for 10,000."
         ),
         "",
-        f"One open transaction of {given.memory / 1e9:g} GB by 10,000 producers: at most {memory}.",
+        f"One open transaction of {given.memory / 1e9:g} GB by 10,000 producers took at most {memory}.",
     ]
     text = "\n".join(lines)
     print(text)

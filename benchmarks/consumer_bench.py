@@ -87,18 +87,20 @@ ABOUT = f"""`make bench-consumer`: `stream-sum`, real broker, chunks of {DATA_BY
 two cores; {{date}}.
 {{machine}}.
 
-Rate: two shards at a time, from Apply until both have read all; `max_txn_duration` is 1 s, on Spark 30 s.
-Latency: from the append of a chunk until Stat has it, which is after its commit and the acknowledgements.
-Many shards: a query takes {ROUND_CHUNKS} chunks of each shard in one transaction, and ends."""
+The first table shows the rate of two shards, from Apply until both have read everything. `max_txn_duration`
+is 1 s, on Spark 30 s. The second table shows the latency from the append of a chunk until Stat includes it,
+after its commit and the acknowledgements. The third table shows queries
+that consume {ROUND_CHUNKS} chunks of each shard in one transaction, and end."""
 
 HOSTS = ("go", "local", "spark")
 
 TABLES = {
     "rate": (
-        "| host | messages | took | a second and shard | both | CPU, µs a message |\n|---|---|---|---|---|--|"
+        "| host | messages | time | per second and shard | both shards | CPU, µs per message |\n"
+        "|---|---|---|---|---|--|"
     ),
-    "latency": "| host | appends | p50 | p95 | most |\n|---|---|---|---|---|",
-    "shards": "| shards | transaction | start to end | JVM's peak | Python's |\n|---|---|---|---|---|",
+    "latency": "| host | appends | median | p95 | maximum |\n|---|---|---|---|---|",
+    "shards": "| shards | transaction | whole query | memory of the JVM | of Python |\n|---|---|---|---|---|",
 }
 
 

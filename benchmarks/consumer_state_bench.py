@@ -135,7 +135,7 @@ def main() -> None:
     given = parser.parse_args()
     default = (1, 100, 10_000) if given.timed else (1, 20)
     kinds = [(touched, given.times) for touched in given.touched or default]
-    header = "| keys | touched | transaction | CPU | files of the state |\n|---|---|---|---|---|"
+    header = "| keys | keys touched | transaction | CPU | files of the state |\n|---|---|---|---|---|"
     print(header, flush=True)
     rows = []
     with tempfile.TemporaryDirectory(dir=given.folder) as directory:
@@ -153,7 +153,9 @@ def main() -> None:
                 if not given.timed:
                     host.check(sum(touched * (times + 1) for touched, times in kinds))
     if given.report:
-        about = "one shard, an application that adds counts, keys at random. A transaction is planned, run, "
+        about = (
+            "one shard, an application that adds counts, keys at random. Each transaction is planned, run, "
+        )
         about += f"committed and acknowledged; medians. {machine()}."
         text = "\n".join([f"`make bench-consumer-state`: {about}\n", header, *rows])
         write_section(REPORT, TITLE, text)

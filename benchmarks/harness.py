@@ -62,7 +62,7 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} x {cpu}{memory}, {platform.system()} {platform.release().split('-')[0]}; "
         f"Python {platform.python_version()}; "
-        f"load average {os.getloadavg()[0]:.1f} before"
+        f"load average {os.getloadavg()[0]:.1f} before the run"
     )
 
 

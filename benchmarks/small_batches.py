@@ -129,7 +129,10 @@ def run(spark: SparkSession, endpoint: str, setting: Setting, folder: Path, reco
 def report(found: dict[Setting, Measured]) -> str:
     """Return the rows of the report."""
     lines = [
-        "| stream | a batch | slowest | CPU of a batch | files of the table | written | read it |",
+        (
+            "| stream | batch, median | slowest batch | CPU per batch | files in the table | files written | "
+            "time to read the table |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for setting, each in found.items():

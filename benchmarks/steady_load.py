@@ -43,14 +43,14 @@ APPENDS_PER_SECOND = 4
 MONTH_HOURS = 720
 
 WHAT_RISES = (
-    "- Threads of the driver's Python that are none of Python's belong to deltalake. Its runtime "
+    "- Threads of the driver's process that Python did not start belong to deltalake. Its runtime "
     "starts one for each file of the log that it reads at the same time, at most 512, and ends it "
     "after ten idle seconds.\n"
-    "- The JVM's size is bounded by its heap, `spark.driver.memory`, and by what it needs beside it. "
-    "What is left of the heap after each collection shows whether something leaks.\n"
+    "- The JVM's memory is bounded by its heap (`spark.driver.memory`) and the memory that it needs in "
+    "addition. The size of the heap after each collection shows whether something leaks.\n"
     "- A query checkpoint keeps `spark.sql.streaming.minBatchesToRetain` batches, 100 by default. A "
     "Delta log grows until its files are older than the table's `delta.logRetentionDuration`, 30 "
-    "days by default. Fewer batches an hour, or a shorter time that is still longer than the query's "
+    "days by default. Fewer batches per hour, or a shorter retention that is still longer than the query's "
     "longest pause, keep it smaller."
 )
 """Stands below the table: why some curves rise, and where they end."""
@@ -85,7 +85,7 @@ class Curve:
         """Return the curve as a row of the report."""
         growth = self.growth_per_hour()
         quarter, last = self.values[len(self.values) // 4], self.values[-1]
-        rises = f"{growth:+,.1f} an hour | {last + growth * MONTH_HOURS:,.0f}" if growth else "level | "
+        rises = f"{growth:+,.1f} per hour | {last + growth * MONTH_HOURS:,.0f}" if growth else "level | "
         return f"| {self.name}, {self.unit} | {quarter:,.1f} | {last:,.1f} | {rises} |"
 
 
