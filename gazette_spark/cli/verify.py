@@ -179,7 +179,7 @@ def verify(
                 bar.show(starting_spark())
                 spark = stack.enter_context(open_session(remote, settings))
                 stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
-                stack.enter_context(spark_errors(spark))
+                stack.enter_context(spark_errors())
                 delta = DeltaTable(path=location, table=None)
                 report = verify_table(
                     spark, delta, client, read, app_id=app_id, accepted=accepted, locations=locations
@@ -262,21 +262,18 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def spark_errors(spark: SparkSession) -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     """Replace an error of Spark by one with its first line.
 
     Raises:
         InputError: Spark could not compare the table.
     """
-    from pyspark.errors import PySparkException
-
-    from gazette_spark._delta.files import jvm_errors
+    from gazette_spark._delta.files import SPARK_ERRORS
     from gazette_spark._delta.java_errors import short_java_error
 
-    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
     try:
         yield
-    except failures as error:
+    except SPARK_ERRORS as error:
         problem = _first_line(short_java_error(error) or error)
         raise InputError(f"Spark could not compare the table: {problem}") from error
 
