@@ -226,6 +226,7 @@ class World:
         held = batches + [batch for batch in dict.fromkeys(self.seen) if batch.ended and batch.counted[0]]
         assert queue.pending_bytes == sum(len(batch.spool) for batch in dict.fromkeys(held))
         assert queue.memory_bytes == sum(len(batch.spool.memory) for batch in dict.fromkeys(held))
+        assert all(batch.size == len(batch.spool) for batch in batches)
         assert queue.pending_bytes <= LIMITS.pending_bytes
         assert queue.memory_bytes <= LIMITS.memory_bytes
         assert queue.files <= LIMITS.files

@@ -169,6 +169,11 @@ def test_which_failures_stay(name: str, options: AppendOptions) -> None:
     assert is_terminal(error, options) is expected
 
 
+def open_file() -> BinaryIO:
+    """Return a file for a spool."""
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
+
+
 def written(
     queue: AppendQueue, content: bytes = b"x", dependencies: frozenset[OpFuture] = frozenset()
 ) -> AppendBatch:
@@ -270,6 +275,80 @@ def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
     assert outcome.ended == [waiting]
 
 
+def test_a_dependency_that_is_about_to_be_sent_is_waited_for() -> None:
+    """An append that its writer has released is on its way, even if no worker has taken it yet."""
+    queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
+    dependency = queue.enter(AppendOptions("an/other"), frozenset())
+    assert dependency is not None
+    waiting = written(queue, dependencies=frozenset({dependency.operation}))
+    assert queue.take(0.0) == Await(waiting)
+    queue.leave(dependency, keep=True)
+    assert queue.take(10.0) == Send(dependency, 5.0)
+    assert queue.next_due == 20.0
+
+
+def fill(queue: AppendQueue, journal: str, memory: int, disk: int) -> AppendBatch:
+    """Write bytes to a journal's batch: some to disk, more than memory may hold of a batch, then others."""
+    batch = queue.enter(AppendOptions(journal), frozenset())
+    assert batch is not None
+    if disk:
+        assert queue.place(batch, disk) is BufferTarget.DISK
+        batch.spool.spill(bytes(disk), open_file)
+        queue.recount(batch)
+    if memory:
+        assert queue.place(batch, memory) is BufferTarget.MEMORY
+        batch.spool.memory += bytes(memory)
+    queue.leave(batch, keep=True)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "others", "longest"),
+    [
+        pytest.param((5, 0), [], 15, id="a batch has at most 20 in memory"),
+        pytest.param((0, 29), [], 20, id="a batch of 29 is not full"),
+        pytest.param((0, 30), [], None, id="a batch of 30 is full"),
+        pytest.param((5, 0), [(20, 0), (15, 0)], 10, id="all batches have at most 50 in memory"),
+        pytest.param((4, 0), [(0, 85)], 11, id="at most 100 wait"),
+    ],
+)
+def test_a_quick_write_has_the_limits_of_any_other(
+    batch: tuple[int, int], others: list[tuple[int, int]], longest: int | None
+) -> None:
+    """It takes the longest content for which there is room in memory, and not a byte more."""
+    queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
+    batches = [fill(queue, f"part/{number}", *sizes) for number, sizes in enumerate(others)]
+    open_batch = fill(queue, JOURNAL, *batch)
+    assert queue.quick(JOURNAL, 1 if longest is None else longest + 1) is None
+    if longest is not None:
+        sums = (queue.pending_bytes, queue.memory_bytes, open_batch.size)
+        assert queue.quick(JOURNAL, longest) is open_batch
+        assert (queue.pending_bytes, queue.memory_bytes, open_batch.size) == tuple(
+            at + longest for at in sums
+        )
+        open_batch.spool.memory += bytes(longest)
+        assert queue.quick(JOURNAL, 1) is None
+    for written_batch in (*batches, open_batch):
+        written_batch.spool.close()
+
+
+def test_a_quick_write_joins_only_a_batch_that_it_may_join() -> None:
+    """There must be one for plain appends, which no writer has open and no worker has taken."""
+    queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
+    assert queue.quick(JOURNAL, 1) is None, "there is no batch"
+    batch = queue.enter(CHECKED, frozenset())
+    assert batch is not None
+    assert queue.quick(JOURNAL, 1) is None, "a writer has it open"
+    queue.leave(batch, keep=True)
+    assert queue.quick(JOURNAL, 1) is None, "it checks registers"
+    plain = written(queue)
+    assert queue.quick(JOURNAL, 1) is plain
+    assert queue.take(0.0) == Send(batch, 60.0)
+    queue.sent(batch, RESULT)
+    assert isinstance(queue.take(0.0), Send)
+    assert queue.quick(JOURNAL, 1) is None, "it is on its way"
+
+
 def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
     """Few stay in memory, while all together are few; files are limited, and so is all that waits."""
     queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
@@ -288,11 +367,6 @@ def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
     assert queue.pending_bytes == 80
     one.ended = True
     assert queue.place(one, 1000) is BufferTarget.DROPPED
-
-
-def open_file() -> BinaryIO:
-    """Return a file for a spool."""
-    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
 def test_a_spool_is_its_bytes_wherever_they_are() -> None:
