@@ -112,6 +112,24 @@ def test_all_positions_come_again_after_some_entries_and_some_time() -> None:
     assert size(table.rows[-1]) > full / 2
 
 
+def test_an_entry_has_what_moved_of_each_source() -> None:
+    """Spark's text of another source has no parts, so it is stored whole, beside the journals that moved."""
+    many = {f"shop/{number}": 200 for number in range(FEW_JOURNALS + 1)}
+    at = ('{"logOffset":2}', JournalOffsets(many))
+    parent = LedgerEntry(
+        "orders", 7, "q-1", 3, at, at, at, "attempt-1", None,
+        planned_ms=1_800_000_000_000, full_ms=1_800_000_000_000,
+    )  # fmt: skip
+    end = ('{"logOffset":3}', JournalOffsets({**many, "shop/0": 300}))
+    batch = Batch("t", "orders", "q-1", 4, at, end, planned_ms=1_800_000_001_000)
+    decision = decide(LedgerState(parent), batch, attempt="attempt-2")
+    assert isinstance(decision, Write)
+    assert decision.entry.moved == ('{"logOffset":3}', {"shop/0": 300})
+    stored = parse_entry(decision.entry.to_json(), "orders")
+    assert isinstance(stored, EntryDelta)
+    assert stored.on(parent) == decision.entry
+
+
 def test_few_journals_have_all_positions_always() -> None:
     """Their entries are short, and can be read one by one."""
     table = Table(FEW_JOURNALS)

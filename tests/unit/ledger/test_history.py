@@ -157,14 +157,21 @@ def test_a_restore_to_a_time_is_followed_where_the_version_is_found() -> None:
     assert state is not None
     assert state.entry is not None
     assert (state.entry.attempt, state.previous, state.jumps, asked) == ("1", "0", (), [3])
+    assert read_state(lambda _: rows, APP, table="t", restored=restored) == state
     assert find_state(rows, APP, table="t", complete=False) is None
 
 
 def test_a_restore_to_a_time_is_refused() -> None:
     """The log does not say which version it was; the error says how to make it say so."""
     row = HistoryRow(2, "RESTORE", {"version": None, "timestamp": "2026-01-01 00:00:00"})
-    with pytest.raises(RestoredError, match=r"2026-01-01 00:00:00.* RESTORE TABLE … TO VERSION AS OF"):
-        found(ours(0, 0), ours(1, 1), row)
+    rows = [row, ours(1, 1), ours(0, 0)]
+    message = r"^table t, app id 'app': version 2 .*2026-01-01 00:00:00.* RESTORE TABLE … TO VERSION AS OF"
+    for read in (
+        lambda: find_state(rows, APP, table="t", complete=True),
+        lambda: list(visible_entries(rows, APP, table="t")),
+    ):
+        with pytest.raises(RestoredError, match=message):
+            read()
     assert summary(ours(0, 0), ours(1, 1), row, restore(3, 1)) == ("1", "0", 1)
 
 
@@ -206,16 +213,22 @@ def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
     assert asked == [FIRST_PAGE, FIRST_PAGE, FIRST_PAGE * 16]
 
 
-def test_a_version_that_spark_wrote_as_a_number_is_restored() -> None:
-    """The log has it so; ``DESCRIBE HISTORY`` shows texts."""
+def test_a_commits_information_is_a_line_of_the_history() -> None:
+    """Spark writes a restored version as a number; ``DESCRIBE HISTORY`` shows texts."""
     info = {
         "version": 3,
         "timestamp": 1500,
         "operation": "RESTORE",
         "operationParameters": {"version": 1, "timestamp": None},
+        "userMetadata": "of the session",
+        "operationMetrics": {"numRestoredFiles": "1"},
     }
-    row = history_row(info)
-    assert (row.parameters, row.time) == (
+    assert history_row(info) == HistoryRow(
+        3,
+        "RESTORE",
         {"version": "1", "timestamp": None},
+        "of the session",
         "1970-01-01 00:00:01.500+00:00",
+        {"numRestoredFiles": "1"},
     )
+    assert history_row({"version": 4}) == HistoryRow(4, time="1970-01-01 00:00:00.000+00:00")
