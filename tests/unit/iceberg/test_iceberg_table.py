@@ -275,11 +275,12 @@ def test_a_catalog_that_forbids_the_commit_is_asked_once(
         asked.append(arguments)
         raise error
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", partial(refuse, ForbiddenError("no")))
+    monkeypatch.setattr(SqlCatalog, "commit_table", staticmethod(partial(refuse, ForbiddenError("no"))))
     with pytest.raises(TableRefusedError, match="ForbiddenError: no"):
         stream.run(2, 10, 12)
     assert len(asked) == 1
-    monkeypatch.setattr(SqlCatalog, "commit_table", partial(refuse, CommitFailedException("moved")))
+    moved = CommitFailedException("moved")
+    monkeypatch.setattr(SqlCatalog, "commit_table", staticmethod(partial(refuse, moved)))
     with pytest.raises(TableRefusedError, match=r"in 20 attempts, .* CommitFailedException: moved"):
         stream.run(2, 10, 12)
     assert len(asked) == 21
