@@ -115,7 +115,8 @@ def authorize(access: CollectionAccess) -> Authorization:
         try:
             answer = _post(access, user_token, body)
         except urllib.error.HTTPError as error:
-            problem = f"HTTP {error.code}: {_excerpt(error.read(500), user_token)}"
+            with error:  # It is the response, and its connection stays open until it is closed.
+                problem = f"HTTP {error.code}: {_excerpt(error.read(500), user_token)}"
             if error.code not in (408, 429) and error.code < 500:
                 raise _refused(access, problem) from None
         except (OSError, ValueError) as error:
