@@ -108,6 +108,10 @@ native: ## Format, lints and tests of the native decoder; nothing without Rust
 	cd native && cargo fmt --check && cargo clippy --quiet --offline --locked --all-targets -- -D warnings && \
 	cargo test --quiet --offline --locked
 
+.PHONY: fuzz
+fuzz: install ## Fuzz the native decoder for SECONDS, 600 if unset; needs a nightly Rust
+	@sh native/fuzz/run.sh $(SECONDS)
+
 .PHONY: wheels
 wheels: install ## Build into dist/ the wheel for any platform and, where Rust is installed, that of this one
 	@rm -rf dist

@@ -4,7 +4,7 @@
 # parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
 # became of the one before; the last lines say which failed. Seeds are printed.
 #
-# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property conformance spark kills crashes.
+# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property conformance spark kills crashes fuzz.
 # SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
 # SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
 # arguments of pytest.
@@ -14,7 +14,7 @@ bin=.venv/bin
 reports=.cache/reports
 mkdir -p "$reports"
 seed=${SOAK_SEED:-$(date +%s)}
-parts=${SOAK_PARTS:-protobuf pythons unit property conformance spark kills crashes}
+parts=${SOAK_PARTS:-protobuf pythons unit property conformance spark kills crashes fuzz}
 crashes=${SOAK_CRASHES:-1000}
 # Tests that kill processes, and have JVMs of their own.
 killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py
@@ -50,6 +50,7 @@ part() {
             $bin/python -m tests.rig.crashes --schedules 4 --seed "$seed" --steps 20 --crashes "$crashes" \
                 --kills $((crashes * 3 / 10)) --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
             ;;
+        fuzz) sh native/fuzz/run.sh 3600 ;;
         *)
             echo "no part is called $1" >&2
             return 1

@@ -32,15 +32,15 @@ const UNUSABLE: i64 = -2;
 /// Arrow's `struct ArrowArray`.
 #[repr(C)]
 pub struct ArrowArray {
-    length: i64,
-    null_count: i64,
-    offset: i64,
-    n_buffers: i64,
-    n_children: i64,
-    buffers: *mut *const u8,
-    children: *mut *mut ArrowArray,
+    pub(crate) length: i64,
+    pub(crate) null_count: i64,
+    pub(crate) offset: i64,
+    pub(crate) n_buffers: i64,
+    pub(crate) n_children: i64,
+    pub(crate) buffers: *mut *const u8,
+    pub(crate) children: *mut *mut ArrowArray,
     dictionary: *mut ArrowArray,
-    release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
+    pub(crate) release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
     private_data: *mut Owned,
 }
 
