@@ -30,6 +30,38 @@ def test_only_a_reader_can_resume() -> None:
         DeltaSink("orders", path="orders").resume(cast("DataStreamReader", "shop/orders"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        pytest.param({"app_id": "", "path": "/t"}, "app_id", id="empty app id"),
+        pytest.param({"app_id": "a\nb", "path": "/t"}, "app_id", id="newline in app id"),
+        pytest.param({"app_id": "a" * 513, "path": "/t"}, "app_id", id="long app id"),
+        pytest.param({"app_id": None, "path": "/t"}, "app_id", id="no app id"),
+        pytest.param({"app_id": "a"}, "path and table", id="no table"),
+        pytest.param({"app_id": "a", "path": "/t", "table": "t"}, "path and table", id="two tables"),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "on_overlap": "ignore"}, "on_overlap", id="unknown on_overlap"
+        ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": {"j": [(5, 5)]}}, "accept_gaps", id="empty gap"
+        ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": {"j": (5, 6)}}, "accept_gaps", id="no list of gaps"
+        ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": [("j", 5, 6)]},
+            "accept_gaps",
+            id="gaps by no journal",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
+    """A bad argument is refused by name before anything is started."""
+    with pytest.raises(OptionError) as caught:
+        DeltaSink(**arguments)  # type: ignore[arg-type]  # Fields by name, of mixed types.
+    assert caught.value.option == option
+
+
 def test_output_modes_that_repeat_rows_need_keys() -> None:
     """In any case of letters; a mode that Spark does not have is refused, too."""
     for mode in ("append", "Append"):
