@@ -7,7 +7,7 @@ import pytest
 from gazette_spark._formats.fixed import FIXED, MAGIC, frame, magic_words
 from gazette_spark._formats.framing import Block
 from gazette_spark._planning.boundary import record_end
-from gazette_spark._planning.cutter import Gap, PieceScan
+from gazette_spark._planning.cutter import BLOCK_BYTES, Gap, PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import RecordError
 from tests.oracles.lines import FakeJournal
@@ -16,11 +16,20 @@ HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000
 """A frame that claims to be 4 GiB long, and some of it."""
 
 
-def scan_of(content: bytes, *, fail: bool = True, max_record_bytes: int = 1000) -> PieceScan:
+def scan_of(
+    content: bytes, *, fail: bool = True, max_record_bytes: int = 1000, block_bytes: int = BLOCK_BYTES
+) -> PieceScan:
     """Scan all of a journal that begins at offset 100."""
     journal = FakeJournal(content, base=100, chunk_sizes=[1000])
     piece = Piece("a/b", 100, 100 + len(content), 100 + len(content), starts_on_record=True, framing="fixed")
-    return PieceScan(journal, piece, fail_on_data_loss=fail, max_record_bytes=max_record_bytes, framing=FIXED)
+    return PieceScan(
+        journal,
+        piece,
+        fail_on_data_loss=fail,
+        max_record_bytes=max_record_bytes,
+        block_bytes=block_bytes,
+        framing=FIXED,
+    )
 
 
 def test_a_block_knows_its_frames() -> None:
@@ -43,6 +52,15 @@ def test_a_frame_that_claims_four_gibibytes_is_oversized(fail: bool) -> None:
     scan = scan_of(frame(b"ok") + HUGE, fail=fail)
     with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
         list(scan)
+    assert caught.value.offset == 110
+
+
+def test_the_longest_record_may_arrive_in_parts() -> None:
+    """The header of a frame does not count, and what is too long is refused before it has arrived."""
+    scan = scan_of(frame(b"ok") + frame(bytes(1000)), block_bytes=50)
+    assert [len(value) for block in scan for value in FIXED.values(block).to_pylist()] == [2, 1000]
+    with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
+        list(scan_of(frame(b"ok") + frame(bytes(1001))[:500], block_bytes=50))
     assert caught.value.offset == 110
 
 

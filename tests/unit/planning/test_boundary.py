@@ -55,7 +55,8 @@ def test_an_oversized_record_is_named(length: int) -> None:
         next_record_end(read, 2, length + 3, 1000, journal=NAME)
     assert (caught.value.journal, caught.value.offset) == (NAME, 2)
     where = "and" if length == 1_001 else "or before it and"
-    with pytest.raises(RecordError, match=f"oversized record: it begins here {where} does not end") as caught:
+    message = f"oversized record: it begins here {where} does not end before offset {length + 2}, more than"
+    with pytest.raises(RecordError, match=message) as caught:
         record_end(read, 2, length + 2, 1000, journal=NAME)
     assert 2 <= caught.value.offset <= length + 1 - 1000
     assert next_record_end(read, 2, length + 3, length) == length + 3

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from gazette_spark.testing.table_watch import TableState, TableWatch, batch_in_flight
+from gazette_spark._ledger.entry import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.testing.table_watch import TableState, TableWatch, batch_in_flight, ledger_heads
 
 
 def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
@@ -46,6 +48,14 @@ def test_other_files_of_the_log_are_not_commits(tmp_path: Path) -> None:
     for name in ("00000000000000000001.crc", ".00000000000000000001.json.tmp", "_last_checkpoint"):
         (tmp_path / "_delta_log" / name).write_text("{}")
     assert TableWatch(tmp_path).look().commits == 1
+
+
+def test_the_ledger_says_how_far_each_journal_is_filled() -> None:
+    """Entries of other app ids and texts of other writers say nothing."""
+    ends = (JournalOffsets({"a/b": 30, "a/c": 5}),)
+    metadata = LedgerEntry("orders", 1, "q", 1, ends, ends, ends, "x", None).to_json()
+    assert ledger_heads(metadata, "orders") == {"a/b": 30, "a/c": 5}
+    assert ledger_heads(metadata, "returns") == ledger_heads("nightly", "orders") == {}
 
 
 @pytest.mark.parametrize(
