@@ -6,7 +6,7 @@ import pytest
 
 from gazette_spark._formats.fixed import FIXED, MAGIC, frame, magic_words
 from gazette_spark._formats.framing import Block
-from gazette_spark._planning.boundary import record_end
+from gazette_spark._planning.boundary import next_record_end, record_end, window_reader
 from gazette_spark._planning.cutter import BLOCK_BYTES, Gap, PieceScan
 from gazette_spark._planning.pieces import Piece
 from gazette_spark.errors import RecordError
@@ -80,6 +80,14 @@ def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
     true = len(content) - 8
     window = FakeJournal(content).window
     assert record_end(window, 0, true + more, len(inside), framing=FIXED) == true
+
+
+def test_a_frame_begins_behind_missing_bytes() -> None:
+    """The frame that they cut has no end, so the first end that a search finds is theirs."""
+    content = frame(b"cut") + frame(b"whole")
+    read = window_reader(FakeJournal(content, base=100, holes=[(104, 111)]), "a/b", fail_on_data_loss=False)
+    assert next_record_end(read, 100, 100 + len(content), 1000, framing=FIXED) == 111
+    assert record_end(read, 100, 100 + len(content), 1000, framing=FIXED) == 100 + len(content)
 
 
 def test_a_desync_is_an_error_that_names_it() -> None:

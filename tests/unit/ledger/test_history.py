@@ -195,6 +195,14 @@ def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None
     assert found(*rows, complete=False) is None
 
 
+def test_a_replacement_ends_the_search_in_any_page() -> None:
+    """Entries from before it are those of rows that are gone, whether or not there are older commits."""
+    state = found(ours(4, 0), other(5, "REPLACE TABLE"), ours(6, 1), complete=False)
+    assert state is not None
+    assert state.entry is not None
+    assert (state.entry.attempt, state.previous, state.jumps) == ("1", None, (5,))
+
+
 def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
     """A table with 10,000 versions costs one small page where the newest commit is ours."""
     rows = [other(version) for version in range(10_000)]

@@ -478,6 +478,12 @@ def test_the_stored_form_is_the_golden_one() -> None:
     assert parse_entry(text, "orders") == GOLDEN_ENTRY
 
 
+def test_an_offset_may_be_the_first_one() -> None:
+    """A journal that is created again before a row was read from it leaves none behind."""
+    entry = replace(GOLDEN_ENTRY, recreated={"shop/orders/0": 0})
+    assert parse_entry(entry.to_json(), "orders") == entry
+
+
 def test_an_entry_says_what_its_batch_skipped() -> None:
     """The golden entry has two skipped gaps of one journal."""
     text = (GOLDEN / "entry-1-gaps.json").read_text(encoding="utf-8").rstrip("\n")

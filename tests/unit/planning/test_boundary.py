@@ -51,7 +51,10 @@ def test_a_limit_below_a_record_lets_one_record_go() -> None:
 def test_an_oversized_record_is_named(length: int) -> None:
     """Searches give up after the longest record allowed and say where."""
     read = window_reader(FakeJournal(b"a\n" + b"x" * length + b"\n"), NAME)
-    with pytest.raises(RecordError, match="oversized record: it begins here and") as caught:
+    message = (
+        "oversized record: it begins here and does not end before offset 1003, more than maxRecordBytes=1000"
+    )
+    with pytest.raises(RecordError, match=message) as caught:
         next_record_end(read, 2, length + 3, 1000, journal=NAME)
     assert (caught.value.journal, caught.value.offset) == (NAME, 2)
     where = "and" if length == 1_001 else "or before it and"

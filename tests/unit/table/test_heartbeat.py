@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from gazette_spark._delta.heartbeat import Heartbeat
 from gazette_spark._ledger.decision import Skip, Write, decide
-from gazette_spark._ledger.entry import Batch, LedgerEntry, LedgerState, entry_without_rows, parse_entry
+from gazette_spark._ledger.entry import (
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    SkippedGap,
+    entry_without_rows,
+    parse_entry,
+)
 from gazette_spark.offsets import JournalOffsets
 
 BEGIN, END = (JournalOffsets({"x/a": 3}),), (JournalOffsets({"x/a": 7}),)
@@ -18,10 +25,12 @@ STATE = LedgerState(ENTRY, "older", 6, 10, 9)
 
 def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> None:
     """With state, too, and the batch after it goes on; a batch in which nothing moved is not doubled."""
-    made_again = replace(STATE, entry=replace(ENTRY, recreated={"x/a": 900}))
-    again = entry_without_rows(made_again, "second")
-    assert again.recreated == {}
-    assert (again.txn_version, again.parent, again.begin, again.end) == (7, "first", END, END)
+    gap = (SkippedGap("x/a", 4, 5),)
+    written = replace(
+        ENTRY, gaps=gap, accepted_gaps=gap, trimmed_bytes=1, audit=(), adopted=True, recreated={"x/a": 900}
+    )
+    again = entry_without_rows(replace(STATE, entry=written), "second")
+    assert again == replace(ENTRY, txn_version=7, attempt="second", parent="first", begin=END)
     assert parse_entry(again.to_json(), "app") == again
     state = LedgerState(again, "first", 7, 11, 11)
     moved = Batch("t", "app", "q", 2, BEGIN, END, planned_ms=99, stateful=True)
