@@ -4,7 +4,8 @@
 # parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
 # became of the one before; the last lines say which failed. Seeds are printed.
 #
-# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property conformance spark kills crashes fuzz.
+# SOAK_PARTS: the parts to run, all if unset: protobuf pythons unit property mutants conformance spark kills
+# crashes fuzz.
 # SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
 # SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
 # arguments of pytest.
@@ -14,7 +15,7 @@ bin=.venv/bin
 reports=.cache/reports
 mkdir -p "$reports"
 seed=${SOAK_SEED:-$(date +%s)}
-parts=${SOAK_PARTS:-protobuf pythons unit property conformance spark kills crashes fuzz}
+parts=${SOAK_PARTS:-protobuf pythons unit property mutants conformance spark kills crashes fuzz}
 crashes=${SOAK_CRASHES:-1000}
 # Tests that kill processes, and have JVMs of their own.
 killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py
@@ -40,6 +41,10 @@ part() {
         property)
             tests property tests/property --cov=gazette_spark --cov-append --cov-report= &&
                 $bin/coverage report --fail-under=86 --format=total
+            ;;
+        mutants)
+            $bin/uv run --no-project --python $bin/python --with mutmut==3.8.1 \
+                python -m tests.rig.mutation --seed "$seed" --fail-under 70
             ;;
         conformance) tests conformance tests/conformance ;;
         # shellcheck disable=SC2046 # Words.
