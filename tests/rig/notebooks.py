@@ -117,6 +117,7 @@ def run_in_kernel(path: Path, directory: Path) -> Notebook:
     NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
+        coalesce_streams=True,  # Otherwise the pauses between two lines show in the file.
         kernel_name="python3",
         resources={"metadata": {"path": str(directory)}},
     ).execute(env=env)
