@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import CommitProperties, write_deltalake
 
+from gazette_spark._frames import deltalake_text
 from gazette_spark._ledger.delta_reader import DeltaLog, log_damage
 from gazette_spark._ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.cli.main import main
@@ -122,6 +123,12 @@ def test_a_damaged_file_of_the_log_is_named(log_file: Path, content: bytes | Non
         assert answer.exit_code == (3 if command[0] == "verify" else 1), "1 of verify is a difference"
     if content == b"garbage\n":
         assert problem.format(log_file) in run(table).stderr
+
+
+def test_an_error_of_deltalake_is_shown_without_its_frames() -> None:
+    """It ends in addresses without names."""
+    error = OSError("Kernel error\n  \u21b3 Json error: truncated\n   0: <unknown>\n   1: start_thread\n")
+    assert deltalake_text(error) == "Kernel error: Json error: truncated"
 
 
 def test_files_that_delta_has_deleted_are_no_damage(log_file: Path) -> None:
