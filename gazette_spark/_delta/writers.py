@@ -90,6 +90,13 @@ REPLACING = {
 }
 """Settings under which Delta replaces the rows of named keys."""
 
+LARGE_ROWS = {"spark.sql.sources.fileCompressionFactor": "20.0"}
+"""Setting for a MERGE into files whose rows are much larger than the files.
+
+Spark takes the size of files for that of their rows, and sends the smaller side of a join to all tasks if it
+is small. Ten million sorted keys are in files of a few megabytes, and did not fit into a driver of 1 GB.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
@@ -234,7 +241,8 @@ class ReplaceWriter(MergeWriter):
         # the rows of a table that had no entry before, and writes tables whose commits the catalog keeps.
         is_listed = len(names) == len(keys) <= LISTED_KEYS
         if has_unmerged_rows(table) or not is_listed or (keys and location is None):
-            return super()._write(rows, entry, table, batch)
+            with session_settings(spark, LARGE_ROWS):
+                return super()._write(rows, entry, table, batch)
         aligned = align(rows_to_keep(rows, upsert), table, self._target, self._layout, batch)
         if keys and location is not None:
             with session_settings(spark, REPLACING):

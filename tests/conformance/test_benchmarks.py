@@ -48,6 +48,15 @@ def test_the_client_beside_gos() -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
+@pytest.mark.own_jvm
+def test_a_state_of_ten_million_keys() -> None:
+    """A driver of 1 GB merges 10,000 of them, each once. Spark would send all of the state to the tasks."""
+    output = run_benchmark("consumer_state_bench.py", "--keys=10m", "--touched=10000", timeout_s=900)
+    assert output.count("| 10,000,000 | 10,000 |") == 1, output
+
+
+@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_constant_load() -> None:
     """Both lanes keep up with an appender, and their tables have each record once."""
