@@ -316,14 +316,16 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
 def journal_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield a line for each journal of each writer."""
     for claim in report.claims:
+        records = report.records.get(claim.journal)
         yield {
             "app_id": claim.app_id,
             "journal": claim.journal,
             "begin": claim.start,
             "end": claim.end,
             "commits": len(claim.spans),
-            "records": report.records.get(claim.journal),
-            "dead_letters": report.dead.get(claim.journal, 0),
+            "records": records,
+            # Dead letters are counted together with the records, or not at all.
+            "dead_letters": None if records is None else report.dead.get(claim.journal, 0),
         }
 
 

@@ -16,7 +16,7 @@ from gazette_spark._verify.tiling import CommittedSpan, CoveredRange, Difference
 from gazette_spark._verify.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
 from gazette_spark.cli.main import main
-from gazette_spark.cli.verify import report_lines, source_options, spark_errors
+from gazette_spark.cli.verify import report_json, report_lines, source_options, spark_errors
 from gazette_spark.errors import InputError
 
 
@@ -136,6 +136,18 @@ def test_what_was_not_compared_is_listed() -> None:
     assert lines[-3].split() == ["app", "a/b", "0", "10", "not", "at", "all", *str(part.reason).split()]
     assert lines[-1] == "NOT VERIFIED: the journal no longer has these bytes"
     assert not any(line.startswith("VERIFIED") for line in lines)
+
+
+def test_dead_letters_that_were_not_counted_are_unknown() -> None:
+    """`--entries-only` counts neither records nor dead letters: JSON has null for both, and not 0."""
+    unread = report()
+    unread.records = {}
+    counts = [
+        (journal["records"], journal["dead_letters"])
+        for result in (unread, report())
+        for journal in report_json(result, "t")["journals"]
+    ]
+    assert counts == [(None, None), (3, 0)]
 
 
 WHOLE = ComparedRange("app", "a/b", 0, 30, "bytes")
