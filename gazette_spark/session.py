@@ -47,12 +47,12 @@ INTERPRETED = {
 
 
 def local_spark(
-    directory: Path,
+    directory: str | Path,
     *,
     master: str = "local[2]",
     conf: dict[str, str] | None = None,
     java_options: str = SHORT_RUN,
-    log: Path | None = None,
+    log: str | Path | None = None,
 ) -> SparkSession:
     """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
 
@@ -69,7 +69,7 @@ def local_spark(
             it goes where this program's own stderr goes. One line on stderr then says that Spark is starting,
             and where its log is. If Spark does not start, the error names the file.
     """
-    builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
+    builder = session_builder(Path(directory), master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():
         try:
             from delta import configure_spark_with_delta_pip
@@ -82,7 +82,7 @@ def local_spark(
         # On a busy machine, the JVM takes minutes to start, and nothing else would show that it does.
         sys.stderr.write(f"{starting_spark()}. Its log is in {log}\n")
         sys.stderr.flush()
-    with children_log_to(log):
+    with children_log_to(Path(log)):
         return start(builder)
 
 

@@ -66,7 +66,7 @@ def test_a_start_with_a_log_is_announced(
     said: list[str] = []
     monkeypatch.setattr(session, "start", lambda _builder: said.append(capsys.readouterr().err))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: object() if running else None)
-    local_spark(tmp_path, log=tmp_path / "spark.log")
+    local_spark(str(tmp_path), log=str(tmp_path / "spark.log"))
     expected = "" if running else rf"starting Spark[^\n]*\. Its log is in {tmp_path / 'spark.log'}\n"
     assert re.fullmatch(expected, said.pop())
     local_spark(tmp_path)
