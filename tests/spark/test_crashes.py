@@ -28,9 +28,9 @@ from tests.rig.crashes.sinks import SINKS, iceberg_sink
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
 
-IN_SOAK = ("raw", "format", "iceberg", "stateful", "complete")
+IN_SOAK = ("raw", "format", "iceberg", "dead letters", "stateful", "complete")
 """Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_iceberg_crashes``,
-``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
+``test_sink_dead_letters``, ``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
