@@ -110,8 +110,7 @@ class DeltaLog:
             try:
                 rows = list(islice(directory_history(Path(directory)), limit))
             except (OSError, ValueError) as error:
-                problem = log_damage(self._location) or deltalake_text(error)
-                raise InputError(f"table {self._location} cannot be read: {problem}") from error
+                raise unreadable(self._location, error) from error
             if not rows:
                 problem = "there is no commit in its _delta_log"
                 raise InputError(f"{self._location} is not a Delta table: {problem}")
@@ -166,6 +165,11 @@ def log_damage(location: str) -> str | None:
             if not isinstance(action, dict) or not all(isinstance(body, dict) for body in action.values()):
                 return f"line {number} of {path} is not an action of Delta. {advice}"
     return None
+
+
+def unreadable(location: str, error: Exception) -> InputError:
+    """Return the error for a table that cannot be read, with the damaged file of its log, if any."""
+    return InputError(f"table {location} cannot be read: {log_damage(location) or deltalake_text(error)}")
 
 
 def store_history(table: DeltaTable, location: str, limit: int | None) -> Iterator[HistoryRow]:
@@ -231,5 +235,4 @@ def named_errors(location: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        problem = log_damage(location) or deltalake_text(error)
-        raise InputError(f"table {location} cannot be read: {problem}") from error
+        raise unreadable(location, error) from error
