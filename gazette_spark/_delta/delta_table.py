@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark._delta.features import keeps_commits_elsewhere
-from gazette_spark._delta.files import SPARK_ERRORS, find_line, has_files, is_classic, path_exists
+from gazette_spark._delta.files import JVM_ERRORS, SPARK_ERRORS, find_line, has_files, is_classic, path_exists
 from gazette_spark._delta.preflight import check_delta
 from gazette_spark._delta.s3_log_store import check_log_store
 from gazette_spark._delta.session import session_settings
@@ -41,6 +41,9 @@ OCCUPIED = "the directory holds files but no Delta table; use an empty one"
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
 """Session setting. Delta passes only a few writer options on to Parquet, but all settings of the session."""
+
+DESCRIBE_ERRORS: tuple[type[Exception], ...] = (AnalysisException, *JVM_ERRORS)
+"""Errors of a DESCRIBE statement that may mean that the session has no Delta that works."""
 
 COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
 """Beginning of the line in a commit's file that describes the commit itself."""
@@ -463,7 +466,7 @@ class DeltaTable:
         # Spark, fails in ways that only the check below can name.
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
-        except SPARK_ERRORS as error:
+        except DESCRIBE_ERRORS as error:
             check_delta(spark)
             if isinstance(error, AnalysisException) and error.getCondition() in (
                 NO_SUCH_NAME if self.table else NO_SUCH_PATH
