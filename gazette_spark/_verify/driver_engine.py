@@ -255,7 +255,7 @@ def _left_to_spark(location: str) -> Iterator[None]:
     except InputError as error:
         if type(error.__cause__).__name__ == "TableNotFoundError":
             raise InputError(NO_TABLE.format(table_at(location))) from None
-        # Spark would refuse the table, too, in pages of stack traces.
+        # Spark could not read the table either, and would print pages of stack traces.
         if log_damage(location):
             raise
         raise NeedsSparkError(str(error)) from error

@@ -226,8 +226,8 @@ class StateTable:
             for shard, checkpoint in checkpoints.items()
         ]
         if self._sorted_now:
-            # Recorded with the next transaction, because a commit of its own would be one more. If a crash
-            # comes before it, the state is sorted once more.
+            # The next transaction records it, which saves a separate commit. After a crash before that, the
+            # state is sorted again.
             marks.append({"shard": "", "kind": SORTED, "value": str(self._sorted_txn)})
         table = pa.Table.from_pylist([{**mark, "key": "", "deleted": False} for mark in marks], MARKS)
         rows = changed.unionByName(changed.sparkSession.createDataFrame(table), allowMissingColumns=True)

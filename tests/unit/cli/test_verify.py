@@ -43,7 +43,7 @@ def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
 
 
 def test_an_error_of_spark_is_shown_by_its_first_line() -> None:
-    """Its stack trace is hidden, and it is no difference, whose exit code is that of a crash."""
+    """Its stack trace is hidden, and its exit code is not that of a table that differs."""
     text = "[FAILED_READ_FILE] Encountered error while reading file a.parquet\nJVM stacktrace:\nat a.B.c"
     with pytest.raises(InputError) as caught, spark_errors():
         raise PySparkException(text)
