@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import pyarrow as pa
@@ -196,27 +196,33 @@ def test_tasks_bring_few_bytes_along() -> None:
 
 
 @st.composite
-def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """The fragments of a journal, some of which are solid; a few overlap, and there may be holes."""
+def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange], OffsetRange]:
+    """The fragments of a journal, some of which are solid, and a range of it. A few overlap; holes occur."""
     fragments, at = [], 0
     for size in draw(st.lists(st.integers(1, 300), min_size=1, max_size=20)):
         at += draw(st.sampled_from([0, 0, 0, 0, -min(at, 40), 25]))
         fragments.append(OffsetRange(NAME, at, at + size))
         at += size
-    return fragments, [each for each in fragments if draw(st.booleans())]
+    begin = draw(st.integers(0, at - 1))
+    whole = OffsetRange(NAME, begin, draw(st.integers(begin + 1, at)))
+    return fragments, [each for each in fragments if draw(st.booleans())], whole
 
 
-@given(fragmented(), st.integers(1, 60), st.integers(1, 400), st.data())
+def spans(*positions: tuple[int, int]) -> list[OffsetRange]:
+    """Return ranges of the journal."""
+    return [OffsetRange(NAME, begin, end) for begin, end in positions]
+
+
+@given(fragmented(), st.integers(1, 60), st.integers(1, 400))
+# A solid fragment overlaps another that is not its neighbour in the list.
+@example(
+    (spans((0, 1), (1, 5), (5, 6), (6, 7), (0, 3), (3, 36)), spans((1, 5)), OffsetRange(NAME, 3, 36)), 1, 1
+)
 def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
-    found: tuple[list[OffsetRange], list[OffsetRange]],
-    min_partitions: int,
-    max_bytes: int,
-    data: st.DataObject,
+    found: tuple[list[OffsetRange], list[OffsetRange], OffsetRange], min_partitions: int, max_bytes: int
 ) -> None:
     """Pieces tile the range whatever is solid, and none is missing that a core could have had."""
-    fragments, solid = found
-    begin = data.draw(st.integers(0, fragments[-1].end - 1))
-    whole = OffsetRange(NAME, begin, data.draw(st.integers(begin + 1, fragments[-1].end)))
+    fragments, solid, whole = found
     limits: dict[str, Any] = {"min_partitions": min_partitions, "max_bytes": max_bytes}
     anywhere = split([whole], {NAME: fragments}, **limits)
     pieces = split([whole], {NAME: fragments}, solid={NAME: solid}, **limits)
@@ -231,7 +237,9 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
         return
     longest = max(each.size_bytes for each in solid) + 40 * len(solid)
     assert all(piece.end - piece.begin <= max_bytes + longest for piece in pieces)
-    overlapping = {each for each, after in pairwise(fragments) if after.begin < each.end}
+    overlapping = {
+        one for one, other in permutations(fragments, 2) if one.begin < other.end and other.begin < one.end
+    }
     for piece in pieces[1:]:
         inside = [each for each in solid if each.begin + 1 < piece.begin <= each.end]
         assert set(inside) <= overlapping
