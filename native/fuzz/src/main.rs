@@ -30,16 +30,20 @@ mod value;
 use ffi::ArrowArray;
 use libfuzzer_sys::fuzz_target;
 use schema::{Field, Type};
+use std::sync::LazyLock;
 
 /// Bits of an input's first byte: the decoder's flags, a code of the input's own, positions of its own.
 const FLAGS: u8 = 3;
 const OWN_CODE: u8 = 4;
 const OWN_POSITIONS: u8 = 8;
 
+/// The code of the type for blocks without a code of their own.
+static ALL_TYPES: LazyLock<Vec<u8>> = LazyLock::new(|| code_of(&all_types()));
+
 fuzz_target!(|input: &[u8]| {
     let Some((&mode, mut rest)) = input.split_first() else { return };
     let code = if mode & OWN_CODE == 0 {
-        code_of(&all_types())
+        ALL_TYPES.clone()
     } else {
         let Some((&size, after)) = rest.split_first() else { return };
         let (code, block) = after.split_at((size as usize).min(after.len()));
