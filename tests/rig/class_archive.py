@@ -32,7 +32,7 @@ from tests.rig.gazctl import cache_folders
 JAVA_OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
 """Variable whose options Spark's launcher adds to those of a driver's JVM."""
 
-RUN_TIMEOUT_S = 300
+RUN_TIMEOUT_S = 600
 """Longest one of the two runs may take on a busy machine; half a minute is usual."""
 
 FORMAT = 1
