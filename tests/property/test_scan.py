@@ -205,7 +205,7 @@ def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange], O
         at += size
     begin = draw(st.integers(0, at - 1))
     whole = OffsetRange(NAME, begin, draw(st.integers(begin + 1, at)))
-    return fragments, [each for each in fragments if draw(st.booleans())], whole
+    return fragments, [fragment for fragment in fragments if draw(st.booleans())], whole
 
 
 def spans(*positions: tuple[int, int]) -> list[OffsetRange]:
@@ -237,12 +237,14 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
         return
     longest = max(each.size_bytes for each in solid) + 40 * len(solid)
     assert all(piece.end - piece.begin <= max_bytes + longest for piece in pieces)
-    overlapping = {
-        one for one, other in permutations(fragments, 2) if one.begin < other.end and other.begin < one.end
+    overlapped = {
+        fragment
+        for fragment, other in permutations(fragments, 2)
+        if other.begin < fragment.end and fragment.begin < other.end
     }
     for piece in pieces[1:]:
         inside = [each for each in solid if each.begin + 1 < piece.begin <= each.end]
-        assert set(inside) <= overlapping
+        assert set(inside) <= overlapped
 
 
 def boundaries(content: bytes) -> list[int]:

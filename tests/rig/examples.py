@@ -1,7 +1,7 @@
 """Which examples Hypothesis draws: the same few in every run, twenty times as many under ``pytest --soak``.
 
-A tree that passed passes again, so ``make test`` fails because of the change under test. The search for new
-examples is soak's: each of its runs draws from a seed of its own. Every run prints its seed, and
+A tree that passed passes again, so ``make test`` fails because of the change under test. Soak searches for
+new examples: each of its runs uses a new seed. Every run prints its seed, and
 ``pytest --hypothesis-seed=<seed>`` draws its examples again.
 """
 
