@@ -145,8 +145,8 @@ def split(
         min_partitions: Minimum number of pieces, if there are as many bytes.
         max_bytes: Maximum length of a piece; 0 for no limit.
 
-    Pieces of an anchored framing are longer, and fewer, if fragments are long. Pieces that end with a solid
-    fragment may be longer by less than that fragment.
+    Pieces of an anchored framing are longer, and fewer, if fragments are long. A piece that ends with a solid
+    fragment may be longer by less than that fragment and the solid ones that overlap it.
 
     Returns:
         The pieces, in the order of the ranges and of their offsets. They depend only on the arguments.
