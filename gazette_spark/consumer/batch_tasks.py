@@ -46,7 +46,7 @@ from gazette_spark.consumer.micro_batch import (
     JournalSpecs,
     Result,
 )
-from gazette_spark.consumer.stores.delta import RowStore
+from gazette_spark.consumer.stores.delta import RowStore, check_key
 from gazette_spark.consumer.transaction import ApplicationCalls, failed
 from gazette_spark.errors import GazetteError, InputError, ShardFailedError
 from gazette_spark.failpoints import failpoint
@@ -170,11 +170,11 @@ class Job:
             return
         with open_client(self.options) as client:
             rows = (row for number in numbers for row in self._rows_of(client, self.reads[number]))
-            yield from _batches(rows, _INPUT, Row._fields.index("data"))
+            yield from _batches(rows, _INPUT)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn sorted rows into results. This is the function for Spark's ``mapInArrow``."""
-        yield from _batches(self._results(batches), _RESULT, Result._fields.index("data"))
+        yield from _batches(self._results(batches), _RESULT)
 
     def _rows_of(self, client: Client, read: JournalRead) -> Iterator[Row]:
         """Yield the rows of one read, for each of its shards."""
@@ -221,6 +221,7 @@ class Job:
                     group = key_of(Envelope(journal, envelope.begin, envelope.end, raw.message))
                     if not isinstance(group, str):
                         raise InputError(f"key_of returned {group!r}, but a key must be a text")
+                    check_key(group)
                 yield Row(
                     "",
                     group,
@@ -389,16 +390,18 @@ def _failure(shard: str, step: str, error: Exception) -> Result:
     if isinstance(cause, GazetteError) and cause.retryable:
         raise cause
     failure = failed(shard, step, error)
-    return Result(shard, FAILED, failure.step, failure.cause)
+    # An error may quote a record, and a record may have half of a surrogate pair, which Arrow refuses.
+    text = failure.cause.encode("utf-8", "backslashreplace").decode()
+    return Result(shard, FAILED, failure.step, text)
 
 
-def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, data: int) -> Iterator[pa.RecordBatch]:
+def _batches(rows: Iterable[Row] | Iterable[Result], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as record batches of bounded size."""
     held: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
         held.append(row)
-        size += len(row[data] or b"")
+        size += len(row.data or b"") + len(row.value or "")
         if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
             yield _batch(held, schema)
             held, size = [], 0

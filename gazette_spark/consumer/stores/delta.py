@@ -12,6 +12,7 @@ import copy
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from gazette_spark.client._append.futures import OpFuture, finished_operation
@@ -34,7 +35,19 @@ def rows_of(document: object) -> dict[tuple[str, str], str]:
     for key in document:
         if not isinstance(key, str):
             raise InputError(f"the state has the key {key!r}, but the keys of a JSON object must be texts")
+        check_key(key)
     return {(STATE, key): _json(f"the state of key {key!r}", value) for key, value in document.items()}
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that a table cannot store.
+
+    Raises:
+        InputError: it has half of a surrogate pair, which JSON can escape but UTF-8 cannot represent.
+    """
+    if not _is_utf8(key):
+        problem = f"the state has the key {key!r}, which has half of a surrogate pair"
+        raise InputError(f"{problem}: a table cannot store it, so give the entry another key")
 
 
 def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the application's
@@ -110,7 +123,18 @@ class RowStore:
 
 
 def _json(what: str, value: object) -> str:
+    encode = partial(json.dumps, value, separators=(",", ":"), sort_keys=True, allow_nan=False)
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = encode(ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} cannot be written as JSON: {error}") from error
+    # A text may have half of a surrogate pair, because records may escape one. Only its escape can be stored.
+    return text if _is_utf8(text) else encode()
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
