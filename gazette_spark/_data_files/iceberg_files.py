@@ -20,7 +20,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from gazette_spark._data_files.target import IcebergLayout, StoreAccess
-from gazette_spark._formats.arrays import int64_array
+from gazette_spark._formats.arrays import int64_array, valid_texts
 from gazette_spark.errors import MissingModuleError
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # no
         # Use Iceberg's own numbers for days and instants, which also exist for years that Python does not
         # support.
         column = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    elif pa.types.is_string(column.type):
+        column = valid_texts(column)  # Iceberg's texts are UTF-8.
     word = str(transform)
     if word == "identity":
         return column

@@ -102,7 +102,9 @@ def file_statistics(
             continue
         try:
             low, high = min(group.min for group in bounded), max(group.max for group in bounded)
-        except OverflowError:  # Python has no dates before year 1 or after 9999.
+        # Python has no dates before year 1 or after 9999, and no texts of bytes that are not UTF-8, which
+        # Spark makes by CAST(X'FF' AS STRING).
+        except (OverflowError, UnicodeDecodeError):
             continue
         if (bounds := _bounds(low, high)) is not None:
             _put(lows, leaf.path, bounds[0])

@@ -27,7 +27,7 @@ from gazette_spark._data_files.iceberg_files import (
 )
 from gazette_spark._data_files.statistics import Leaf, file_statistics, leaves
 from gazette_spark._data_files.target import FILES_SCHEMA, FileTarget, IcebergLayout
-from gazette_spark._formats.arrays import int64_array, text_array, text_scalar
+from gazette_spark._formats.arrays import int64_array, text_array, text_scalar, valid_texts
 from gazette_spark._frames import deltalake_text
 from gazette_spark.errors import DataFileError, MissingModuleError, TableRefusedError
 from gazette_spark.spark_versions import arrow_schema
@@ -358,6 +358,8 @@ def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
         column = column.field(name)
     if pa.types.is_temporal(leaf.type):
         column = column.view(pa.int64() if leaf.type.bit_width == 64 else pa.int32())
+    elif pa.types.is_string(leaf.type):
+        column = column.view(pa.binary())  # A text of Spark may have bytes that are not UTF-8.
     # Do not use Arrow's compute functions, which are a tenth of what a worker of format=raw loads.
     values = [value for value in column.to_pylist() if value is not None]
     return len(values) >= LEAST_SAMPLE and len(set(values)) > UNIQUE_SHARE * len(values)
@@ -456,7 +458,8 @@ def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
         days = encoded.dictionary.view(pa.int32()).to_pylist()
         texts = text_array([_day_text(name, day, table) for day in days])
         return texts.take(encoded.indices)
-    texts = column.cast(pa.string())
+    # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
+    texts = valid_texts(column.cast(pa.string()))
     return pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
 
 

@@ -57,6 +57,19 @@ def text_array(texts: Sequence[str | None]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(texts), bounds, pa.py_buffer(b"".join(data)), filled)
 
 
+def valid_texts(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts with bytes that are not UTF-8 replaced by U+FFFD, as Java's decoder does.
+
+    Texts of Spark may have such bytes, for example those of ``CAST(X'FF' AS STRING)``.
+    """
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        data = texts.view(pa.binary()).to_pylist()
+        return text_array([None if text is None else text.decode("utf-8", "replace") for text in data])
+    return texts
+
+
 def string_array(texts: Sequence[str]) -> pa.StringArray:
     """Return texts as an Arrow array. Half a surrogate pair, which has no UTF-8, becomes ``?`` as in Java."""
     sizes: Iterable[int] = map(len, texts)

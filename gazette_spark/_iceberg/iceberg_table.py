@@ -503,8 +503,9 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
 
     try:
         counts = statistics(metadata.properties)
-    except OverflowError:
-        # Python has no dates before year 1 or after year 9999. A file without bounds is only slower to read.
+    except (OverflowError, UnicodeDecodeError):
+        # Python has no dates before year 1 or after year 9999, and no texts of bytes that are not UTF-8, such
+        # as CAST(X'FF' AS STRING). A file without bounds is only slower to read.
         counts = statistics({"write.metadata.metrics.default": "counts"})
     return DataFile.from_args(
         content=DataFileContent.DATA,

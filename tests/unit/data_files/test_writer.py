@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark._data_files.target import FileTarget
-from gazette_spark._data_files.writer import write_files
+from gazette_spark._data_files.writer import write_files, written_files
 from gazette_spark.errors import OptionError, TableRefusedError
 
 READ = StructType(
@@ -258,3 +258,26 @@ def test_an_infinity_has_no_bounds(tmp_path: Path, odd: float) -> None:
     stats = json.loads(file["stats"], parse_constant=pytest.fail)
     assert stats["minValues"] == {"n": 1}
     assert stats["maxValues"] == {"n": 2}
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)], ids=["whole", "by text"])
+def test_texts_that_are_not_utf8_are_written_as_they_are(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    """Spark makes them by a cast of bytes. They have no bounds, and JSON has their partitions as Delta's."""
+    kinds = StructType([StructField("p", StringType()), StructField("text", StringType())])
+    shape = json.dumps(kinds.jsonValue())
+    texts = [b"\xff%d" % n for n in range(2000)]
+    rows = pa.RecordBatch.from_arrays([as_text([b"\xffA"] * 2000), as_text(texts)], names=["p", "text"])
+    described = FileTarget("t", str(tmp_path), shape, shape, partition_by=partition_by)
+    (file,) = written_files([("journal=j", [rows])], described)
+    stored = pq.read_table(tmp_path / file["path"], partitioning=None)
+    assert [text.as_buffer().to_pybytes() for text in stored.column("text")] == texts
+    assert file["partition_values"] == dict.fromkeys(partition_by, "\ufffdA")
+    assert json.loads(file["stats"])["minValues"] == {}
+
+
+def as_text(values: list[bytes]) -> pa.StringArray:
+    """Return bytes as Spark passes texts, which nobody has checked."""
+    raw = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())

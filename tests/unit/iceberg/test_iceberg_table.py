@@ -567,6 +567,34 @@ def test_each_file_has_one_value_of_each_partition(tmp_path: Path, partitions: s
     assert [row["n"] for row in found] == [12]
 
 
+@pytest.mark.parametrize(
+    ("partition_by", "expected"),
+    [
+        ((), set()),
+        (("journal",), {"\ufffdA", "a", None}),
+        (("truncate(1, journal)",), {"\ufffd", "a", None}),
+    ],
+    ids=["none", "identity", "truncate"],
+)
+def test_texts_that_are_not_utf8_are_written(
+    tmp_path: Path, partition_by: tuple[str, ...], expected: set[str | None]
+) -> None:
+    """Spark makes them by a cast of bytes; Iceberg's partitions have them as Java would show them."""
+    stream = IcebergStream(
+        catalog_properties(tmp_path),
+        schema=sql.StructType().add("journal", sql.StringType()).add("n", sql.LongType()),
+        options={"partition_by": partition_by},
+    )
+    raw = pa.array([b"\xffA", b"a", None], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+    batch = pa.RecordBatch.from_arrays([text, pa.array([1, 2, 3])], names=["journal", "n"])
+    stream.run(0, 0, 0)
+    stream.run(1, 0, 1, write=lambda: stream.files(batch))
+    files = [task.file for task in stream.load().scan().plan_files()]
+    assert {file.partition[0] for file in files if len(file.partition)} == expected
+    assert sorted(stream.load().scan(selected_fields=("n",)).to_arrow()["n"].to_pylist()) == [1, 2, 3]
+
+
 def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
     """They never change; a query that names none takes those that are there."""
     for asked, message in (
