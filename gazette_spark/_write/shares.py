@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gazette_spark._formats.arrays import null_rows, value_bounds, value_octets
+from gazette_spark._formats.arrays import null_rows, valid_texts, value_bounds, value_octets
 from gazette_spark._formats.framing import RowRefusal
 from gazette_spark.client._append.mappings import (
     Hashes,
@@ -39,7 +39,9 @@ def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
     if not len(journals):
         return []
     encoded = journals.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    # A text of Spark may have bytes that are not UTF-8. No journal has such a name, so it is refused later,
+    # in an error that names the row.
+    names = valid_texts(encoded.dictionary).to_pylist()
     picks = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(journals)].astype(np.int64)
     return shares_of(picks, names)
 

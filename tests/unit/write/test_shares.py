@@ -44,6 +44,14 @@ def test_a_row_without_a_journal_is_refused() -> None:
     assert (refused.index, refused.problem) == (1, "its journal is null")
 
 
+def test_a_name_that_is_not_utf8_is_shown() -> None:
+    """Spark makes such a text by a cast of bytes; no journal has that name."""
+    raw = pa.array([b"a/journal", b"a/\xff"], pa.binary())
+    shares = shares_by_name(pa.Array.from_buffers(pa.string(), len(raw), raw.buffers()))
+    assert isinstance(shares, list)
+    assert rows_of(shares, 2) == {"a/journal": [0], "a/\ufffd": [1]}
+
+
 def test_one_journal_gets_all_rows() -> None:
     """A single journal gets all rows, and no index of them is made."""
     (share,) = shares_at_random(10, ["a"], RNG)
