@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from gazette_spark._formats.arrays import invalid_utf8_at, text_scalar
+from gazette_spark._formats.arrays import invalid_utf8_at, string_array, text_scalar
 from gazette_spark._formats.csv import RETURN, quote_positions
 from gazette_spark._formats.framing import Block
 from gazette_spark._formats.lines import NEWLINE
@@ -141,11 +141,16 @@ class CsvParser(FallbackParser):
         return super().record_batches(map(self._checked, blocks))
 
     def _checked(self, block: Block) -> Block:
-        # Only the block at offset 0 can show the journal's first record. Later writers' headers are
-        # recognised by `row` and by the block parser.
-        if self._header and block.offset == 0 and len(block):
-            first = block.record(0).decode("utf-8", "replace").removeprefix("\ufeff")
-            names = [text for text, _ in split(first, self._style)]
+        # Only the block at offset 0 can show the journal's first record, after blank lines. Without the
+        # records that were selected from it, as among committed messages, it begins with a later record.
+        # Later writers' headers are recognised by `row` and by the block parser.
+        if (
+            self._header
+            and block.offset == 0
+            and len(block)
+            and not block.data[: block.starts[0]].strip(b"\r\n")
+        ):
+            names = names_in(block.record(0).decode("utf-8", "replace"), self._style)
             if names != self._header:
                 problem = f"is not the header that header=true expects: it has {names}, not {self._header}"
                 raise RecordError(block.journal, 0, problem)
@@ -166,9 +171,9 @@ class CsvRecordParser:
             text = record.decode()
         except UnicodeDecodeError as error:
             return ParsedRecord(None, f"not UTF-8 at byte {error.start}")
-        cells = split(text, self._style)
-        if self._header and [cell.removeprefix("\ufeff") for cell, _ in cells] == self._header:
+        if self._header and names_in(text, self._style) == self._header:
             return ParsedRecord(None, None, left_out=True)
+        cells = split(text, self._style)
         problems = []
         if len(cells) != len(self._fields):
             problems.append(f"has {len(cells)} fields, not {len(self._fields)}")
@@ -192,7 +197,8 @@ class CsvBlockParser:
     def __init__(self, fields: Sequence[pa.Field], style: CsvStyle, *, header: bool) -> None:
         self._fields = tuple(fields)
         self._style = style
-        self._header = text_scalar(fields[0].name) if header else None
+        name = fields[0].name
+        self._header_begins = string_array([name, f"\ufeff{name}"]) if header else None
         self._names = [field.name for field in fields]
         self._convert = pcsv.ConvertOptions(
             column_types=dict.fromkeys(self._names, pa.string()),
@@ -233,8 +239,10 @@ class CsvBlockParser:
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
         # A field like the first column's name may begin a header, or a record that happens to have it. The
         # record parser compares all fields.
-        if self._header is not None and len(headers := places(pc.equal(texts[0], self._header))):
-            return BlockRefusal([int(headers[0])])
+        if self._header_begins is not None:
+            headers = places(pc.is_in(texts[0], value_set=self._header_begins))
+            if len(headers):
+                return BlockRefusal([int(headers[0])])
 
         # Searching the block once is cheaper than a regular expression on every column of integers.
         hexes = b"0x" in block.data or b"0X" in block.data
@@ -279,6 +287,11 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
             break
         at = match.end()
     return fields
+
+
+def names_in(record: str, style: CsvStyle) -> list[str]:
+    """Return the names in a header. It may begin with a byte order mark, as each file of a writer may."""
+    return [text for text, _ in split(record.removeprefix("\ufeff"), style)]
 
 
 @cache

@@ -6,6 +6,7 @@ import datetime
 import decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -109,12 +110,32 @@ def test_headers_are_left_out_wherever_they_are(fast: bool) -> None:
     assert len(rows(SCHEMA, data, fast=fast)) == 4
 
 
+@BOTH
+@pytest.mark.parametrize(
+    "header", [pytest.param("id,text", id="plain"), pytest.param('"id","text"', id="quoted")]
+)
+def test_a_header_may_begin_with_a_byte_order_mark(fast: bool, header: str) -> None:
+    """Files that are appended one after the other have one each, and their records give the same rows."""
+    file = f"\ufeff{header}\n" + "1,a\n" * 20
+    assert rows(SCHEMA, file.encode() * 3, header=True, fast=fast) == [(1, "a", None)] * 60
+
+
+def test_the_journals_first_record_may_have_been_left_out_of_a_block() -> None:
+    """Messages of an open transaction come as rows after the header, from the same block."""
+    data = b"\r\nid,text\n1,a\n2,b\n"
+    cut = CSV.cut(data, 0)
+    block = Block("acme/table", 0, data, cut.starts, cut.ends).only(np.array([False, True, True]))
+    parser = CsvParser(CsvFormat(SCHEMA), header=True)
+    (found,) = parser.record_batches([block])
+    assert found.column("id").to_pylist() == [1, 2]
+
+
 def test_a_header_of_other_columns_is_an_error() -> None:
     """A header of other columns is an error at the journal's begin; a later record is just malformed."""
     with pytest.raises(
         RecordError, match=r"is not the header that header=true expects: it has \['text', 'id'\], not"
     ):
-        rows(SCHEMA, b"text,id\na,1\n", header=True)
+        rows(SCHEMA, b"\ntext,id\na,1\n", header=True)
     assert rows(SCHEMA, b"text,id\n", header=True, offset=5) == [(None, "id", "text,id")]
 
 
