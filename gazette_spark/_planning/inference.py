@@ -2,7 +2,7 @@
 
 The sample is bounded and deterministic: in order of names, the first :data:`MAX_JOURNALS` journals with bytes
 in the query's range, and of each the records that begin in the first ``samplingBytes``. A query that starts
-at the latest offsets has no records yet, so its journals are sampled from the earliest offset on.
+at the latest offsets, or whose range has no records yet, is sampled from the earliest offset on.
 
 With ``inferredSchemaLocation`` a restart uses the columns of the first start. They are in the file
 ``schema.json`` in that directory, which is written once, under a temporary name first, and never changed. Its
@@ -144,11 +144,24 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
     choice = options.starting_offsets
     named = {journal: EARLIEST if offset == LATEST else offset for journal, offset in choice.named.items()}
     early = OffsetChoice(EARLIEST if choice.default == LATEST else choice.default, named)
-    planner = Planner(journals, replace(options, starting_offsets=early))
-    start, end = planner.batch()
-    # Journals in order of names, not of size or age, so that the same journals give the same sample.
-    begins, ends = start.read_through, end.read_through
-    filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
+    from_start = replace(options, starting_offsets=early)
+    # A query that continues a table, or an earlier query, may start at the end of all journals. Its columns
+    # are those of older records as well.
+    from_earliest = replace(
+        from_start,
+        starting_offsets=OffsetChoice(EARLIEST),
+        starting_timestamp=None,
+        starting_offsets_by_timestamp={},
+        resume_offsets=None,
+    )
+    for sampling in (from_start, from_earliest):
+        planner = Planner(journals, sampling)
+        start, end = planner.batch()
+        # Journals in order of names, not of size or age, so that the same journals give the same sample.
+        begins, ends = start.read_through, end.read_through
+        filled = [journal for journal in sorted(begins) if ends[journal] > begins[journal]][:MAX_JOURNALS]
+        if filled:
+            break
     pieces = planner.pieces(
         JournalOffsets({journal: begins[journal] for journal in filled}),
         JournalOffsets({journal: ends[journal] for journal in filled}),

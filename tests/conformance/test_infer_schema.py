@@ -91,6 +91,17 @@ def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
     assert journals.columns(startingOffsets=start, endingOffsets=end) == "struct<b:bigint>"
 
 
+@pytest.mark.parametrize("option", ["startingOffsets", "resumeOffsets"])
+def test_a_range_without_records_is_sampled_from_the_earliest_on(journals: Journals, option: str) -> None:
+    """A query that continues where another one has read everything has columns before more is written."""
+    name = journals.append("a", b'{"a":1}\n')
+    journals.append("b", b"")
+    at_end = f'{{"{name}":8}}'
+    assert journals.columns(**{option: at_end}) == "struct<a:bigint>"
+    journals.client.append(name, b'{"b":1}\n')
+    assert journals.columns(**{option: at_end}) == "struct<b:bigint>"
+
+
 def test_malformed_records_by_mode(journals: Journals) -> None:
     """Malformed records add their column, are left out, or end the load; a rescued column takes them."""
     name = journals.append("a", b'{"a":1}\noops\n')
