@@ -59,7 +59,7 @@ def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
     Raises:
         OptionError: no format is set, and the journal's framing does not imply one for these columns.
     """
-    if options.format or is_raw(schema):
+    if options.format or is_raw(options, schema):
         return options.format or "raw"
     for form, framing in FORMAT_FRAMINGS.items():
         if framing == piece.framing:
@@ -69,11 +69,19 @@ def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
     raise OptionError("format", got, expected)
 
 
-def is_raw(schema: StructType) -> bool:
-    """Return whether columns without a format imply ``format=raw``, because one of them has a raw name.
+def is_raw(options: SourceOptions, schema: StructType) -> bool:
+    """Return whether a query reads ``format=raw``; without a format, because a column has a raw name.
 
     So a column ``value string`` is refused: it is a mistake far more often than a field of the records.
     """
+    if options.format is not None:
+        return options.format == "raw"
+    if options.infer_schema:
+        # Inferred columns are fields of the records, whatever their names. None of them has the type BINARY,
+        # so raw's column of that type comes from the user.
+        return any(
+            column.name.lower() == "value" and column.dataType == BinaryType() for column in schema.fields
+        )
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
@@ -98,7 +106,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:  # noqa: C
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
         if column.name == metadata.LABELS and options.fragment_store is not None:
             raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
-    raw = options.format == "raw" or (options.format is None and is_raw(schema))
+    raw = is_raw(options, schema)
     rescued = options.rescued_data_column
     origin = metadata_types(options)
     # Columns whose type does not depend on the records.

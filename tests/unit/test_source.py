@@ -302,6 +302,18 @@ def test_an_inferred_column_is_no_misspelt_one(client: FakeClient, caplog: pytes
     assert caplog.messages == []
 
 
+def test_an_inferred_column_with_a_raw_name_is_a_field(client: FakeClient) -> None:
+    """Without a format, records may have fields such as ``offset``; raw's own columns are still raw."""
+    piece = Piece("log/a", 0, 13, 13, starts_on_record=True, content=b'{"offset":7}\n')
+    for columns, expected in (
+        (struct(("offset", LongType())), [{"offset": 7}]),
+        (RAW, [{"journal": "log/a", "offset": 0, "value": b'{"offset":7}'}]),
+    ):
+        reader = stream_reader(columns, inferSchema="true")
+        (record_batch,) = reader.read(PiecePartition(piece))
+        assert record_batch.to_pylist() == expected
+
+
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
 def test_a_task_logs_what_it_could_not_read(
     client: FakeClient, mode: str, caplog: pytest.LogCaptureFixture
