@@ -117,7 +117,10 @@ def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
         corrupt_column=options.column_name_of_corrupt_record,
         dialect=json_dialect(options),
     )
-    columns = [field for field in schema if field.name not in {*metadata.DDL, options.rescued_data_column}]
+    omitted = {*metadata.DDL, options.rescued_data_column}
+    if options.reads_committed:
+        omitted |= metadata.MESSAGE_DDL.keys()
+    columns = [field for field in schema if field.name not in omitted]
     if not columns:
         got = f"{len(sample.pieces)} journals whose first records have no fields"
         raise OptionError("inferSchema", got, "records of JSON objects, more samplingBytes, or a schema")

@@ -122,6 +122,13 @@ def test_the_label_tells_the_format(journals: Journals) -> None:
         journals.columns()
 
 
+def test_names_of_metadata_are_no_fields(journals: Journals) -> None:
+    """Those of messages count only where committed messages are read."""
+    journals.append("a", b'{"a":1,"_clock":"x","_offset":"y"}\n')
+    assert journals.columns() == "struct<_clock:string,a:bigint>"
+    assert journals.columns(isolationLevel="read_committed") == "struct<a:bigint>"
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
