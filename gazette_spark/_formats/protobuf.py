@@ -5,8 +5,9 @@ The message's type is given by its name and a descriptor set, which ``protoc --i
 enum is its value's name, a nested message a struct, a map a map, ``google.protobuf.Timestamp`` a timestamp. A
 field that is not set is null, as in Spark, and so is a proto3 field without presence that has its type's
 zero, because the two have the same encoding. In addition, an enum may be an integer, and an unsigned 64-bit
-number a ``decimal(20,0)``. A number that does not fit its column is null and makes its record malformed.
-Bytes that are not such a message also make a record malformed.
+number a ``decimal(20,0)``. A number that does not fit its column is null and makes its record malformed, and
+so does a field with another type than the declared one. Bytes that are not such a message, or a message
+without its required fields, also make a record malformed.
 
 Messages are read one by one with Python's protobuf, which is an order of magnitude slower than the other
 formats.
@@ -34,6 +35,7 @@ from google.protobuf import (
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gazette_spark._formats.rows import FallbackParser, ParsedRecord, RowFormat
 from gazette_spark._formats.timestamps import MICROS_PER_S, in_range
@@ -119,9 +121,14 @@ class ProtobufRecordParser:
     def row(self, record: bytes) -> ParsedRecord:
         """Read one message. Never raises, whatever its bytes."""
         # The Python implementation raises other errors besides DecodeError, such as for invalid UTF-8.
+        message: Any
         message, problem = conversion(self._class.FromString, record)
         if message is None:
             return ParsedRecord(None, f"is not a message {self._name}: {problem}")
+        # Java's parser, and so Spark, refuses such a message. Python's accepts it.
+        if not message.IsInitialized():
+            missing = ", ".join(message.FindInitializationErrors())
+            return ParsedRecord(None, f"is not a message {self._name}: it lacks the required {missing}")
         problems: list[str] = []
         values = _read(message, self._members, problems)
         return ParsedRecord(values, problems[0] if problems else None)
@@ -151,6 +158,8 @@ class _MessageFields:
     """Name of the column and converter of its values, by the field's number."""
     absent: dict[str, object]
     """Value of an unset field, by the column's name."""
+    names: dict[int, str]
+    """Names of all fields of the message's type, by number."""
 
 
 def _read(message: Message, members: _MessageFields, problems: list[str]) -> dict[str, object]:
@@ -164,6 +173,14 @@ def _read(message: Message, members: _MessageFields, problems: list[str]) -> dic
         values[name], problem = conversion(convert, value)
         if problem is not None:
             problems.append(f"field {members.where}.{name} {problem}")
+    # A field that is declared, but is among the unknown ones, has another type in the record. For its column
+    # it would look as if it were not set. Spark refuses such a message, too.
+    if len(unknown := UnknownFieldSet(message)):
+        numbers = {unknown[index].field_number for index in range(len(unknown))}
+        problems.extend(
+            f"field {members.where}.{members.names[number]} has another type, or an unknown value"
+            for number in sorted(numbers & members.names.keys())
+        )
     return values
 
 
@@ -173,7 +190,7 @@ def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], whe
     Raises:
         OptionError: a column has no field, or the field has another type.
     """
-    members = _MessageFields(where, {}, {})
+    members = _MessageFields(where, {}, {}, {field.number: name for name, field in fields.items()})
     for column in columns:
         field = fields.get(column.name)
         if field is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +114,36 @@ def test_what_is_no_message_is_malformed(mode: str) -> None:
     found = [tuple(row.values()) for row in rows(form, *records)]
     bad = [(None, "\x0b"), (None, "\x08\ufffd\x02")]
     assert found == [(1, None)] + (bad if mode == "PERMISSIVE" else [])
+
+
+def test_a_field_of_another_type_is_malformed() -> None:
+    """As in from_protobuf, it is no field that is not set; fields that the message does not declare are."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("first", LINE)])
+    good = ORDER(id=1, name="a").SerializeToString()
+    other_name, other_sku = good + b"\x18\x05", good + b"\x4a\x02\x08\x05"
+    assert [ORDER.DESCRIPTOR.fields_by_name[name].number for name in ("name", "first")] == [3, 9]
+    undeclared = ORDER(id=2).SerializeToString() + b"\xf8\x07\x05"
+    found = rows(wanted(schema, mode="DROPMALFORMED"), other_name, other_sku, undeclared)
+    assert found == [{"id": 2, "name": None, "first": None}]
+    assert rows(wanted(schema), other_sku) == [{"id": 1, "name": "a", "first": None}]
+
+
+def test_a_message_without_its_required_fields_is_malformed() -> None:
+    """Only proto2 has such fields; a message that was cut after another field lacks them."""
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    message = file.message_type.add(name="Entry")
+    kind = descriptor_pb2.FieldDescriptorProto
+    message.field.add(name="id", number=1, type=kind.TYPE_INT64, label=kind.LABEL_OPTIONAL)
+    message.field.add(name="text", number=2, type=kind.TYPE_STRING, label=kind.LABEL_REQUIRED)
+    descriptors = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    schema = pa.schema([("id", pa.int64()), ("_corrupt_record", pa.string())])
+    form = wanted(schema, message="old.Entry", descriptor_set=descriptors)
+    assert [tuple(row.values()) for row in rows(form, b"\x08\x01\x12\x01x", b"\x08\x01")] == [
+        (1, None),
+        (None, "\x08\x01"),
+    ]
+    with pytest.raises(RecordError, match=r"is not a message old\.Entry: it lacks the required text"):
+        rows(replace(form, mode="FAILFAST"), b"\x08\x01")
 
 
 @pytest.mark.parametrize(
