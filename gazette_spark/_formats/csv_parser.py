@@ -298,8 +298,10 @@ def names_in(record: str, style: CsvStyle) -> list[str]:
 def field_expression(style: CsvStyle) -> re.Pattern[str]:
     """Return the pattern of a field and the separator after it."""
     quote, separator = re.escape(style.quote), re.escape(style.separator)
-    inside = f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}([^{separator}]*)"
-    return re.compile(f"(?:{inside}|([^{separator}]*))({separator}|\\Z)")
+    # Possessive, because places to backtrack to take 150 times the memory of a long field. In a record of the
+    # framing, each quote that opens a field has one that closes it.
+    inside = f"{quote}((?:[^{quote}]++|{quote}{quote})*+){quote}([^{separator}]*+)"
+    return re.compile(f"(?:{inside}|([^{separator}]*+))({separator}|\\Z)")
 
 
 def _suspect(block: Block, style: CsvStyle) -> int | None:

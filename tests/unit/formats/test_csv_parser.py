@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,19 @@ def test_a_header_of_other_columns_is_an_error() -> None:
     ):
         rows(SCHEMA, b"\ntext,id\na,1\n", header=True)
     assert rows(SCHEMA, b"text,id\n", header=True, offset=5) == [(None, "id", "text,id")]
+
+
+def test_a_long_field_takes_a_few_times_its_bytes() -> None:
+    """A record with a quote in an odd place is read alone, and may have as many bytes as maxRecordBytes."""
+    field = "x" * (1 << 20)
+    rows(SCHEMA, b'7,"a"b\n')
+    tracemalloc.start()
+    try:
+        assert rows(SCHEMA, f'7,"{field}"b\n'.encode()) == [(7, f'"{field}"b', None)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(field)
 
 
 def test_many_records_that_do_not_fit_keep_their_places() -> None:
