@@ -97,14 +97,15 @@ class _JsonReader:
         # The UUID and the bytes around it are the last bytes of a record that is long enough.
         width = len(before) + UUID_TEXT_BYTES + len(after)
         at_place = block.ends - block.starts >= width
-        rows = np.zeros((len(block), width), np.uint8)
-        if at_place.any():
+        texts = np.zeros((len(block), UUID_TEXT_BYTES), np.uint8)
+        if len(long_enough := np.flatnonzero(at_place)):
             # A view of all windows of this width, of which only those at the records are copied.
             windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
-            rows[at_place] = windows[block.ends[at_place] - width]
-        texts = rows[:, len(before) : len(before) + UUID_TEXT_BYTES]
-        at_place &= (rows[:, : len(before)] == np.frombuffer(before, np.uint8)).all(axis=1)
-        at_place &= (rows[:, len(before) + UUID_TEXT_BYTES :] == np.frombuffer(after, np.uint8)).all(axis=1)
+            rows = windows[block.ends[long_enough] - width]
+            begin, end = len(before), len(before) + UUID_TEXT_BYTES
+            texts[long_enough] = rows[:, begin:end]
+            is_before = (rows[:, :begin] == np.frombuffer(before, np.uint8)).all(axis=1)
+            at_place[long_enough] = is_before & (rows[:, end:] == np.frombuffer(after, np.uint8)).all(axis=1)
         return _completed(split_texts(texts, at_place), block, self._parsed)
 
     def _parsed(self, block: Block) -> UuidColumns:
@@ -181,16 +182,19 @@ def _rows_behind(
     block: Block, prefix: bytes, width: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """Return ``width`` bytes of each record after a prefix, and a mask of records that have both."""
-    octets = np.frombuffer(block.data, np.uint8)
     size = len(prefix) + width
     complete = block.ends - block.starts >= size
-    rows = np.zeros((len(block), size), np.uint8)
-    if complete.any():
-        windows = np.lib.stride_tricks.sliding_window_view(octets, size)
-        rows[complete] = windows[block.starts[complete]]
-    if prefix:
-        complete &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
-    return rows[:, len(prefix) :], complete
+    rows = np.zeros((len(block), width), np.uint8)
+    # Only records that are long enough, because a record may have a prefix of megabytes, of white space, and
+    # be followed by thousands of short ones.
+    if len(long_enough := np.flatnonzero(complete)):
+        windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), size)
+        begins = windows[block.starts[long_enough]]
+        rows[long_enough] = begins[:, len(prefix) :]
+        if prefix:
+            has_prefix = (begins[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+            complete[long_enough] = has_prefix
+    return rows, complete
 
 
 def _completed(columns: UuidColumns, block: Block, fallback: _Fallback) -> UuidColumns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import uuid
 
 import pytest
@@ -99,3 +100,19 @@ def test_other_places_are_read(content_type: str, kind: str, path: str, record: 
     found = uuid_reader(locator_for(content_type, path)).uuids(block_of(kind, [record, record]))
     assert found.valid.all()
     assert int(found.clocks[1]) == split_uuid(UUID)[1]
+
+
+def test_a_long_way_to_one_uuid_costs_the_other_records_nothing() -> None:
+    """A record may have any white space before its UUID, and short records may follow."""
+    first = b"{" + b" " * 100_000 + f'"_meta":{{"uuid":"{UUID}"}}}}'.encode()
+    block = block_of("lines", [first, *[b"{}"] * 5_000])
+    reader = uuid_reader(locator_for(CONTENT_TYPE_NDJSON))
+    tracemalloc.start()
+    try:
+        valid = reader.uuids(block).valid
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert valid[0]
+    assert not valid[1:].any()
+    assert peak < 100 * len(block.data)
