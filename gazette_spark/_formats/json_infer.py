@@ -69,14 +69,18 @@ def infer(
 
 
 def merged(one: Type, other: Type) -> Type:
-    """Return the narrowest type that holds the values of both."""
+    """Return the narrowest type that holds the values of both, which are not used any more."""
     if other in (one, _NULL):
         return one
     match one, other:
         case pa.DataType(), _ if one == _NULL:
             return other
         case dict(), dict():
-            return one | {name: merged(one.get(name, _NULL), kind) for name, kind in other.items()}
+            # In place: with a copy for each object, thousands of objects with names of their own would take
+            # hours.
+            for name, kind in other.items():
+                one[name] = merged(one.get(name, _NULL), kind)
+            return one
         case list(), list():
             return [merged(one[0], other[0])]
         case pa.DataType(), pa.DataType():
