@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import pyarrow as pa
 import pytest
 
@@ -52,12 +50,13 @@ def test_columns_stand_in_order_of_their_names() -> None:
     assert list(inferred(record.encode())) == ["B", "b", "\U0001f600", "\uff5e"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(60)
 def test_many_names_take_no_quadratic_time() -> None:
-    """Objects may have ids for names. Their types took a copy of all names so far each: 20 s of CPU here."""
-    count, began = 64_000, process_time()
+    """Objects may have ids for names. A copy of all names for each object would take minutes."""
+    count = 150_000
     columns = inferred(b'{"a":[' + b",".join(b'{"k%d":1}' % number for number in range(count)) + b"]}")
     assert columns["a"].value_type.num_fields == count
-    assert process_time() - began < 8
 
 
 def test_malformed_records_by_mode() -> None:

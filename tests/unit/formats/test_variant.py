@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_type
@@ -41,13 +39,13 @@ def test_names_stand_once() -> None:
     assert encode('{"b":{"a":1,"b":2}}')["metadata"] == b"\x01\x02\x00\x01\x02ba"
 
 
+@pytest.mark.timeout(60)
 def test_a_repeated_name_among_many_takes_no_quadratic_time() -> None:
-    """An object may have a million names, whose repetition was searched name by name: 15 s of CPU here."""
-    text = "{" + ",".join(f'"k{number}":1' for number in range(40_000)) + ',"k39999":1}'
-    began = process_time()
-    with pytest.raises(ValueError, match="repeats the name 'k39999'"):
+    """An object may have a million names. A search of all names for each would take minutes."""
+    count = 300_000
+    text = "{" + ",".join(f'"k{number}":1' for number in range(count)) + ',"k7":1}'
+    with pytest.raises(ValueError, match="repeats the name 'k7'"):
         encode(text)
-    assert process_time() - began < 5
 
 
 @pytest.mark.parametrize("text", ['{"a":[1,{"b":"x"}],"c":-2.5}', "12345678901234567890", f'["{"x" * 100}"]'])
