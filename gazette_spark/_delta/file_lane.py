@@ -144,7 +144,8 @@ def fitted_rows(
 
     Raises:
         SchemaMismatchError: the columns are not the table's.
-        TableRefusedError: tasks would have to convert nested columns, or values of partitions.
+        TableRefusedError: tasks would have to convert nested columns, or values of partitions, or the rows
+            have no column that is stored in files.
     """
     fitted = fit(table, schema, table_schema, add=False)
     if isinstance(fitted, Unfit):
@@ -160,6 +161,14 @@ def fitted_rows(
                 f"{source_type.simpleString()} in the query: the direct lane cannot convert nested columns"
             )
             raise TableRefusedError(table, f"{problem}. {OTHER_WAY}")
+    # Files do not have the columns by which the table is partitioned. Without any other column, a file has no
+    # rows, and the rows would be lost.
+    if not {*written.names} - {*partition_by}:
+        problem = (
+            f"it is partitioned by each column of the rows ({', '.join(written.names)}), so their files "
+            "would have no column. Partition it by fewer columns, or give the rows another one"
+        )
+        raise TableRefusedError(table, problem)
     kinds = {column.name: column.dataType for column in table_schema.fields}
     for name in partition_by:
         if not isinstance(kinds[name], PARTITION_TYPES):

@@ -422,6 +422,17 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
     assert not (tmp_path / "other" / "table").exists()
 
 
+def test_rows_need_a_column_that_files_have(tmp_path: Path) -> None:
+    """Files lack the columns of partitions: rows of nothing else were lost, in a new table and in another."""
+    with pytest.raises(TableRefusedError, match=r"by each column of the rows \(journal, n\)"):
+        Stream(tmp_path, partitionBy="n,journal").write()
+    assert not (tmp_path / "table").exists()
+    columns = pa.schema([("n", pa.int64()), ("journal", pa.string()), ("more", pa.string())])
+    DeltaTable.create(str(tmp_path / "table"), columns, partition_by=["journal", "n"])
+    with pytest.raises(TableRefusedError, match=r"by each column of the rows \(journal, n\)"):
+        Stream(tmp_path).write()
+
+
 def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
     """Names differ in case, types are narrower, a column is missing; times come in the session's zone."""
     written = pa.schema(
