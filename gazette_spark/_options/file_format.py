@@ -19,8 +19,11 @@ from gazette_spark.strict_json import parse_json
 
 
 def parse_columns(name: str, text: str) -> tuple[str, ...]:
-    """Parse names of columns, separated by commas."""
-    return tuple(parse_column(name, column.strip()) for column in text.split(","))
+    """Parse names of columns, separated by commas. A name may occur once, in whatever case."""
+    columns = tuple(parse_column(name, column.strip()) for column in text.split(","))
+    if len({column.lower() for column in columns}) < len(columns):
+        raise OptionError(name, shown(text), "each column once")
+    return columns
 
 
 def _parse_position(name: str, text: str) -> JournalOffsets:

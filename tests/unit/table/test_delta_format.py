@@ -416,6 +416,8 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
         OptionError, match=r"'partitionBy': got day; expected columns of the rows: journal, n"
     ):
         Stream(tmp_path / "other", partitionBy="day").write()
+    with pytest.raises(OptionError, match=r"'partitionBy': got .*; expected each column once"):
+        Stream(tmp_path / "other", partitionBy="n, N").write()
     floats = StructType().add("x", DoubleType()).add("n", LongType())
     with pytest.raises(TableRefusedError, match="partitioned by x double, which this lane does not support"):
         Stream(tmp_path / "other", partitionBy="x").write(schema=floats)
