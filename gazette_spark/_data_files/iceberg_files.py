@@ -65,13 +65,20 @@ def directories(layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
 def iceberg_partitioned(
     layout: IcebergLayout, rows: pa.RecordBatch
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64."""
+    """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64.
+
+    A column that the rows lack is null in all of them, as any other column of the table.
+    """
     spec, schema = _partitions(layout.spec, layout.schema)
     names = [f"{number}" for number in range(len(spec.fields))]
     values = []
     for partition in spec.fields:
-        column = rows.column(schema.find_column_name(partition.source_id))
-        values.append(_transformed(partition.transform, schema.find_type(partition.source_id), column))
+        name = schema.find_column_name(partition.source_id)
+        if name not in rows.schema.names:
+            values.append(pa.nulls(rows.num_rows, pa.int32()))
+            continue
+        kind = schema.find_type(partition.source_id)
+        values.append(_transformed(partition.transform, kind, rows.column(name)))
     numbered = pa.table([*values, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):

@@ -427,6 +427,8 @@ def partitioned(
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Yield rows by the values of the partition columns in Delta's form.
 
+    A column that the rows lack is null in all of them, as any other column of the table.
+
     Raises:
         TableRefusedError: ``deltalake`` cannot read a value.
     """
@@ -438,25 +440,30 @@ def partitioned(
     if target.iceberg is not None:
         yield from iceberg_partitioned(target.iceberg, rows)
         return
-    texts = [_partition_texts(name, rows.column(name), target.table) for name in partition_by]
-    numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*partition_by, "#"])
+    texts = [_partition_texts(name, rows, target) for name in partition_by]
+    # These names are not those of the columns, one of which may be called "#".
+    names = [f"{number}" for number in range(len(texts))]
+    numbered = pa.table([*texts, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     # Use one thread, because Spark expects one core for each task, and because the rows have to stay in
     # order.
-    groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
+    groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
-        key = tuple(groups.column(name)[number].as_py() for name in partition_by)
+        key = tuple(groups.column(name)[number].as_py() for name in names)
         yield key, rows.take(groups.column("#_list")[number].values)
 
 
-def _partition_texts(name: str, column: pa.Array, table: str) -> pa.Array:
+def _partition_texts(name: str, rows: pa.RecordBatch, target: FileTarget) -> pa.Array:
     """Return a column's values in the form of Delta's log, where an empty text is null."""
     import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
+    if name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, pa.string())
+    column = rows.column(name)
     if pa.types.is_date32(column.type):
         # A column has many rows but few days, so convert each day to text only once.
         encoded = column.dictionary_encode()
         days = encoded.dictionary.view(pa.int32()).to_pylist()
-        texts = text_array([_day_text(name, day, table) for day in days])
+        texts = text_array([_day_text(name, day, target.table) for day in days])
         return texts.take(encoded.indices)
     # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
     texts = valid_texts(column.cast(pa.string()))

@@ -595,6 +595,23 @@ def test_texts_that_are_not_utf8_are_written(
     assert sorted(stream.load().scan(selected_fields=("n",)).to_arrow()["n"].to_pylist()) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", [ice.DateType(), ice.UUIDType()], ids=str)
+def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path, kind: ice.PrimitiveType) -> None:
+    """As any other column, also one whose type Spark's rows do not have."""
+    stream = IcebergStream(catalog_properties(tmp_path))
+    columns = [("journal", ice.StringType()), ("n", ice.LongType()), ("more", kind)]
+    schema = Schema(*(ice.NestedField(at, *column) for at, column in enumerate(columns, 1)))
+    spec = PartitionSpec(
+        PartitionField(3, 1000, BucketTransform(4), "more_bucket"),
+        PartitionField(1, 1001, IdentityTransform(), "journal"),
+    )
+    stream.catalog().create_table(NAME.identifier, schema, partition_spec=spec)
+    stream.run(0, 0, 0)
+    stream.run(1, 0, 3)
+    assert stream.contents() == {"a": [0, 1, 2]}
+    assert stream.load().scan().to_arrow()["more"].null_count == 3
+
+
 def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
     """They never change; a query that names none takes those that are there."""
     for asked, message in (

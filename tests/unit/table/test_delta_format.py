@@ -424,6 +424,20 @@ def test_a_new_table_has_the_columns_and_partitions_that_are_asked_for(tmp_path:
     assert not (tmp_path / "other" / "table").exists()
 
 
+def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path) -> None:
+    """As any other column; one may have the name that an index has in the code."""
+    stream = Stream(tmp_path)
+    columns = pa.schema(
+        [("journal", pa.string()), ("n", pa.int64()), ("day", pa.date32()), ("#", pa.string())]
+    )
+    DeltaTable.create(str(stream.table), columns, partition_by=["day", "#", "journal"])
+    stream.run(0, {}, {"a": 0, "b": 0})
+    stream.run(1, {"a": 0, "b": 0}, {"a": 2, "b": 1})
+    read = DeltaTable(str(stream.table)).to_pyarrow_table().to_pylist()
+    assert [{row["day"], row["#"]} for row in read] == [{None}] * 3
+    assert stream.contents() == {"a": [0, 1], "b": [0]}
+
+
 def test_rows_need_a_column_that_files_have(tmp_path: Path) -> None:
     """Files lack the columns of partitions: rows of nothing else were lost, in a new table and in another."""
     with pytest.raises(TableRefusedError, match=r"by each column of the rows \(journal, n\)"):
