@@ -10,7 +10,7 @@ Tasks need ``pyiceberg`` for tables with partitions and for those in object stor
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 
 from gazette_spark._data_files.target import IcebergLayout, StoreAccess
 from gazette_spark._formats.arrays import int64_array, valid_texts
-from gazette_spark.errors import MissingModuleError
+from gazette_spark.errors import MissingModuleError, TableRefusedError
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
-    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
@@ -34,6 +34,9 @@ IO_PROPERTIES = ("adls.", "client.", "gcs.", "gs.", "hdfs.", "oss.", "py-io-impl
 
 MICROS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 """Microseconds in the unit of the transforms that divide a timestamp."""
+
+CALENDAR = {"month": "M", "year": "Y"}
+"""NumPy's units of the transforms that need a calendar."""
 
 
 def file_schema(layout: IcebergLayout) -> pa.Schema:
@@ -56,18 +59,42 @@ def _partitions(spec: str, schema: str) -> tuple[PartitionSpec, Schema]:
     return PartitionSpec.model_validate_json(spec), Schema.model_validate_json(schema)
 
 
-def directories(layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
-    """Return the directories of a partition's files, relative to that of the table's data."""
+def directories(table: str, layout: IcebergLayout, key: tuple[str | None, ...]) -> str:
+    """Return the directories of a partition's files, relative to that of the table's data.
+
+    Raises:
+        TableRefusedError: ``pyiceberg`` does not support a value.
+    """
     spec, schema = _partitions(layout.spec, layout.schema)
-    return spec.partition_to_path(partition_record(key, spec, schema), schema)
+    try:
+        return spec.partition_to_path(partition_record(key, spec, schema), schema)
+    except OverflowError as error:
+        # Python has no dates before year 1 or after 9999, and the driver's commit needs the same text.
+        raise _unsupported(table, layout, spec.fields, error) from error
+
+
+def _unsupported(
+    table: str, layout: IcebergLayout, partitions: Sequence[PartitionField], error: Exception
+) -> TableRefusedError:
+    """Return the error for a value that cannot be a partition."""
+    _, schema = _partitions(layout.spec, layout.schema)
+    names = (f"{field.transform} of {schema.find_column_name(field.source_id)}" for field in partitions)
+    problem = (
+        f"it is partitioned by {', '.join(names)}, which is not supported for a value in the batch: {error}. "
+        "Replace such values, or leave out their rows, in the query"
+    )
+    return TableRefusedError(table, problem)
 
 
 def iceberg_partitioned(
-    layout: IcebergLayout, rows: pa.RecordBatch
+    table: str, layout: IcebergLayout, rows: pa.RecordBatch
 ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Yield rows by the values of their partitions. A value is given as Iceberg's bytes in base64.
 
     A column that the rows lack is null in all of them, as any other column of the table.
+
+    Raises:
+        TableRefusedError: the transform of a value has no number of its type.
     """
     spec, schema = _partitions(layout.spec, layout.schema)
     names = [f"{number}" for number in range(len(spec.fields))]
@@ -78,7 +105,10 @@ def iceberg_partitioned(
             values.append(pa.nulls(rows.num_rows, pa.int32()))
             continue
         kind = schema.find_type(partition.source_id)
-        values.append(_transformed(partition.transform, kind, rows.column(name)))
+        try:
+            values.append(_transformed(partition.transform, kind, rows.column(name)))
+        except (OverflowError, pa.ArrowInvalid) as error:
+            raise _unsupported(table, layout, (partition,), error) from error
     numbered = pa.table([*values, int64_array(np.arange(rows.num_rows))], [*names, "#"])
     groups = numbered.group_by(names, use_threads=False).aggregate([("#", "list")])
     for number in range(groups.num_rows):
@@ -152,15 +182,22 @@ def _transformed(transform: Any, kind: Any, column: pa.Array) -> pa.Array:  # no
     word = str(transform)
     if word == "identity":
         return column
-    if word in MICROS and column.type == pa.int64():
+    is_timestamp = column.type == pa.int64()
+    if word in CALENDAR or (word in MICROS and is_timestamp):
         import pyarrow.compute as pc  # Loaded here because most tables have no partitions.
 
-        # Round the quotient down, not towards zero: the hour before 1970 is -1.
-        divided = int64_array(np.floor_divide(np.asarray(column.fill_null(0)), MICROS[word]))
-        return pc.if_else(column.is_valid(), divided, pa.scalar(None, pa.int64()))
+        numbers = np.asarray(column.fill_null(0)).astype(np.int64)
+        if word in CALENDAR:
+            # NumPy has a calendar for all years, unlike Python.
+            moments = numbers.view("datetime64[us]" if is_timestamp else "datetime64[D]")
+            units = moments.astype(f"datetime64[{CALENDAR[word]}]").astype(np.int64)
+        else:
+            # Round the quotient down, not towards zero: the hour before 1970 is -1.
+            units = np.floor_divide(numbers, MICROS[word])
+        return pc.if_else(column.is_valid(), int64_array(units), pa.scalar(None, pa.int64())).cast(pa.int32())
     encoded = column.dictionary_encode()
     values = [*map(transform.transform(kind), encoded.dictionary.to_pylist())]
-    return pa.array(values, column.type if word.startswith("truncate") else pa.int64()).take(encoded.indices)
+    return pa.array(values, column.type if word.startswith("truncate") else pa.int32()).take(encoded.indices)
 
 
 def _text(kind: Any, value: Any) -> str | None:  # noqa: ANN401 - of pyiceberg, and a value of that type.

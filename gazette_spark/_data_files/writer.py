@@ -218,7 +218,7 @@ class _TaskFiles:
         if not key:
             return ""
         if self._target.iceberg is not None:
-            names = directories(self._target.iceberg, key).split("/")
+            names = directories(self._target.table, self._target.iceberg, key).split("/")
         else:
             names = [
                 f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
@@ -438,7 +438,7 @@ def partitioned(
             yield (), rows
         return
     if target.iceberg is not None:
-        yield from iceberg_partitioned(target.iceberg, rows)
+        yield from iceberg_partitioned(target.table, target.iceberg, rows)
         return
     texts = [_partition_texts(name, rows, target) for name in partition_by]
     # These names are not those of the columns, one of which may be called "#".

@@ -612,6 +612,61 @@ def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path, kind: ice.Primit
     assert stream.load().scan().to_arrow()["more"].null_count == 3
 
 
+FAR, PAST = 253_402_300_800_000_000, -62_135_596_800_000_001
+"""Microseconds from 1970 to the first instant of year 10000, and to the last one before year 1."""
+
+
+@pytest.mark.parametrize(
+    ("partition", "values"), [("year(at)", [8030, -1970]), ("month(at)", [96_360, -23_629])]
+)
+def test_years_outside_pythons_range_are_partitions(
+    tmp_path: Path, partition: str, values: list[int]
+) -> None:
+    """A field in other units than was thought has such times."""
+    stream = IcebergStream(
+        catalog_properties(tmp_path),
+        schema=sql.StructType().add("at", sql.TimestampType()),
+        options={"partition_by": [partition]},
+    )
+    times = pa.array([FAR, PAST, None], pa.int64()).view(pa.timestamp("us", "UTC"))
+    stream.run(0, 0, 0)
+    stream.run(1, 0, 3, write=lambda: stream.files(pa.RecordBatch.from_arrays([times], ["at"])))
+    files = [task.file for task in stream.load().scan().plan_files()]
+    assert sorted(str(file.partition[0]) for file in files) == sorted(map(str, [*values, None]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "partition", "values", "named"),
+    [
+        (sql.TimestampType(), "day(v)", pa.array([FAR]), "day of v"),
+        (sql.TimestampType(), "v", pa.array([PAST]), "identity of v"),
+        (sql.TimestampType(), "hour(v)", pa.array([2**63 - 1]), "hour of v"),
+        (sql.IntegerType(), "truncate(10, v)", pa.array([-(2**31)], pa.int32()), r"truncate\[10\] of v"),
+        (sql.LongType(), "truncate(10, v)", pa.array([-(2**63)]), r"truncate\[10\] of v"),
+        (
+            sql.DecimalType(4, 2),
+            "truncate(100, v)",
+            pa.array([Decimal("-99.99")], pa.decimal128(4, 2)),
+            r"truncate\[100\] of v",
+        ),
+    ],
+    ids=["day", "identity", "hour", "int", "long", "decimal"],
+)
+def test_a_value_that_cannot_be_a_partition_is_named(
+    tmp_path: Path, kind: sql.DataType, partition: str, values: pa.Array, named: str
+) -> None:
+    """Pyiceberg does not commit a day after 9999, and nothing is below the least number of a type."""
+    schema = sql.StructType().add("v", kind)
+    options = {"partition_by": [partition]}
+    stream = IcebergStream(catalog_properties(tmp_path), schema=schema, options=options)
+    rows_ = pa.RecordBatch.from_arrays([values.view(arrow_schema(schema).field("v").type)], ["v"])
+    stream.run(0, 0, 0)
+    with pytest.raises(
+        TableRefusedError, match=rf"shop.orders: it is partitioned by {named}, .* in the query"
+    ):
+        stream.files(rows_)
+
+
 def test_partitions_of_another_table_are_refused(stream: IcebergStream) -> None:
     """They never change; a query that names none takes those that are there."""
     for asked, message in (
