@@ -430,7 +430,7 @@ def partitioned(
     A column that the rows lack is null in all of them, as any other column of the table.
 
     Raises:
-        TableRefusedError: ``deltalake`` cannot read a value.
+        TableRefusedError: ``deltalake`` cannot read a value, or a value is null where the table allows none.
     """
     partition_by = target.partition_by
     if not partition_by:
@@ -467,7 +467,15 @@ def _partition_texts(name: str, rows: pa.RecordBatch, target: FileTarget) -> pa.
         return texts.take(encoded.indices)
     # The log is JSON, so Delta's own writer also replaces bytes that are not UTF-8 in partition values.
     texts = valid_texts(column.cast(pa.string()))
-    return pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
+    texts = pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
+    if texts.null_count and name in target.not_null:
+        problem = (
+            f"the partition column {name} is NOT NULL, but {texts.null_count} rows have an empty text, which "
+            "Delta stores as null there. Give them another value or leave them out in the query; or ALTER "
+            f"TABLE … ALTER COLUMN {name} DROP NOT NULL"
+        )
+        raise TableRefusedError(target.table, problem)
+    return texts
 
 
 def _day_text(name: str, day: int, table: str) -> str:

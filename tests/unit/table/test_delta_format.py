@@ -438,6 +438,16 @@ def test_a_partition_that_the_rows_lack_is_null(tmp_path: Path) -> None:
     assert stream.contents() == {"a": [0, 1], "b": [0]}
 
 
+def test_an_empty_text_is_no_value_of_a_partition_that_is_not_null(tmp_path: Path) -> None:
+    """Delta stores it as null, so readers would find a null where the table says that there is none."""
+    stream = Stream(tmp_path)
+    columns = pa.schema([pa.field("journal", pa.string(), nullable=False), ("n", pa.int64())])
+    DeltaTable.create(str(stream.table), columns, partition_by=["journal"])
+    with pytest.raises(TableRefusedError, match=r"column journal is NOT NULL, but 2 rows have an empty text"):
+        stream.write(pa.RecordBatch.from_pydict({"journal": ["a", "", ""], "n": [1, 2, 3]}))
+    assert not [*stream.table.rglob("*.parquet")]
+
+
 def test_rows_need_a_column_that_files_have(tmp_path: Path) -> None:
     """Files lack the columns of partitions: rows of nothing else were lost, in a new table and in another."""
     with pytest.raises(TableRefusedError, match=r"by each column of the rows \(journal, n\)"):
