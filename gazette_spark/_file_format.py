@@ -236,6 +236,11 @@ class FileBatchWriter(_FileWriter, DataSourceArrowWriter):
         begin, end = self._options.starting_offsets, self._options.ending_offsets
         assert begin is not None
         assert end is not None
+        # The ledger would find nothing to write in such a range, and the rows would be lost.
+        if files.files and begin.read_through == end.read_through:
+            rows = sum(file.rows for file in files.files)
+            expected = "the offsets at which the batch ends: it has rows, but the range has no bytes"
+            raise OptionError("endingOffsets", f"startingOffsets, for {rows} rows", expected)
         self._batches()[1].commit_range(begin, end, lambda: files)
 
 

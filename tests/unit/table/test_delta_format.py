@@ -622,16 +622,31 @@ def test_a_null_where_the_table_takes_none_ends_the_task(tmp_path: Path) -> None
 # Batches without a query
 
 
-def write_range(root: Path, begin: Mapping[str, int], end: Mapping[str, int], **options: str) -> None:
-    """Write a range of offsets as ``df.write`` does."""
+def write_range(
+    root: Path,
+    begin: Mapping[str, int],
+    end: Mapping[str, int],
+    *,
+    batch: pa.RecordBatch | None = None,
+    **options: str,
+) -> None:
+    """Write a range of offsets as ``df.write`` does, with a row for each byte or with other rows."""
     position = {"startingOffsets": json.dumps(begin), "endingOffsets": json.dumps(end)}
     given = {"path": str(root / "table"), "appId": "orders"} | position | options
     source = DeltaFormat(CaseInsensitiveDict(given))
     writer = pickle.dumps(source.writer(ROWS, overwrite=False))
-    message = pickle.loads(writer).write(
-        iter([rows(journal, begin[journal], end[journal]) for journal in end])
-    )
-    pickle.loads(writer).commit([message])
+    batches = [rows(journal, begin[journal], end[journal]) for journal in end] if batch is None else [batch]
+    pickle.loads(writer).commit([pickle.loads(writer).write(iter(batches))])
+
+
+@pytest.mark.parametrize("position", [{"shop/a": 5}, {}], ids=["no bytes", "no journals"])
+def test_rows_of_no_bytes_are_refused(tmp_path: Path, position: Mapping[str, int]) -> None:
+    """The ledger would have nothing to write, and the rows would be lost; no rows are fine."""
+    write_range(tmp_path, {"shop/a": 0}, {"shop/a": 5})
+    with pytest.raises(OptionError, match=r"'endingOffsets': got startingOffsets, for 3 rows; expected"):
+        write_range(tmp_path, position, position, batch=rows("shop/a", 5, 8))
+    write_range(tmp_path, position, position)
+    assert Stream(tmp_path).contents() == {"shop/a": [*range(5)]}
 
 
 def test_a_batch_is_written_once_and_a_stream_goes_on(tmp_path: Path) -> None:
