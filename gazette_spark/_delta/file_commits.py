@@ -241,8 +241,11 @@ class FileCommits:
         Args:
             files: Descriptions of the files, as rows of ``FILES_SCHEMA``.
             entry: Ledger entry of the rows in the files.
+
+        Raises:
+            TableRefusedError: the log cannot be written, for example because the disk is full.
         """
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
         snapshot = self._snapshot
@@ -278,4 +281,12 @@ class FileCommits:
         # committed are left to VACUUM.
         except CommitFailedError as error:
             return error
+        # deltalake has tried again for minutes where that could help.
+        except (DeltaError, OSError) as error:
+            problem = (
+                f"deltalake cannot commit to it at {self.location}: {deltalake_text(error)}. Give the driver "
+                "access and space, and start the query again with the same checkpoint: the table then shows "
+                "whether it has the batch"
+            )
+            raise TableRefusedError(self.table, problem) from error
         return None

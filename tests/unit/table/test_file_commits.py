@@ -165,6 +165,19 @@ def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
     assert numbers(table) == [1, 4]
 
 
+def test_a_log_that_cannot_be_written_is_named(table: Path) -> None:
+    """As on a full disk: with the table and what to do, and without the colours of deltalake's own text."""
+    ours = commits(table)
+    ours.open()
+    shutil.rmtree(table / "_delta_log")
+    (table / "_delta_log").touch()
+    with pytest.raises(
+        TableRefusedError, match=r"^table t: deltalake cannot commit to it at .* checkpoint"
+    ) as error:
+        ours.commit(Told(table, 1), entry(1))
+    assert str(error.value).isprintable()
+
+
 def test_commits_of_others_are_no_conflict(table: Path) -> None:
     """Another app id, another program, and OPTIMIZE come between; a retry writes no file again."""
     ours, others = commits(table), commits(table)
