@@ -15,11 +15,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from gazette_spark.errors import (
@@ -35,6 +37,8 @@ try:
         TableAlreadyExistsError,
     )
     from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
@@ -496,16 +500,24 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
     schema, spec = metadata.schema(), metadata.spec()
     footer = parse_footer(row.stats)
     path_ids = parquet_path_to_id_mapping(schema)
+    unbounded = {path_ids[path] for path in _unbounded_leaves(footer)}
 
-    def statistics(properties: Mapping[str, str]) -> Any:  # noqa: ANN401 - of pyiceberg.
+    def statistics(properties: Mapping[str, str]) -> Mapping[str, Any]:
         plan = compute_statistics_plan(schema, dict(properties))
-        return data_file_statistics_from_parquet_metadata(footer, plan, path_ids)
+        # pyiceberg would take the bounds of the other row groups for those of the file, and readers would
+        # skip the file for values that it has.
+        for field_id in unbounded & plan.keys():
+            if plan[field_id].mode.type is not MetricModeTypes.NONE:
+                plan[field_id] = replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS))
+        counted = data_file_statistics_from_parquet_metadata(footer, plan, path_ids)
+        return counted.to_serialized_dict()
 
     try:
         counts = statistics(metadata.properties)
-    except (OverflowError, UnicodeDecodeError):
+    except (OverflowError, UnicodeError):
         # Python has no dates before year 1 or after year 9999, and no texts of bytes that are not UTF-8, such
-        # as CAST(X'FF' AS STRING). A file without bounds is only slower to read.
+        # as CAST(X'FF' AS STRING). The upper bound that pyiceberg makes of a text may end in half a surrogate
+        # pair. A file without bounds is only slower to read.
         counts = statistics({"write.metadata.metrics.default": "counts"})
     return DataFile.from_args(
         content=DataFileContent.DATA,
@@ -519,5 +531,17 @@ def _data_file(row: Any, transaction: Transaction, location: str) -> DataFile:  
         spec_id=spec.spec_id,
         equality_ids=None,
         key_metadata=None,
-        **counts.to_serialized_dict(),
+        **counts,
     )
+
+
+def _unbounded_leaves(footer: pq.FileMetaData) -> Iterator[str]:
+    """Yield the paths of columns that have a row group with values but without bounds.
+
+    Parquet's writer leaves out the bounds of texts and bytes beyond 4 KB.
+    """
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            found = column.statistics
+            if found is not None and found.num_values > 0 and not found.has_min_max:
+                yield column.path_in_schema

@@ -20,16 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg import types as ice
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
+from pyiceberg.expressions import EqualTo, Reference
+from pyiceberg.expressions.literals import literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyspark.sql import types as sql
 
+from gazette_spark._data_files import writer
 from gazette_spark._iceberg.columns import partition_spec, partition_texts
 from gazette_spark._ledger.decision import Allowed
 from gazette_spark._ledger.entry import SkippedGap, entry_without_rows
@@ -502,6 +506,30 @@ def test_statistics_find_files(tmp_path: Path) -> None:
     table = stream.load()
     assert [*table.scan(row_filter="n >= 10").plan_files()] == []
     assert len([*table.scan(row_filter="n = 9 and journal = 'a'").plan_files()]) == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["m", "z" * 5000, "a" * 5000], ["m", "z" + "a" * 5000, None, "a"], ["\ud7ff" * 17, "m"]],
+    ids=["long", "mixed", "without a next character"],
+)
+def test_a_text_never_hides_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str | None]
+) -> None:
+    """Parquet has no bounds of long texts, and those of other row groups are not the file's."""
+    for name in ("ROW_GROUP_BYTES", "GATHERED_BYTES"):
+        monkeypatch.setattr(writer, name, 1)
+    stream = IcebergStream(catalog_properties(tmp_path), schema=sql.StructType().add("t", sql.StringType()))
+    stream.run(0, 0, 0)
+    batches = [pa.RecordBatch.from_pydict({"t": pa.array([text], pa.string())}) for text in texts]
+    stream.run(1, 0, 1, write=lambda: stream.files(*batches))
+    (task,) = stream.load().scan().plan_files()
+    assert pq.read_metadata(task.file.file_path.removeprefix("file:")).num_row_groups == len(texts)
+    for text in filter(None, texts):
+        (found,) = (
+            stream.load().scan(row_filter=EqualTo(term=Reference("t"), value=literal(text))).to_arrow()["t"]
+        )
+        assert found.as_py() == text
 
 
 PARTITIONED = (
