@@ -45,12 +45,15 @@ def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> D
 
     For a table without partitions, neighbouring parts are joined without a shuffle. For a table with
     partitions, each part would write a file in each partition, so rows are first grouped by partition.
+    Partition columns that the rows lack are null, or Delta computes them.
     """
     if files is None:
         return df
-    if files == 1 or not partition_by:
+    names = {name.lower() for name in df.columns}
+    present = [name for name in partition_by if name.lower() in names]
+    if files == 1 or not present:
         return df.coalesce(files)
-    return df.repartition(files, *(quoted(name) for name in partition_by))
+    return df.repartition(files, *map(quoted, present))
 
 
 def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:

@@ -190,7 +190,7 @@ def test_columns_that_the_table_computes_are_computed(
     ddl = "id BIGINT, _journal STRING, _offset BIGINT, half BIGINT NOT NULL GENERATED ALWAYS AS (id DIV 2)"
     spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (half)")
     rows = spark.range(10).selectExpr("id", "'a' AS _journal", "id AS _offset")
-    sink = DeltaSink(APP_ID, path=f"{tmp_path}/table", upsert=upsert)
+    sink = DeltaSink(APP_ID, path=f"{tmp_path}/table", upsert=upsert, target_file_bytes=5)
     assert sink.write_batch(rows, JournalOffsets({"a": 0}), JournalOffsets({"a": 10}))
     found = spark.table(name).orderBy("id").select("id", "half").collect()
     assert found == [(number, number // 2) for number in range(10)]

@@ -53,6 +53,8 @@ def test_files_are_bytes_by_their_target(read: int | None, target: int | None, f
 class Rows:
     """Stands for a DataFrame, and says what was done to it."""
 
+    columns = ("Day", "a`b", "n")
+
     def coalesce(self, parts: int) -> str:
         """Join neighbours."""
         return f"coalesce {parts}"
@@ -68,6 +70,8 @@ class Rows:
         pytest.param(3, [], "coalesce 3", id="no partitions"),
         pytest.param(1, ["day"], "coalesce 1", id="one file"),
         pytest.param(3, ["day", "a`b"], "repartition 3 `day` `a``b`", id="partitions"),
+        pytest.param(3, ["day", "x"], "repartition 3 `day`", id="a column that Delta computes"),
+        pytest.param(3, ["x"], "coalesce 3", id="only columns that Delta computes"),
     ],
 )
 def test_rows_are_shuffled_only_for_partitions(files: int, partition_by: list[str], done: object) -> None:
