@@ -196,6 +196,17 @@ def test_columns_that_the_table_computes_are_computed(
     assert found == [(number, number // 2) for number in range(10)]
 
 
+def test_a_partition_that_the_rows_lack_is_null(spark: SparkSession, tmp_path: Path) -> None:
+    """As any other column, and as on the direct lane; Delta's writer looks for it in the rows."""
+    name = f"delta.`{tmp_path}/table`"
+    ddl = "id BIGINT, kind STRING, Day DATE"
+    spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (kind, Day)")
+    rows = spark.range(4).selectExpr("id", "concat('k', id % 2) AS kind")
+    sink = DeltaSink(APP_ID, path=f"{tmp_path}/table", target_file_bytes=2)
+    assert sink.write_batch(rows, JournalOffsets({"a": 0}), JournalOffsets({"a": 4}))
+    assert spark.table(name).orderBy("id").collect() == [(at, f"k{at % 2}", None) for at in range(4)]
+
+
 def evolving(stream: FileStream) -> DeltaSink:
     """A writer of the stream's table that adds columns."""
     return DeltaSink(APP_ID, path=str(stream.table), schema_evolution="addNewColumns")
