@@ -28,9 +28,10 @@ from tests.rig.crashes.sinks import SINKS, iceberg_sink
 ALONE = ("upsert", "dead letters", "committed")
 """Kinds of which the sink dies alone, too: 21 crashes in all, most of them of whole queries."""
 
-IN_SOAK = ("raw", "format", "iceberg", "dead letters", "stateful", "complete")
+IN_SOAK = ("raw", "format", "iceberg", "dead letters", "stateful", "complete", "replace")
 """Kinds that ``make soak`` runs. ``test_sink``, ``test_delta_format``, ``test_iceberg_crashes``,
-``test_sink_dead_letters``, ``test_sink_stateful`` and ``test_sink_modes`` hold them in every run."""
+``test_sink_dead_letters``, ``test_sink_stateful``, ``test_sink_modes`` and ``test_consumer_state`` hold them
+in every run."""
 
 DIRECTORY: Mapping[str, str] = {
     "raw": "day%201",
@@ -42,6 +43,7 @@ DIRECTORY: Mapping[str, str] = {
     "stateful": "größe",
     "complete": "two words",
     "committed": "100%",
+    "replace": "a+b",
 }
 """Name of the directory of table, checkpoints and states; random schedules draw one."""
 
@@ -62,6 +64,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
     "complete": ("at the sink's entry", "before the write", "before the read-back", "before the commit log"),
     "committed": ("before the states are visible", "in a task", "states written", "after the WAL"),
+    "replace": ("files half written", "during replacement", "before the read-back", "before the commit log"),
 }
 """Where the queries die, by kind of sink: at every point in all."""
 
@@ -122,6 +125,12 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("recreate", records=6, fraction=0.5),
         Step("stale checkpoint", records=6, fraction=0.2),
         Step("lose checkpoint", records=6, fraction=0.4),
+    ),
+    "replace": (
+        Step("zombie", "sink.before_write", records=6, fraction=0.2),
+        Step("optimize"),
+        Step("restore", records=6, fraction=0.7),
+        Step("lose checkpoint", records=6),
     ),
 }
 """What else happens. It comes last, for a checkpoint that is refused comes by no point of a batch."""

@@ -47,7 +47,7 @@ def check(
         case "raw" | "direct" | "format" | "iceberg":
             check_rows = check_iceberg if SINKS[kind].iceberg else check_table
             return check_rows(table, truth, app_id=app_id, complete=complete, checkpoints=checkpoints)
-        case "upsert":
+        case "upsert" | "replace":
             return check_upserts(table, truth, read_keyed, COLUMNS, app_id=app_id, complete=complete)
         case "stateful":
             return check_upserts(

@@ -89,6 +89,7 @@ POINTS = (
     Point("before the commit log", "sink.return", Rename("before", COMMIT_LOG)),
     Point("after the commit log", "source.latest_offset", Rename("after", COMMIT_LOG), nths=(2, 2, 3)),
     Point("during MERGE", "sink.during_merge", Failpoint("sink.during_merge"), feature="upsert"),
+    Point("during replacement", "sink.during_replace", Failpoint("sink.during_replace"), feature="replace"),
     Point(
         "between dead letters and rows",
         "sink.dead_letters_written",

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from gazette_spark import DeadLetters, DeltaSink, IcebergSink, Upsert
 from gazette_spark._delta.file_commits import FileCommits
 from gazette_spark._delta.sql_names import table_at
+from gazette_spark._delta.upsert import RepeatableUpsert
 from gazette_spark._ingest import load_files
 from gazette_spark.testing.oracle import split_records
 from tests.rig.iceberg import NAME, catalog_properties
@@ -201,5 +202,7 @@ SINKS: Mapping[str, SinkKind] = {
     "format": SinkKind(lambda rows: rows, lambda _: {}, is_format=True),
     "iceberg": SinkKind(lambda rows: rows, lambda _: {}, direct=True, is_format=True, iceberg=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
+    # The host of applications writes its state so: a batch of few keys names them, any other one is merged.
+    "replace": SinkKind(keyed, lambda _: {"upsert": RepeatableUpsert(("key",))}),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""
