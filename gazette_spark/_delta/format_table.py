@@ -220,7 +220,7 @@ class DeltaFormatTable:
 def _foreign_type(kind: DataType) -> str | None:
     """Return a type, within another one, that tasks cannot write to a Delta table, or None."""
     match kind:
-        case StructType():
+        case StructType() if kind.fields:  # Parquet has no struct without fields.
             inner = [field.dataType for field in kind.fields]
         case ArrayType():
             inner = [kind.elementType]

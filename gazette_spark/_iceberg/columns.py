@@ -14,6 +14,7 @@ STRING, CHAR, VARCHAR  string
 BINARY                 binary
 ARRAY, MAP, STRUCT     list, map, struct
 INTERVAL, VARIANT, …   refused: version 2 of Iceberg's format has no such type
+STRUCT without fields  refused: Parquet has no such type
 =====================  ============================================================================
 
 The table may have Iceberg types that Spark's rows do not have (time, uuid, fixed). A column of such a type
@@ -101,7 +102,7 @@ def to_iceberg(table: str, path: str, kind: sql.DataType, ids: Any) -> ice.Icebe
         TableRefusedError: Iceberg does not have the type.
     """
     match kind:
-        case sql.StructType():
+        case sql.StructType() if kind.fields:  # Parquet has no struct without fields.
             return _struct(table, path + ".", kind, ids)
         case sql.ArrayType():
             element = to_iceberg(table, path + ".element", kind.elementType, ids)

@@ -352,7 +352,8 @@ class IcebergTable:
         columns = bare(rows)
         assert isinstance(columns, StructType)
         self._fitted(columns, None)
-        schema = iceberg_schema(self.name, columns)
+        with iceberg_errors(self.name):  # For example, to Iceberg a field b of a is also a column "a.b".
+            schema = iceberg_schema(self.name, columns)
         # This comes before the table is created, so that an invalid partition leaves no table behind.
         spec = partition_spec(self._partition_option, self._partition_by or (), schema)
         # Another process may have created it at the same time, which opening the table shows.
@@ -399,9 +400,10 @@ class IcebergTable:
     def _schema_of_files(self, table: Table) -> Schema:
         """Return the table's schema after the rows' columns are added."""
         # This transaction is never committed. It only computes the ids that the new columns will get.
-        transaction = _Transaction(table)
-        self._add_columns(transaction)
-        return transaction.table_metadata.schema()
+        with iceberg_errors(self.name):
+            transaction = _Transaction(table)
+            self._add_columns(transaction)
+            return transaction.table_metadata.schema()
 
     def _add_columns(self, transaction: Transaction) -> None:
         """Add the rows' columns that the table lacks."""

@@ -477,7 +477,9 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [sql.VariantType(), sql.DayTimeIntervalType(), sql.ArrayType(sql.VariantType())], ids=str
+    "kind",
+    [sql.VariantType(), sql.DayTimeIntervalType(), sql.ArrayType(sql.VariantType()), sql.StructType()],
+    ids=str,
 )
 def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, kind: sql.DataType) -> None:
     """By the column's name, before the table is made."""
@@ -485,6 +487,17 @@ def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, kind: sql.DataType
     with pytest.raises(TableRefusedError, match=r"column v.* a type that Iceberg lacks"):
         stream.run(0, 0, 0)
     assert not stream.catalog().table_exists(NAME.identifier)
+
+
+@pytest.mark.parametrize("adds", [False, True], ids=["new table", "new columns"])
+def test_columns_that_are_one_to_iceberg_are_refused(tmp_path: Path, adds: bool) -> None:
+    """To Iceberg a field of a column has a name with a dot, as another column may have."""
+    both = sql.StructType().add("a.b", sql.LongType()).add("a", sql.StructType().add("b", sql.LongType()))
+    stream = IcebergStream(catalog_properties(tmp_path), schema=both, options={"adds_columns": adds})
+    if adds:
+        stream.other(schema=sql.StructType(both.fields[1:])).run(0, 0, 0)
+    with pytest.raises(TableRefusedError, match=r"shop.orders: pyiceberg failed: .*name.* a\.b"):
+        stream.run(0, 0, 0)
 
 
 def test_values_outside_pythons_range_are_written_without_bounds(tmp_path: Path) -> None:

@@ -501,13 +501,14 @@ def test_rows_are_written_in_the_columns_of_the_table(tmp_path: Path) -> None:
         (StructType().add("n", NullType()), SchemaMismatchError, "'n' has no type in the batch"),
         (StructType().add("a b", LongType()), SchemaMismatchError, "'a b' has ' ' in its name"),
         (StructType().add("v", VariantType()), TableRefusedError, "a column has the type variant"),
+        (StructType().add("s", StructType()), TableRefusedError, "a column has the type struct<>"),
         (
             StructType().add("tags", MapType(StringType(), ArrayType(DayTimeIntervalType()))),
             TableRefusedError,
             "a column has the type interval day to second",
         ),
     ],
-    ids=["no type", "name", "variant", "interval"],
+    ids=["no type", "name", "variant", "no fields", "interval"],
 )
 def test_no_table_is_made_of_columns_that_delta_or_tasks_cannot_write(
     tmp_path: Path, schema: StructType, error: type[GazetteError], text: str
