@@ -231,12 +231,14 @@ class IcebergTable:
 
     @property
     def shape(self) -> str:
-        """Identity, columns and partitions of the version on which to commit."""
+        """Identity, columns, partitions and location of the version on which to commit."""
         return self._shape(self._opened())
 
     def _shape(self, table: Table) -> str:
         columns = [field.model_dump(mode="json") for field in self._schema_of_files(table).fields]
-        return json.dumps([str(table.metadata.table_uuid), columns, table.spec().model_dump(mode="json")])
+        # Tasks report paths below the location of the table's data, which a property may change.
+        identity = [str(table.metadata.table_uuid), _data_location(table)]
+        return json.dumps([*identity, columns, table.spec().model_dump(mode="json")])
 
     def read_ledger(self, app_id: str) -> LedgerState:
         """Load the newest version, on which to commit, and return the state of an app id's ledger in it."""

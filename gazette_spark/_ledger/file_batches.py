@@ -37,7 +37,7 @@ class LedgerTable(Protocol):
 
     @property
     def shape(self) -> str:
-        """Identity, columns and partitions of the opened table. Files fit only a table of the same shape."""
+        """What files have to fit: identity, columns, partitions and location of the opened table."""
         ...
 
     def read_ledger(self, app_id: str) -> LedgerState:
@@ -213,8 +213,8 @@ class FileBatches:
             # other columns.
             if written.files and written.shape != table.shape:
                 problem = (
-                    "it was created again, or its columns changed, while the batch was written. Nothing was "
-                    "committed. Start the query again"
+                    "it was created again, its columns changed, or its files got another place, while the "
+                    "batch was written. Nothing was committed. Start the query again"
                 )
                 raise TableRefusedError(table.name, problem)
             conflict = table.commit_files(written.files, decision.entry)

@@ -388,7 +388,7 @@ def test_a_table_that_is_made_again_takes_no_files_of_the_old_one(stream: Iceber
     stream.catalog().drop_table(NAME.identifier)
     fresh = stream.other(seen=None)
     fresh.run(0, 10, 10)
-    with pytest.raises(TableRefusedError, match="created again, or its columns changed"):
+    with pytest.raises(TableRefusedError, match="created again, its columns changed"):
         fresh.run(1, 10, 12, write=lambda: written)
     stream.catalog().drop_table(NAME.identifier)
     with pytest.raises(GapError, match="there is no such table"):
@@ -757,6 +757,18 @@ def test_columns_that_change_while_a_batch_is_written_are_found(stream: IcebergS
     with pytest.raises(TableRefusedError, match="its columns changed"):
         stream.run(2, 10, 12, write=lambda: written)
     stream.run(2, 10, 12)
+
+
+def test_files_stay_where_tasks_wrote_them(stream: IcebergStream, tmp_path: Path) -> None:
+    """Somebody gives data files another place: a commit would name files that are missing there."""
+    files = stream.files(rows("a", 10, 12))
+    with stream.load().transaction() as transaction:
+        transaction.set_properties({"write.data.path": f"file://{tmp_path}/elsewhere"})
+    with pytest.raises(TableRefusedError, match=r"its files got another place, .* Start the query again"):
+        stream.run(2, 10, 12, write=lambda: files)
+    stream.other(seen=None).run(2, 10, 12)
+    assert stream.contents() == {"a": [*range(5, 12)]}
+    assert [*tmp_path.glob("elsewhere/*.parquet")]
 
 
 def test_columns_that_change_after_the_decision_are_a_conflict(stream: IcebergStream) -> None:
