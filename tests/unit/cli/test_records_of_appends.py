@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.cli.record_splitter import FRAME, MAGIC, read_keyed
+from gazette_spark.cli.journal_appends import FRAME, MAGIC, read_keyed
 from gazette_spark.errors import InputError
 
 RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=8)
