@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 import pyarrow as pa
 import pytest
@@ -22,6 +20,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of
 from tests.rig.brokers import BrokerHandle
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.brokers("embedded")
 
@@ -74,15 +73,6 @@ class Stored:
             for record_batch in raw_record_batches(scan, TIMES):
                 found += zip(*record_batch.to_pydict().values(), strict=True)
         return found
-
-
-def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until a condition holds; fail with ``what`` after the deadline."""
-    deadline = monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        assert monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
-        pause.wait(0.05)
 
 
 def filled(client: Client, broker: BrokerHandle, name: str, codec: str, postfix: str = "") -> Stored:

@@ -144,14 +144,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def quiet(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, without a stack trace in the log for each crash."""
-    settings = {"spark.databricks.delta.snapshotPartitions": "1", "spark.sql.shuffle.partitions": "1"}
-    before = {name: str(spark.conf.get(name)) for name in settings}
     spark.sparkContext.setLogLevel("OFF")
-    for name, value in settings.items():
-        spark.conf.set(name, value)
     yield spark
-    for name, old in before.items():
-        spark.conf.set(name, old)
     spark.sparkContext.setLogLevel("ERROR")
 
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import Client
 from gazette_spark.offsets import Fingerprint
-from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
+from tests.rig.upkeep import delete_journal
 from tests.spark.source_queries import (
     BOTH_BROKERS,
     QUERY_TIMEOUT_S,
@@ -179,20 +179,15 @@ def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path
         journals.append("c", b"of c\n")
         read.append((c, 0, b"of c"))
         wait_until("another one", lambda: has_come(*read))
-        delete(journals.client, c)
+        delete_journal(journals.client, c)
         journals.append("a", b"after c\n")
         read.append((a, 20, b"after c"))
         wait_until("that its end is no loss", lambda: has_come(*read))
-        delete(journals.client, b)
+        delete_journal(journals.client, b)
         with pytest.raises(StreamingQueryException, match=f"'{b}': .*4 unread bytes.*failOnDataLoss=false"):
             assert query.awaitTermination(60), "the query did not notice"
     finally:
         query.stop()
-
-
-def delete(client: Client, journal: str) -> None:
-    """Delete a journal's spec, whatever its revision."""
-    client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
 
 
 SOAK_DAMAGES = {

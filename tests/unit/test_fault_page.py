@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.rig.crashes.points import POINTS
@@ -11,6 +13,15 @@ from tests.rig.crashes.points import POINTS
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "evidence" / "faults.md"
 EXACTLY_ONCE = [ROOT / "docs" / page for page in ("evidence/exactly-once.md", "guides/verify.md")]
+
+
+@cache
+def sources() -> Mapping[str, list[str]]:
+    """Return the texts of the tests' files, by the names of the files."""
+    texts = defaultdict[str, list[str]](list)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        texts[path.name].append(path.read_text())
+    return texts
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -21,7 +32,7 @@ def test_every_test_that_is_named_exists() -> None:
     missing = [
         f"{file}::{test}"
         for file, test in named
-        if not any(f"def {test}(" in path.read_text() for path in (ROOT / "tests").rglob(file))
+        if not any(f"def {test}(" in text for text in sources()[file])
     ]
     assert missing == []
     assert all((ROOT / path).is_file() for path in re.findall(r"`(tests/[\w/]+\.py)`", text))
@@ -44,8 +55,7 @@ def plain(name: str) -> str:
 
 def names_in(file: str) -> str:
     """Return the names of tests and of their cases in all files of this name."""
-    sources = [path.read_text() for path in (ROOT / "tests").rglob(file)]
-    names = [name for source in sources for name in re.findall(r"def (test_\w+)|\"([\w -]+)\"", source)]
+    names = [name for text in sources()[file] for name in re.findall(r"def (test_\w+)|\"([\w -]+)\"", text)]
     points = [point.name for point in POINTS] if file == "test_crashes.py" else []
     return plain(" | ".join(["".join(name) for name in names] + points))
 

@@ -150,8 +150,8 @@ def open_files() -> int:
 
 
 def test_idle_journals_keep_no_files_open(tmp_path: Path) -> None:
-    """Of 2,000 journals that were appended to, only the last ones have open files; all go on."""
-    count, limit = 2000, 16
+    """Of 200 journals that were appended to, only the last ones have open files; all go on."""
+    count, limit = 200, 16
     settings = JournalSettings(tmp_path, lambda _name: False, open_spools=OpenSpools(limit))
     journals = [
         LiveJournal(journal_spec(f"many/{number}", stores=()), tmp_path / str(number), settings)

@@ -38,3 +38,8 @@ def pages(revision: int, names: Sequence[str], size: int = 2) -> list[pb.ListRes
     """Return a listing of a watch: its pages, and the empty message behind them."""
     first, *rest = [names[at : at + size] for at in range(0, len(names) or 1, size)]
     return [message(*first, revision=revision), *(message(*each) for each in rest), EMPTY]
+
+
+def applied(revision: int) -> pb.ApplyResponse:
+    """Return the answer to an apply."""
+    return pb.ApplyResponse(header=pb.Header(etcd=pb.Header.Etcd(revision=revision)))

@@ -30,6 +30,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import format_selector, parse_selector
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.unit.client import listings
+from tests.unit.client.listings import applied
 
 JOURNAL = "a/journal"
 EMPTY_COMMIT = pb.AppendResponse(
@@ -40,11 +41,6 @@ EMPTY_COMMIT = pb.AppendResponse(
 def page(*names: str) -> pb.ListResponse:
     """Return a message of a listing."""
     return listings.message(*names, revision=1)
-
-
-def applied(revision: int) -> pb.ApplyResponse:
-    """Return the answer to an apply."""
-    return pb.ApplyResponse(header=pb.Header(etcd=pb.Header.Etcd(revision=revision)))
 
 
 def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:

@@ -17,6 +17,7 @@ from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import ClosedError, MissingPackageError, OptionError, ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
+from tests.unit.consumer.test_micro_batch import checkpoint
 
 WAIT_S = 20
 
@@ -33,14 +34,6 @@ def shards(client: Client) -> SparkShards:
     """Two shards, one of them disabled."""
     specs = [shard_spec("idle", ["left"], disable=True), shard_spec("runs", ["left", "right"])]
     return SparkShards("/prefix", specs, client)
-
-
-def checkpoint(*intents: str, **sources: int) -> pc.Checkpoint:
-    """Return a checkpoint of sources that were read through, with intents of journals."""
-    made = pc.Checkpoint(ack_intents=dict.fromkeys(intents, b"ack"))
-    for journal, offset in sources.items():
-        made.sources[journal].read_through = offset
-    return made
 
 
 class Waiter(threading.Thread):

@@ -15,14 +15,9 @@ from gazette_spark._ledger.entry import (
     parse_entry,
 )
 from gazette_spark.errors import FencedError, GapError, OverlapError
-from gazette_spark.offsets import JournalOffsets
+from tests.unit.ledger.test_ledger import at
 
 FILES = '{"logOffset":0}'
-
-
-def at(**offsets: int) -> JournalOffsets:
-    """Position in journals ``x/a``, ``x/b``, ... of one source."""
-    return JournalOffsets({f"x/{name}": offset for name, offset in offsets.items()})
 
 
 def batch(

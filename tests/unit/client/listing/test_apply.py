@@ -21,6 +21,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.stub_broker import Fail, StubBroker
+from tests.unit.client.listings import applied
 
 Change = pb.ApplyRequest.Change
 
@@ -28,11 +29,6 @@ Change = pb.ApplyRequest.Change
 def deletions(count: int) -> list[Change]:
     """Return changes, each of another journal."""
     return [Change(delete=f"many/{index:04}", expect_mod_revision=-1) for index in range(count)]
-
-
-def applied(revision: int) -> pb.ApplyResponse:
-    """Return the answer to an apply."""
-    return pb.ApplyResponse(header=pb.Header(etcd=pb.Header.Etcd(revision=revision)))
 
 
 def sizes(stub: StubBroker) -> list[int]:
