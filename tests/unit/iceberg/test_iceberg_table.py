@@ -233,13 +233,10 @@ def die_in_second_batch(stream: IcebergStream, point: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-@pytest.mark.parametrize("point", ["sink.before_write", "sink.after_write"])
-def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(
-    stream: IcebergStream, point: str
-) -> None:
-    """SIGKILL before the commit, and after it; the batch runs again, with new files."""
-    die_in_second_batch(stream, point)
-    assert len(stream.load().snapshots()) == (2 if point == "sink.before_write" else 3)
+def test_a_process_that_dies_in_the_commit_loses_and_doubles_nothing(stream: IcebergStream) -> None:
+    """SIGKILL after the commit, before the answer: the batch runs again, and is there once."""
+    die_in_second_batch(stream, "sink.after_write")
+    assert len(stream.load().snapshots()) == 3
     successor = stream.other(seen=None)
     successor.run(2, 10, 20)
     successor.run(3, 20, 21)
