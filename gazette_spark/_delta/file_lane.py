@@ -135,13 +135,6 @@ def fitted_rows(
 ) -> FittedRows:
     """Compare the columns of rows with those of the table to which tasks write them.
 
-    Args:
-        table: The table's name, for errors.
-        app_id: For errors.
-        schema: Columns of the rows.
-        table_schema: Columns of the table.
-        partition_by: Its partition columns.
-
     Raises:
         SchemaMismatchError: the columns are not the table's.
         TableRefusedError: tasks would have to convert nested columns, or values of partitions, or the rows

@@ -97,9 +97,6 @@ class DeltaFormatTable:
     def prepare(self, schema: StructType) -> tuple[FileTarget, str]:
         """Create the table if it does not exist, compare its columns, and return where tasks write.
 
-        Args:
-            schema: Columns of the rows.
-
         Returns:
             The target, and the shape of the table, which a commit compares.
 

@@ -109,10 +109,6 @@ def unfit_jar(location: str, spark_version: str) -> str:
 def check_workers(spark: SparkSession, options: SourceOptions) -> None:
     """Check that tasks have the package and that the brokers of a query answer them.
 
-    Args:
-        spark: The session.
-        options: The options of ``format("gazette")``.
-
     Raises:
         MissingModuleError: the workers' Python lacks this package or one that it needs.
         OptionError: a task fails for another reason, or no broker answers it.

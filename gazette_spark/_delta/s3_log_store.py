@@ -57,11 +57,6 @@ def setting_of(scheme: str) -> str:
 def check_log_store(spark: SparkSession, location: str, table: str) -> None:
     """Refuse a table on S3 if two drivers could commit the same version of it.
 
-    Args:
-        spark: The session, whose settings name the log store.
-        location: Directory of the table.
-        table: Name of the table.
-
     Raises:
         TableRefusedError: two drivers could. The error says what to do.
     """

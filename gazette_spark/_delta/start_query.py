@@ -22,16 +22,7 @@ def start_query(
     output_mode: str,
     trigger: Mapping[str, Any],
 ) -> StreamingQuery:
-    """Start a query into a sink.
-
-    Args:
-        df: The stream.
-        sink: The sink that writes the batches.
-        root: The query checkpoint.
-        query_name: Name of the query in Spark's listings.
-        output_mode: Spark's output mode.
-        trigger: As for ``DataStreamWriter.trigger``.
-    """
+    """Start a query into a sink, with the query checkpoint in ``root``."""
     clear_unfinished(df.sparkSession, root)
     writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
     writer = writer.option("checkpointLocation", root)

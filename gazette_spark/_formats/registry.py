@@ -140,11 +140,6 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     The label ``content-type`` is an agreement between a journal's writers and readers, so an option that
     contradicts it is refused. Any journal can be read as bytes without records, with ``none``.
 
-    Args:
-        spec: The journal.
-        framing: The option ``framing``, if set.
-        form: The option ``format``, if set.
-
     Raises:
         OptionError: options and label contradict each other, or neither gives the framing.
     """

@@ -122,11 +122,6 @@ def to_iceberg(table: str, path: str, kind: sql.DataType, ids: Any) -> ice.Icebe
 def spark_schema(table: str, schema: Schema, rows: sql.StructType) -> sql.StructType:
     """Return a table's columns with Spark's types, without columns that no row of Spark can fill.
 
-    Args:
-        table: The table's name, for errors.
-        schema: The table's schema.
-        rows: Columns of the rows that are written.
-
     Raises:
         TableRefusedError: a column of a type that Spark does not have is NOT NULL or is also in the rows, or
             the names of two columns differ only in case.

@@ -176,9 +176,6 @@ class IcebergTable:
     def prepare(self, rows: StructType) -> tuple[FileTarget, str]:
         """Create a missing table, compare its columns, and return where tasks write.
 
-        Args:
-            rows: Columns of the rows.
-
         Returns:
             The target, and the shape of the table, which a commit compares.
 

@@ -455,14 +455,7 @@ def table_state(table: Table, app_id: str, name: str) -> LedgerState:
 def state_of(
     rows: Sequence[HistoryRow], properties: Mapping[str, str], app_id: str, name: str
 ) -> LedgerState:
-    """Return the state of an app id's ledger; see :func:`table_state`.
-
-    Args:
-        rows: The table's history.
-        properties: The table's properties.
-        app_id: The app id.
-        name: The table, for errors.
-    """
+    """Return the state of an app id's ledger; see :func:`table_state`."""
     state = read_state(lambda limit: rows[:limit], app_id, table=name)
     # The commit is a compare-and-set on the snapshot, whereas Delta's is one on a transaction number. So
     # nothing can come between an entry and the one on which its decision was based, and there is no need to

@@ -49,10 +49,6 @@ def state_path(root: str) -> str:
 def checked_text(text: str | None, path: str) -> str:
     """Check the text of a file of a query checkpoint, and return it.
 
-    Args:
-        text: The text; None if the file does not exist.
-        path: The file.
-
     Raises:
         QueryCheckpointError: it is missing or empty.
     """

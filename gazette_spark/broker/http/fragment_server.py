@@ -49,13 +49,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 class FragmentServer:
-    """Answers requests for fragments. Any thread.
-
-    Args:
-        root: directory of the fragment stores.
-        signer: checks the URLs.
-        faults: faults that a test orders.
-    """
+    """Answers requests for fragments. Any thread."""
 
     def __init__(self, root: Path, signer: UrlSigner, faults: Faults | None = None) -> None:
         self._root = root

@@ -225,13 +225,7 @@ class SyncDecision:
 
 
 def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateResponse]) -> SyncDecision:
-    """Decide the next step by the replicas' answers to a proposal that ends at ``end``.
-
-    Args:
-        end: end of the primary's extent.
-        header: header of the primary, with route and revision.
-        answers: one answer of each replica.
-    """
+    """Decide the next step by the replicas' answers to a proposal that ends at ``end``."""
     roll: SyncDecision | None = None
     revision = 0
     for answer in answers:
