@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from gazette_spark.cli.main import Integer
+from gazette_spark.cli.main import Integer, Number
 from gazette_spark.cli.server_options import PORT, EndSignals, security_of_server, server_tls
 from gazette_spark.errors import GazetteError
 
@@ -55,7 +55,12 @@ def broker() -> None:
     help="Serve the gateway's GET, HEAD and PUT without a token although there are keys, as Gazette does.",
 )
 @click.option(
-    "--pulse-interval", default=60.0, show_default=True, help="Seconds between checks of idle journals."
+    "--pulse-interval",
+    type=Number(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Interval between checks of idle journals.",
 )
 @click.option(
     "--fsync/--no-fsync",

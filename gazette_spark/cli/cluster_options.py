@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gazette_spark.cli.main import Integer
+from gazette_spark.cli.main import Integer, Number
 
 if TYPE_CHECKING:
     from gazette_spark._server.topology import Member
@@ -136,7 +136,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--hand-over",
         "hand_over_s",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         default=60.0,
         show_default=True,
         metavar="SECONDS",

@@ -14,7 +14,7 @@ import click
 
 from gazette_spark.cli.cluster_options import ClusterOptions, cluster_options
 from gazette_spark.cli.journal_options import broker_options, make_connect
-from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT
+from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT, Number
 from gazette_spark.cli.server_options import PORT, EndSignals, security_of_server, server_tls
 
 if TYPE_CHECKING:
@@ -60,16 +60,16 @@ def consumer() -> None:
 @click.option(
     "--drain",
     "drain_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for open transactions to commit at the end, in seconds.",
+    help="Time for open transactions to commit at the end.",
 )
 @click.option(
     "--max-restart-delay",
     "max_restart_delay_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

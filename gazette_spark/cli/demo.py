@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import click
 
 from gazette_spark.cli.doctor import find_java, no_java
-from gazette_spark.cli.main import Integer, typed_broker
+from gazette_spark.cli.main import Integer, Number, typed_broker
 from gazette_spark.cli.server_options import EndSignals
 from gazette_spark.errors import GazetteError, MissingPackageError, ProtocolError
 from gazette_spark.protocol.durations import parse_duration
@@ -39,9 +39,10 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
     def decorate(command: Decorated) -> Decorated:
         rate_option = click.option(
             "--rate",
-            type=click.FloatRange(min=1),
+            type=Number(min=1),
             default=rate,
             show_default=True,
+            metavar="EVENTS",
             help="Events per second, over all journals.",
         )
         kill_option = click.option(
@@ -68,9 +69,10 @@ def _stream_options(*, rate: float, kills: int) -> Callable[[Decorated], Decorat
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=40.0,
     show_default=True,
+    metavar="SECONDS",
     help="Time that the writers append. The kills may prolong it.",
 )
 @click.option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
-from gazette_spark.cli.main import Integer, broker_option, typed_broker
+from gazette_spark.cli.main import Integer, Number, broker_option, typed_broker
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -161,7 +161,12 @@ def security_options(command: Decorated) -> Decorated:
 def broker_options(command: Decorated) -> Decorated:
     """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and the security options."""
     timeout = click.option(
-        "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Timeout of a request."
+        "--timeout",
+        type=Number(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Timeout of a request.",
     )
     return broker_option()(security_options(timeout(command)))
 

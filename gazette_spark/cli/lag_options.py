@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gazette_spark.cli.journal_options import security_options, shown_option
-from gazette_spark.cli.main import Integer, broker_option, one_line
+from gazette_spark.cli.main import Integer, Number, broker_option, one_line
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.group_lag import Alarms
 from gazette_spark.lag.history import HistoryOptions
@@ -26,6 +26,7 @@ def rule_options(command: Decorated) -> Decorated:
         command,
         click.option(
             "--intervals",
+            type=Integer(min=1),
             default=10,
             show_default=True,
             help="Number of commits, and of write heads, to judge.",
@@ -33,6 +34,7 @@ def rule_options(command: Decorated) -> Decorated:
         click.option(
             "--min-distance",
             "min_distance_s",
+            type=Integer(min=0),
             default=0,
             show_default=True,
             metavar="SECONDS",
@@ -41,6 +43,7 @@ def rule_options(command: Decorated) -> Decorated:
         click.option(
             "--expire-group",
             "expire_group_s",
+            type=Integer(min=0),
             default=604_800,
             show_default=True,
             metavar="SECONDS",
@@ -53,10 +56,16 @@ def rule_options(command: Decorated) -> Decorated:
             "--group-denylist", default="", metavar="REGEX", help="Ignore groups whose name matches."
         ),
         click.option(
-            "--allowed-lag", default=0, show_default=True, help="A journal with at most this lag is OK."
+            "--allowed-lag",
+            type=Integer(min=0),
+            default=0,
+            show_default=True,
+            metavar="BYTES",
+            help="A journal with at most this lag is OK.",
         ),
         click.option(
             "--minimum-complete",
+            type=Number(min=0, max=1),
             default=0.0,
             show_default=True,
             metavar="SHARE",
@@ -140,14 +149,14 @@ def feed_options(command: Decorated) -> Decorated:
         click.option(
             "--max-age",
             "max_age_s",
-            type=click.FloatRange(min=0),
+            type=Number(min=0),
             metavar="SECONDS",
             help="Raise an alarm if a table lacks an older byte.",
         ),
         click.option(
             "--min-loss-in",
             "min_loss_s",
-            type=click.FloatRange(min=0),
+            type=Number(min=0),
             metavar="SECONDS",
             help="Raise an alarm if unread bytes may be pruned sooner.",
         ),
@@ -158,7 +167,13 @@ def feed_options(command: Decorated) -> Decorated:
             help="Name of the cluster in answers and metrics.",
         ),
         click.option(
-            "--timeout", "timeout_s", default=30.0, show_default=True, help="Timeout of a request in seconds."
+            "--timeout",
+            "timeout_s",
+            type=Number(min=0, min_open=True),
+            default=30.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Timeout of a request.",
         ),
     )
 

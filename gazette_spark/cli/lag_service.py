@@ -20,7 +20,7 @@ import click
 
 from gazette_spark.cli.journal_options import interrupted_by_signals, make_connect
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
-from gazette_spark.cli.main import Integer, one_line
+from gazette_spark.cli.main import Integer, Number, one_line
 from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError, MissingPackageError
 from gazette_spark.lag.rules import Status
@@ -52,7 +52,7 @@ UNREADABLE = 3
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
@@ -187,7 +187,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 @click.option(
     "--for",
     "for_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=0.0,
     metavar="SECONDS",
     help="Watch for this time before the verdict. Choose more than a trigger interval.",

@@ -6,6 +6,7 @@ import them inside their functions.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -63,6 +64,20 @@ class Integer(click.IntRange):
         # Python's integers have no bounds, and protobuf's error would name neither the option nor the value.
         if not -(1 << 63) <= number < 1 << 63:
             self.fail(f"{number} does not fit into 64 bits.", param, ctx)
+        return number
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds. Its errors say "number", where click's say "float range"."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """Return the number; refuse ``nan`` and ``inf``."""
+        number = super().convert(value, param, ctx)
+        # NaN passes every bound, and of an endless timeout gRPC says that the broker does not answer.
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
 

@@ -88,6 +88,25 @@ def test_text_in_place_of_an_integer() -> None:
     assert "'abc' is not a valid integer.\n" in done.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["journals", "--timeout", "{}", "list"],
+        ["lag", "show", "--table", "x", "--timeout", "{}"],
+        ["lag", "show", "--table", "x", "--for", "{}"],
+        ["broker", "serve", "--pulse-interval", "{}", "--port", "none"],
+        ["demo", "--rate", "{}", "--kill", "none"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_no_time_is_endless_or_negative(words: list[str], number: str) -> None:
+    """It is wrong usage: a command that waits for ever, or not at all, would blame the broker."""
+    done = CliRunner().invoke(main, [word.format(number) for word in words])
+    assert done.exit_code == 2
+    assert number in done.stderr.splitlines()[-1]
+
+
 def test_unknown_commands_are_wrong_usage() -> None:
     """A slip of the user exits with 2."""
     assert CliRunner().invoke(main, ["jurnals"]).exit_code == 2
