@@ -6,6 +6,7 @@ import them inside their functions.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Callable
@@ -86,6 +87,8 @@ DEFAULT_CONSUMER_PORT = 8090
 
 NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}
 """Log levels of gRPC and deltalake, which would otherwise log in addition to the command's error."""
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _ADDRESS = f"{__name__}.broker"
 
@@ -185,6 +188,13 @@ class LazyGroup(click.Group):
             # A GazetteError says what to do, and a traceback would push that off the screen. Anything else is
             # a bug, and keeps its traceback.
             raise click.ClickException(one_line(error)) from error
+        except OSError as error:
+            # A full disk is the user's to solve. Other errors of the system may be bugs, and click handles a
+            # closed pipe.
+            if error.errno not in FULL_DISK:
+                raise
+            place = error.filename or "the output or a temporary file"
+            raise click.ClickException(f"cannot write {place}: {error.strerror}") from error
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
 

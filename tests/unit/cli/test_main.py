@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -127,6 +128,21 @@ def test_an_error_is_one_line_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
         "cover the journal gets the same answer\n"
     )
     assert answer.stdout == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_disk_is_an_error_of_one_line(tmp_path: Path) -> None:
+    """A traceback would look like a bug of the command."""
+    command = [sys.executable, "-m", "gazette_spark.cli", "journals", "list"]
+    with EmbeddedBroker(tmp_path) as broker, Path("/dev/full").open("wb") as full:
+        env = {**os.environ, "BROKER_ADDRESS": broker.endpoint}
+        done = subprocess.run(
+            command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: cannot write the output or a temporary file: No space left on device\n",
+    )
 
 
 PLACES = [
