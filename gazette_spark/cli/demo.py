@@ -185,8 +185,13 @@ def _run(options: DemoOptions, keep: Path | None, console: Console, wait: Wait) 
 def _work_directory(keep: Path | None) -> Iterator[Path]:
     """Yield an empty directory: the user's, or one that is removed unless the demo fails."""
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        if any(keep.iterdir()):
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            is_empty = not any(keep.iterdir())
+        except OSError as error:
+            problem = f"{keep} cannot be created or listed: {error.strerror}"
+            raise click.BadParameter(problem, param_hint="--keep") from None
+        if not is_empty:
             raise click.BadParameter(f"{keep} is not empty", param_hint="--keep")
         try:
             yield keep.resolve()

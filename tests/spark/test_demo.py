@@ -134,6 +134,14 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+def test_a_directory_that_cannot_be_made_is_wrong_usage(tmp_path: Path) -> None:
+    """One line names it, before anything is started."""
+    (tmp_path / "file").write_text("")
+    keep = tmp_path / "file" / "kept"
+    done = run_demo(tmp_path / "tmp", "--keep", str(keep))
+    assert (done.returncode, f"{keep} cannot be created" in done.stderr.splitlines()[-1]) == (2, True)
+
+
 @pytest.mark.soak
 def test_quickstart_ends_with_a_verified_table(tmp_path: Path) -> None:
     """Everything runs in one command, for the time asked for, and nothing stays behind."""
