@@ -316,8 +316,9 @@ def _advised(
     if isinstance(error, RestoredError) and dead.entry is not None:
         undone_at = dead.jumps[0] if dead.jumps else dead.entry_version
         error.advice = (
-            f"RESTORE TABLE … TO VERSION AS OF {undone_at - 1} mends it; to keep what the table was restored "
-            f"to instead, restore version {dead.entry_version - 1}. Then the same query checkpoint goes on"
+            f"RESTORE TABLE … TO VERSION AS OF {undone_at - 1} repairs the table; to keep what it was "
+            f"restored to instead, restore version {dead.entry_version - 1}. Then restart the query with the "
+            "same checkpoint"
         )
     return error
 

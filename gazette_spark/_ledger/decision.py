@@ -590,7 +590,7 @@ def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
         batch.app_id,
         f"table version {undone_at} undid rows ({what}) after the decision to write the batch of version "
         f"{state.entry_version}, so rows in between are now missing or written twice",
-        f"{restore} {undone_at - 1} mends it, and the same query checkpoint goes on. "
+        f"{restore} {undone_at - 1} repairs the table; then restart the query with the same checkpoint. "
         f"To keep what the table was restored to instead, restore version {state.entry_version - 1}, and "
         "start with a new checkpoint and startingOffsets from DeltaSink.resume_offsets()",
     )

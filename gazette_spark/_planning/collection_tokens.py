@@ -164,7 +164,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
         claims = None
     now, expires_at = time.time(), claims.get("exp") if isinstance(claims, dict) else None
     if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at <= now:
-        raise _refused(access, "its brokerToken is no JWT that is valid now; check this machine's clock")
+        raise _refused(access, "its brokerToken is not a JWT that is valid now; check this machine's clock")
     # The client asks for a URL with a port, and the address may have none.
     try:
         parts = urlsplit(address)
@@ -172,7 +172,7 @@ def _authorization(access: CollectionAccess, answer: dict[str, Any]) -> Authoriz
     except ValueError:
         port = None
     if port is None or not parts.hostname:
-        raise _refused(access, f"its brokerAddress {address[:100]!r} is no URL of a broker")
+        raise _refused(access, f"its brokerAddress {address[:100]!r} is not the URL of a broker")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     renew_at = now + (expires_at - now) / 2
     return Authorization(f"{parts.scheme}://{host}:{port}", token, float(expires_at), renew_at)

@@ -211,7 +211,7 @@ def decide(  # noqa: C901, PLR0911 - one decision table
         kind = "a batch write, transaction" if newest.batch is None else "query"
         advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
         if attempt.batch is not None:
-            advice += f". To go on in this one for good, set transactionFirstBatch={attempt.batch}"
+            advice += f". To continue in this one for good, set transactionFirstBatch={attempt.batch}"
         return TransactionRefusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
 
     if newest.batch is None or attempt.batch is None:

@@ -213,5 +213,5 @@ def load_application(text: str) -> Application[Any]:
         raise click.UsageError(f"{text!r}: module {module!r} has no {name!r}") from error
     app = member() if isinstance(member, type) and issubclass(member, Application) else member
     if not isinstance(app, Application):
-        raise click.UsageError(f"{text!r} is no Application, but {type(app).__name__}")
+        raise click.UsageError(f"{text!r} is not an Application but of type {type(app).__name__}")
     return app

@@ -190,7 +190,7 @@ def append_records(
         done = counts.total()
         # With keys, each record takes two lines.
         lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
-        text = f"interrupted: the first {done} records are appended; go on with record {done + 1}{lines}"
+        text = f"interrupted: the first {done} records are appended; continue with record {done + 1}{lines}"
         raise Interrupted(text)
     return counts
 

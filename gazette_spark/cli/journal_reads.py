@@ -316,13 +316,15 @@ def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, co
     if committed:
         return "interrupted: start again; an offset does not describe open transactions"
     if offsets_out is not None:
-        return f"interrupted: all bytes before the offsets in {offsets_out} are written; go on with --offsets"
+        return (
+            f"interrupted: all bytes up to the offsets in {offsets_out} are written; continue with --offsets"
+        )
     match list(offsets.items()):
         case []:
             return "interrupted: nothing was read"
         case [(journal, offset)]:
-            return f"interrupted: {journal} is written up to offset {offset}; go on with --offset {offset}"
-    return f"interrupted: to go on, give --offsets a file with {json.dumps(dict(sorted(offsets.items())))}"
+            return f"interrupted: {journal} is written up to offset {offset}; continue with --offset {offset}"
+    return f"interrupted: to continue, give --offsets a file with {json.dumps(dict(sorted(offsets.items())))}"
 
 
 def drain(sink: ChunkWriter, source: JournalContent, offsets: dict[str, int]) -> None:

@@ -198,7 +198,7 @@ def _unique_and_contiguous(version: Version, rows: list[Row], ends: dict[str, in
         if offset < end:
             yield f"I1 version {version.number}: {journal} offset {offset} is there already"
         if offset > end:
-            yield f"I2 version {version.number}: {journal} goes on at {offset} after {end}"
+            yield f"I2 version {version.number}: {journal} continues at {offset} after {end}"
         # Add 1 for the newline, which the column value leaves out.
         ends[journal] = max(end, offset + len(value) + 1)
 

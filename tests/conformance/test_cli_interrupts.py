@@ -59,7 +59,7 @@ def test_an_append_of_records_says_which_is_next(broker: BrokerHandle, run: Comm
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert err.decode().splitlines() == [
-        "interrupted: the first 7 records are appended; go on with record 8: tail -n +8 FILE"
+        "interrupted: the first 7 records are appended; continue with record 8: tail -n +8 FILE"
     ]
     assert run("read", orders).stdout_bytes == b"".join(lines)
 
@@ -99,6 +99,6 @@ def test_a_read_says_how_far_it_came(
     if more:
         assert offsets.read_text() == f'{{"{orders}": {len(read)}}}\n'
     else:
-        assert re.search(r"is written up to offset (\d+); go on with --offset \1", err.decode())
+        assert re.search(r"is written up to offset (\d+); continue with --offset \1", err.decode())
         assert f"up to offset {len(read)};" in err.decode()
     assert read + run("read", orders, "--offset", str(len(read))).stdout_bytes == content

@@ -189,7 +189,7 @@ def test_an_application_is_served(consumer: Process) -> None:
         pytest.param("counting", "expected MODULE:APPLICATION", id="no name"),
         pytest.param("nowhere_to_be_found:Counting", "there is no module 'nowhere_to_be_found'", id="module"),
         pytest.param("os:Counting", "module 'os' has no 'Counting'", id="no such name"),
-        pytest.param("os:curdir", "is no Application, but str", id="something else"),
+        pytest.param("os:curdir", "is not an Application but of type str", id="something else"),
     ],
 )
 def test_what_is_no_application(name: str, problem: str) -> None:

@@ -199,7 +199,7 @@ def test_other_commits_between_decision_and_merge_are_seen(
     newest = len(list((changes.table / "_delta_log").glob("*.json"))) - 1
     with (
         before_merge(monkeypatch, lambda: changes.sql("RESTORE TABLE {t} TO VERSION AS OF 1")),
-        pytest.raises(StreamingQueryException, match=rf"RestoredError.* TO VERSION AS OF {newest} mends it"),
+        pytest.raises(StreamingQueryException, match=rf"RestoredError.* AS OF {newest} repairs the table"),
     ):
         changes.run()
     changes.sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {newest}")

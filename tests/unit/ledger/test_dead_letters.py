@@ -153,7 +153,7 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
     """The error names both ways out, neither of which needs a new checkpoint."""
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
-    with pytest.raises(RestoredError, match=r"AS OF 7 mends.*restore version 8.*same query checkpoint"):
+    with pytest.raises(RestoredError, match=r"AS OF 7 repairs.*restore version 8.*same checkpoint"):
         check_ledger(torn, about)
     with pytest.raises(RestoredError):
         planned(torn)

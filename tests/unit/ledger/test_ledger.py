@@ -397,7 +397,7 @@ def test_an_entry_without_its_parent_is_not_built_upon() -> None:
     for wanted in (batch(4, (at(a=10),), (at(a=20),)), batch(3, (at(a=5),), (at(a=10),))):
         error = refusal(broken, wanted)
         assert isinstance(error, RestoredError)
-        assert "TO VERSION AS OF 10 mends it" in str(error)
+        assert "TO VERSION AS OF 10 repairs the table" in str(error)
     trusted = state((at(a=10),), previous=None, truncated=True)
     assert isinstance(decided(trusted, batch(4, (at(a=10),), (at(a=20),))), Write)
 

@@ -68,8 +68,8 @@ def test_it_is_asked_again(plane: ControlPlane) -> None:
         (200, "<html>", "its answer is not a JSON object; check controlPlane"),
         (200, [], "its answer is not a JSON object"),
         (200, {"brokerAddress": "https://b"}, "no brokerAddress or no brokerToken"),
-        (200, {"brokerAddress": "https://b", "brokerToken": "abc"}, "no JWT that is valid now"),
-        (200, {"brokerAddress": "https://b", "brokerToken": "a.e30.c"}, "no JWT that is valid now"),
+        (200, {"brokerAddress": "https://b", "brokerToken": "abc"}, "not a JWT that is valid now"),
+        (200, {"brokerAddress": "https://b", "brokerToken": "a.e30.c"}, "not a JWT that is valid now"),
         (200, {"retryMillis": "1"}, "invalid retryMillis"),
         (200, {"retryMillis": 60_000}, "it asks to wait; gave up after 2 seconds, requestTimeoutMs"),
     ],
@@ -86,7 +86,7 @@ def test_a_refusal_is_one_line(plane: ControlPlane, status: int, answer: object,
 def test_an_address_that_is_none_is_refused(plane: ControlPlane) -> None:
     """It would only fail later, with a less helpful text."""
     plane.broker_address = "broker.example"
-    with pytest.raises(CollectionAccessError, match=r"brokerAddress 'broker\.example' is no URL"):
+    with pytest.raises(CollectionAccessError, match=r"brokerAddress 'broker\.example' is not the URL"):
         authorize(access(plane))
 
 
