@@ -20,7 +20,7 @@ import click
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import AuthError, GazetteError, OptionError, ProtocolError, TlsError
 from gazette_spark.locations import masked_url
 from gazette_spark.progress import progress
 from pyspark_gazette.worker_python import COMMAND
@@ -267,8 +267,6 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
 
 def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
     """Check that the broker answers, TLS with it, then the clock and the stores of its journals."""
-    from gazette_spark.errors import TlsError
-
     began = time.monotonic()
     try:
         with connect() as client:
@@ -288,10 +286,14 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
             # store.
             used = sorted({store for journal in journals for store in journal.spec.fragment.stores})
             yield from check_stores(client, stores, used[:STORES_TRIED])
+    except OptionError as error:
+        yield Finding("broker", "problem", one_line(error), "correct it; the broker was not called")
     except TlsError as error:
-        yield Finding(
-            "tls", "problem", one_line(error), "give --tls-ca-file the authority that signed the broker's"
-        )
+        mend = "give --tls-ca-file the authority that signed the broker's certificate; http:// is without TLS"
+        yield Finding("tls", "problem", one_line(error), mend)
+    except AuthError as error:
+        mend = "request a token that allows LIST, and set BROKER_AUTH_TOKEN or give --auth-token-file"
+        yield Finding("broker", "problem", one_line(error), mend)
     except GazetteError as error:
         mend = "start one with `gazette-spark broker serve`, or give --broker or BROKER_ADDRESS its URL"
         yield Finding("broker", "problem", one_line(error), mend)
@@ -333,6 +335,10 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
     for store in stores:
         try:
             problem, tried = try_store(client, store)
+        except ProtocolError as error:
+            problem = f"{masked_url(store)}: {error.problem}"
+            yield Finding("store", "problem", problem, "correct the URL; no store was called")
+            continue
         except GazetteError as error:
             yield Finding("store", "problem", f"{masked_url(store)}: {one_line(error)}", mend)
             continue

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.cli.main import main
 from tests.conformance.command import Command
 from tests.rig.brokers import BrokerHandle
@@ -44,6 +47,28 @@ def test_a_store_that_is_not_there(broker: BrokerHandle, orders: str) -> None:
     code, found = states("--broker", broker.endpoint, "--store", "file:///not-there/")
     assert (code, found["store"]["state"]) == (1, "problem")
     assert found["store"]["text"].startswith("file:///not-there/: ")
+
+
+def test_a_store_that_is_misspelt(broker: BrokerHandle) -> None:
+    """The remedy is about the URL, not about a store."""
+    _, found = states("--broker", broker.endpoint, "--store", "s3://bucket")
+    assert found["store"]["text"].startswith("s3://bucket: has a path that does not end in '/'")
+    assert found["store"]["mend"].startswith("correct the URL")
+
+
+def test_an_option_that_is_wrong(broker: BrokerHandle) -> None:
+    """The remedy is not to start another broker."""
+    _, found = states("--broker", broker.endpoint, "--tls-ca-file", "/not/there.pem")
+    assert "'--tls-ca-file': got '/not/there.pem'" in found["broker"]["text"]
+    assert found["broker"]["mend"].startswith("correct it")
+
+
+def test_a_broker_that_wants_a_token(tmp_path: Path) -> None:
+    """The remedy is a token, not another broker."""
+    with EmbeddedBroker.start(tmp_path, auth_keys=base64.b64encode(b"k" * 32).decode()) as secured:
+        _, found = states("--broker", secured.endpoint)
+    assert found["broker"]["state"] == "problem"
+    assert "BROKER_AUTH_TOKEN" in found["broker"]["mend"]
 
 
 @pytest.fixture
