@@ -30,7 +30,7 @@ def consumer() -> None:
     """Run the shards of a consumer application."""
 
 
-@consumer.command()
+@consumer.command(short_help="Run the shards of APPLICATION until interrupted.")
 @click.argument("application", metavar="MODULE:APPLICATION")
 @click.option("--specs", "-f", type=click.File("r"), help="YAML of the shards to start with; '-' is stdin.")
 @click.option("--name", default="", help="Name of the application in its stores.")

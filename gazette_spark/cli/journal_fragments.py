@@ -132,7 +132,7 @@ def fragment_row(listed: ListedFragment) -> dict[str, object]:
     }
 
 
-@click.command()
+@click.command(short_help="List the bytes that no fragment holds any more.")
 @journal_argument
 @click.option(
     "--begin",

@@ -17,7 +17,7 @@ from gazette_spark.lag.burrow_json import group_json, parse_recording
 from gazette_spark.lag.rules import evaluate_group
 
 bad_only_option = click.option(
-    "--bad-only", is_flag=True, help="Show partitions that are not OK only, as Burrow does by default."
+    "--bad-only", is_flag=True, help="Show only the partitions that are not OK, as Burrow does by default."
 )
 
 

@@ -43,7 +43,7 @@ UNREADABLE = 3
 """Exit code of ``lag show`` where something could not be read, so that a verdict is missing or stale."""
 
 
-@click.command()
+@click.command(short_help="Serve Burrow's HTTP API, metrics and a status page.")
 @feed_options
 @rule_options
 @click.option(

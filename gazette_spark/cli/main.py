@@ -37,16 +37,16 @@ COMMANDS = {
         "gazette_spark.cli.shards:shards",
         "List, change and restart an application's shards.",
     ),
-    "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
+    "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a table has read its journals."),
     "lag": ("gazette_spark.cli.lag:lag", "Show whether queries keep up, once or as a service."),
-    "verify": ("gazette_spark.cli.verify:verify", "Prove that a Delta table holds each record once."),
+    "verify": ("gazette_spark.cli.verify:verify", "Prove that a table holds each record once."),
 }
 """Name → where the command is, and its line in ``--help``."""
 
 SECTIONS = {
     "First steps": ("quickstart", "demo", "doctor"),
     "Gazette": ("broker", "journals", "consumer", "shards"),
-    "Delta tables": ("offsets", "lag", "verify"),
+    "Delta and Iceberg tables": ("offsets", "lag", "verify"),
 }
 """The commands as ``--help`` groups them."""
 

@@ -79,8 +79,8 @@ def checked_location(table: str) -> str:
         # Spark's paths have no quoting, but URLs that people copy do.
         plain = unquote(directory)
         hint = f". Write it without quoting: {plain!r}" if plain != directory and Path(plain).is_dir() else ""
-        problem = f"there is no directory {directory!r}; TABLE is a directory, a URL, or iceberg:CATALOG/NAME"
-        raise click.UsageError(f"{problem}{hint}")
+        expected = "TABLE is a directory, a URL, or iceberg:CATALOG/NAMESPACE.TABLE"
+        raise click.UsageError(f"there is no directory {directory!r}; {expected}{hint}")
     return directory
 
 

@@ -216,7 +216,7 @@ def apply_specs(
     show_applied(printer, pc.ApplyRequest(changes=changes), "id", rows, revision)
 
 
-@click.command()
+@click.command(short_help="Show how far SHARD has read, or wait for offsets.")
 @click.argument("shard")
 @click.option(
     "--read-through",

@@ -77,6 +77,13 @@ def test_help_groups_the_commands() -> None:
         assert shown == [[name, COMMANDS[name][1]] for name in names]
 
 
+@pytest.mark.parametrize("group", ["broker", "consumer", "journals", "lag", "offsets", "shards"])
+def test_help_cuts_no_line_of_a_command(group: str) -> None:
+    """On a narrow terminal, click ends a line that does not fit in dots."""
+    help_text = CliRunner().invoke(main, [group, "--help"], terminal_width=80).output
+    assert "..." not in help_text.partition("Commands:")[2]
+
+
 def test_version_is_the_packages() -> None:
     """The command and the package are one thing."""
     assert VERSION in CliRunner().invoke(main, ["--version"]).output
