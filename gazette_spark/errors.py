@@ -1131,7 +1131,7 @@ class QueryCheckpointError(SinkError):
 
 
 class TableRefusedError(SinkError):
-    """The table or its location does not support exactly-once writes."""
+    """The table cannot be written exactly once: it or its location lacks support, or its log is damaged."""
 
     table: str
     problem: str

@@ -118,7 +118,8 @@ REMEDIES: dict[str, dict[str, str]] = {
         "RestoredError": "Run the RESTORE that the text gives.",
         "QueryCheckpointError": "Give the sink its checkpoint, or start with a new one and `resume`.",
         "DataFileError": "Give the tasks access to the table's directory or object store, and space in it.",
-        "TableRefusedError": "Change the table property that the text names, or use another table.",
+        "TableRefusedError": "Do what the text says: for example, change a table property, restore a "
+        "damaged file of the table's log, or use another table.",
         "SchemaMismatchError": "Cast the columns, change the table, or set `schema_evolution`: [Delta "
         "sink](../guides/delta-sink.md#when-columns-change).",
     },

@@ -24,6 +24,7 @@ from gazette_spark._delta.preflight import check_delta
 from gazette_spark._delta.s3_log_store import check_log_store
 from gazette_spark._delta.session import session_settings
 from gazette_spark._delta.sql_names import path_of, table_at
+from gazette_spark._ledger.delta_reader import log_damage
 from gazette_spark._ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark._ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
 from gazette_spark.errors import OptionError, TableRefusedError
@@ -472,6 +473,10 @@ class DeltaTable:
                 NO_SUCH_NAME if self.table else NO_SUCH_PATH
             ):
                 return None
+            # Delta's error is a stack trace, which seldom names the damaged file.
+            if (damage := log_damage(self.path or self._location or "")) is not None:
+                log.info("log_damaged table=%s", self.name, exc_info=True)
+                raise TableRefusedError(self.name, f"its log cannot be read: {damage}") from None
             raise
 
 

@@ -157,7 +157,11 @@ def log_damage(location: str) -> str | None:
         # A file that is missing between others was not deleted by Delta, which deletes the oldest ones.
         if version not in versions:
             return f"{path} is missing. {advice}" if version > versions[-1] or not checkpoints else None
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
+        for number, line in enumerate(lines, 1):
             try:
                 action = json.loads(line)
             except ValueError as error:

@@ -43,6 +43,23 @@ def test_places_that_cannot_be_written_are_named(stream: FileStream, blocked: Pa
         DeltaSink(APP_ID, table="nosuchdb.orders").start(stream.rows(), checkpoint=checkpoint)
 
 
+def test_a_damaged_log_is_named_in_one_line(stream: FileStream) -> None:
+    """Delta's own error is a stack trace that does not name the file."""
+    stream.append(4)
+    stream.run()
+    (commit,) = stream.table.glob("_delta_log/*1.json")
+    commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+    commit.write_text("garbage\n")
+    # A table that this session has not read yet, because Delta keeps a snapshot of those that it has.
+    moved = stream.table.rename(stream.table.with_name("moved"))
+    with pytest.raises(
+        TableRefusedError, match=r"its log cannot be read: line 1 of .* is not valid JSON"
+    ) as caught:
+        DeltaSink(APP_ID, path=str(moved)).start(stream.rows(), checkpoint=f"{stream.checkpoint}-moved")
+    assert str(moved / "_delta_log" / commit.name) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_columns_that_do_not_fit_are_refused_at_the_start(stream: FileStream) -> None:
     """The table's columns and the query's are both known then."""
     stream.sql("CREATE TABLE {t} (journal STRING, offset STRING, value BINARY) USING delta")
