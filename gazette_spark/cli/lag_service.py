@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 EXIT_CODES = {"OK": 0, "UNKNOWN": 0, "WARN": 1, "ERR": 2}
 
 UNWRAPPED = 10_000
-"""Columns of an output that is no terminal."""
+"""Columns of an output that is not a terminal, or of a table that does not fit into one."""
+
+MIN_NAMES = 24
+"""Columns of a terminal that group, journal and verdict need together, folded."""
 
 STALE_AFTER_S, STALE_ROUNDS = 60, 3
 """A verdict is stale if the last poll is longer ago than both: seconds, and intervals between polls."""
@@ -299,8 +302,12 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         styles = {2: STYLES.get(row[2], "red")}
         table.add_row(*(Text(row[at], styles.get(at, "")) for at in shown))
-    # Output for scripts is never wrapped.
-    Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
+    console = Console()
+    # Names are folded, but where numbers leave them too little room, Rich would show numbers only. Output for
+    # scripts is never wrapped.
+    numbers = [max(len(row[at]) for row in (headings, *rows)) + 2 for at in shown if at >= 3]
+    is_narrow = console.width - sum(numbers) < MIN_NAMES
+    (console if sys.stdout.isatty() and not is_narrow else Console(width=UNWRAPPED)).print(table)
 
 
 STYLES = {"OK": "green", "WARN": "yellow", "UNKNOWN": ""}
@@ -341,8 +348,13 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
 
     if options["topics"] and options["selector"]:
         raise click.UsageError("give --selector or --topic")
-    topics = [named(text) for text in options["topics"]]
-    feeds: list[Feed] = [HeadFeed(client, selector, name) for name, selector in topics]
+    topics = []
+    for text in options["topics"]:
+        topic, selector = named(text)
+        if topic is None:
+            raise click.UsageError(f"--topic {text!r}: expected NAME=SELECTOR")
+        topics.append((topic, selector))
+    feeds: list[Feed] = [HeadFeed(client, selector, topic) for topic, selector in topics]
     feeds = feeds or [HeadFeed(client, options["selector"])]
     # Feeds of heads come first: the history takes no commit of a journal whose head it does not know.
     heads = len(feeds)

@@ -512,6 +512,7 @@ def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
             failure = " ".join(f"{type(error).__name__}: {error}".split())
         monitor.observe_feed(repr(feed), feed.groups, now_ms, failure, of_heads=isinstance(feed, HeadFeed))
         if failure is not None:
-            failures.append(f"{feed!r}: {failure}")
+            # Errors of tables begin with the table, as the feed's name does.
+            failures.append(failure if failure.startswith(repr(feed)) else f"{feed!r}: {failure}")
     monitor.observe_round(now_ms)
     return failures

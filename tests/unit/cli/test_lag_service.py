@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import click
 import pytest
@@ -67,6 +70,27 @@ def test_options_of_notices_are_checked_at_the_start(options: list[str], problem
     assert done.exit_code != 0
     assert problem in done.stderr
     assert "SECRET" not in done.stderr
+
+
+def test_a_topic_has_a_name() -> None:
+    """A selector without one was shown under the topics of the journals' own names."""
+    answer = CliRunner().invoke(main, ["lag", "show", "--table", "x", "--topic", "app"])
+    assert (answer.exit_code, "--topic 'app': expected NAME=SELECTOR" in answer.stderr) == (2, True)
+
+
+def test_a_narrow_terminal_still_shows_the_names() -> None:
+    """Rich gives columns of numbers their width first, and would leave none to the group and its verdict."""
+    reader, terminal = os.openpty()
+    command = [sys.executable, "-m", "gazette_spark.cli", "lag", "show", "--table", "/no/such/table"]
+    env = {**os.environ, "COLUMNS": "16", "TERM": "xterm", "BROKER_ADDRESS": "http://127.0.0.1:9"}
+    subprocess.run(
+        [*command, "--timeout", "0.5"], env=env, stdout=terminal, stderr=subprocess.DEVNULL, check=False
+    )
+    text = os.read(reader, 4096).decode()
+    os.close(terminal)
+    os.close(reader)
+    assert "table /no/such/table" in text
+    assert "UNKNOWN" in text
 
 
 def test_states_are_those_of_a_named_group() -> None:
