@@ -46,9 +46,11 @@ def shown(value: object) -> str:
 
 def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]:
     """Return ``value`` if it is a mapping with no other keys than ``keys``, none for null."""
-    if not isinstance(value, dict | None):
-        raise ProtocolError(where, f"must be a mapping, got {shown(value)}")
     expected = list(keys)
+    if not isinstance(value, dict | None):
+        raise ProtocolError(
+            where, f"must be a mapping with keys of {', '.join(expected)}; got {shown(value)}"
+        )
     for key in value or ():
         if key not in expected:
             raise ProtocolError(where, f"unknown key {shown(key)}; known are {', '.join(expected)}")

@@ -63,7 +63,7 @@ def test_listed_shards_are_left_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("[]", "shards: must be a mapping", id="list"),
+        pytest.param("[]", "shards: must be a mapping with keys of common, shards; got", id="list"),
         pytest.param("shards: [{idd: x}]", r"shards\[0\]: unknown key 'idd'", id="unknown key"),
         pytest.param("common: {revision: 1}", "common: unknown key 'revision'", id="common revision"),
         pytest.param(
