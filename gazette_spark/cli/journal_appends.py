@@ -24,7 +24,7 @@ from gazette_spark.cli.journal_options import (
 )
 from gazette_spark.cli.main import Integer, Interrupted
 from gazette_spark.cli.output import format_option, say_reading, size_text
-from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
+from gazette_spark.errors import GazetteError, InputError, JournalNotFoundError, WrongAppendOffsetError
 from gazette_spark.progress import CountedFile, progress
 
 if TYPE_CHECKING:
@@ -161,11 +161,13 @@ def append_records(
     """Append record by record; return the number of records of each journal.
 
     Raises:
+        InputError: a record is malformed, or its key names no journal. Those before it are appended.
         Interrupted: after Ctrl-C, when the records read so far are appended. It names the next record.
     """
     from gazette_spark.client import AppendService
 
     counts: Counter[str] = Counter()
+    wrong: GazetteError | None = None
     with (
         AppendService(client, timeout_s=client.timeout_s) as service,
         progress("appending", is_bytes=True) as bar,
@@ -182,16 +184,22 @@ def append_records(
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
+        except (InputError, JournalNotFoundError) as problem:
+            interrupted, wrong = False, problem
         # Appends are sent in the background. Their errors come out here, before anything is counted as done.
         for pending in service.pending_except(""):
             if (error := pending.exception()) is not None:
                 raise error
+    done = counts.total()
+    # With keys, each record takes two lines.
+    lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
     if interrupted:
-        done = counts.total()
-        # With keys, each record takes two lines.
-        lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
         text = f"interrupted: the first {done} records are appended; continue with record {done + 1}{lines}"
         raise Interrupted(text)
+    if wrong is not None:
+        # Whoever repeats the command with a corrected file would append these records a second time.
+        text = f"The first {done} records are appended; correct record {done + 1} and continue with it{lines}"
+        raise InputError(f"{wrong}. {text if done else 'Nothing was appended'}") from wrong
     return counts
 
 

@@ -134,9 +134,14 @@ def test_bad_input(
 
 
 def test_records_before_bad_input_are_appended(run: Command, journal: str, wire: Wire) -> None:
-    """Records before bad input are taken one by one."""
-    assert run("append", journal, "-f", "lines", stdin=b"one\ntwo\ncut").exit_code == 1
+    """Records before bad input are taken one by one, and the error says where to continue."""
+    done = run("append", journal, "-f", "lines", stdin=b"one\ntwo\ncut")
+    assert done.exit_code == 1
+    assert (
+        "The first 2 records are appended; correct record 3 and continue with it: tail -n +3" in done.stderr
+    )
     assert wire.content(journal) == b"one\ntwo\n"
+    assert "Nothing was appended" in run("append", journal, "-f", "lines", stdin=b"cut").stderr
 
 
 def test_no_journal_matches(run: Command, fresh_prefix: str) -> None:
