@@ -245,7 +245,8 @@ class CheckpointFeed:
                     steps.append(step)
             return steps
         except OSError as error:
-            problem = f"query checkpoint {self._directory} cannot be read: {error.strerror}"
+            missing = error.filename or self._directory
+            problem = f"query checkpoint {self._directory} cannot be read: {missing}: {error.strerror}"
             raise InputError(problem) from error
 
     def _names(self, log: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gazette_spark.errors import InputError
@@ -102,3 +104,9 @@ def test_a_checkpoint_in_a_bucket_is_refused_at_once() -> None:
     """It was looked for in a directory named ``s3a:``."""
     with pytest.raises(InputError, match=r"s3a://lake/orders is in an object store .* name its table"):
         CheckpointFeed("s3a://lake/orders", "orders")
+
+
+def test_a_directory_that_is_no_query_checkpoint(tmp_path: Path) -> None:
+    """The error names what is missing, because the directory itself is there."""
+    with pytest.raises(InputError, match=rf"{tmp_path} cannot be read: {tmp_path}/offsets: No such file"):
+        CheckpointFeed(str(tmp_path), "orders").commits(-1)
