@@ -30,7 +30,7 @@ class Contact(Protocol):
         """Seconds since the first try; 0 before it, None once there was an answer or it is closed."""
 
     def patience_s(self, timeout_s: float) -> float:
-        """Return the seconds to go on trying within ``timeout_s``."""
+        """Return the seconds for which to keep trying within ``timeout_s``."""
 
 
 class Bar(Protocol):
@@ -171,7 +171,7 @@ def progress(
 
 @contextmanager
 def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401 - a session, not loaded here
-    """Move a bar by the finished tasks of the session's stages; Spark Connect does not tell of them."""
+    """Move a bar by the finished tasks of the session's stages; Spark Connect does not report them."""
     bar.show(text)
     # PySpark's own name. Spark Connect's session has none.
     context = getattr(spark, "_sc", None)

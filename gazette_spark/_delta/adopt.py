@@ -367,5 +367,5 @@ def check_ends(last_offsets: Mapping[str | None, int | None], offsets: JournalOf
         at = offsets.read_through.get(journal or "")
         if journal is not None and last is not None and (at is None or last >= at):
             problem = f"it has rows of journal {journal!r} up to offset {last}, but the journal is "
-            problem += "not named" if at is None else f"to go on at {at}"
+            problem += "not named" if at is None else f"to continue at {at}"
             raise TableRefusedError(name, f"{problem}. Run gazette-spark offsets show TABLE --from-data")

@@ -166,7 +166,7 @@ class CsvRecordParser:
         self._header = [field.name for field in fields] if header else None
 
     def row(self, record: bytes) -> ParsedRecord:
-        """Read one record. Never raises, whatever its bytes."""
+        """Read one record. Never raises, regardless of its bytes."""
         try:
             text = record.decode()
         except UnicodeDecodeError as error:

@@ -119,7 +119,7 @@ class ProtobufRecordParser:
         self._members = _members(descriptor.fields_by_name, row_format.data_fields, row_format.message)
 
     def row(self, record: bytes) -> ParsedRecord:
-        """Read one message. Never raises, whatever its bytes."""
+        """Read one message. Never raises, regardless of its bytes."""
         # The Python implementation raises other errors besides DecodeError, such as for invalid UTF-8.
         message: Any
         message, problem = conversion(self._class.FromString, record)

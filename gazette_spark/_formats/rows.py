@@ -72,7 +72,7 @@ class RecordParser(Protocol):
     """Reads one record. Immutable."""
 
     def row(self, record: bytes) -> ParsedRecord:
-        """Read one record. Never raises, whatever its bytes."""
+        """Read one record. Never raises, regardless of its bytes."""
 
 
 class BlockParser(Protocol):

@@ -202,7 +202,7 @@ class LocalCluster:
         Args:
             root: directory of the fragment stores, which all brokers share.
             brokers: number of brokers.
-            replication: number of replicas of every journal, whatever its spec says; None uses the spec.
+            replication: number of replicas of every journal, regardless of its spec; None uses the spec.
             zones: zones of the brokers, used in turn.
             pulse_interval_s: maximum interval between checks of an idle journal.
             options: further arguments of ``EmbeddedBroker``, for each broker.

@@ -52,7 +52,7 @@ class Finding:
     state: str
     """``ok``, ``problem`` or ``skipped``."""
     text: str
-    mend: str = ""
+    remedy: str = ""
     """How to solve the problem."""
 
 
@@ -98,8 +98,8 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         yield f"{STATES[finding.state]:<8} {finding.check:<{width}}  {finding.text}"
-        if finding.mend:
-            yield f"{'':<8} {'':<{width}}  -> {finding.mend}"
+        if finding.remedy:
+            yield f"{'':<8} {'':<{width}}  -> {finding.remedy}"
 
 
 def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, str]) -> Iterator[Finding]:
@@ -117,8 +117,8 @@ def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, st
         python = python.with_name("python").resolve()
     # Workers of another Python fail in the first task, with an error that does not name the variable.
     if python != Path(executable).resolve():
-        mend = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
-        yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", mend)
+        remedy = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
+        yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", remedy)
 
 
 def find_java(env: Mapping[str, str]) -> Path | None:
@@ -136,10 +136,10 @@ def no_java(env: Mapping[str, str]) -> str:
 
 def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
     """Check that Java is installed, and its version."""
-    mend = "install a JRE of version 17 or 21, and set JAVA_HOME to it"
+    remedy = "install a JRE of version 17 or 21, and set JAVA_HOME to it"
     java = find_java(env)
     if java is None:
-        yield Finding("java", "problem", no_java(env), mend)
+        yield Finding("java", "problem", no_java(env), remedy)
         return
     try:
         command = [str(java), "-version"]
@@ -147,11 +147,11 @@ def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
         # Java prints its version to stderr.
         said = (done.stderr or done.stdout).partition("\n")[0].strip()
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("java", "problem", f"{java} does not run: {error}", mend)
+        yield Finding("java", "problem", f"{java} does not run: {error}", remedy)
         return
     version = re.search(r'version "(\d+)', said)
     good = version is not None and int(version[1]) in JAVA_VERSIONS
-    yield Finding("java", "ok" if good else "problem", f"{said}, {java}", "" if good else mend)
+    yield Finding("java", "ok" if good else "problem", f"{said}, {java}", "" if good else remedy)
 
 
 def check_spark() -> Iterator[Finding]:
@@ -241,8 +241,8 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
         try:
             token = Path(path).read_text().strip()
         except OSError as error:
-            mend = "write the token there, or correct --auth-token-file or BROKER_AUTH_TOKEN_FILE"
-            yield Finding("token", "problem", f"{path} cannot be read: {error.strerror}", mend)
+            remedy = "write the token there, or correct --auth-token-file or BROKER_AUTH_TOKEN_FILE"
+            yield Finding("token", "problem", f"{path} cannot be read: {error.strerror}", remedy)
             return
     if not token:
         yield Finding("token", "skipped", "none is set; set BROKER_AUTH_TOKEN if the cluster requires one")
@@ -253,14 +253,14 @@ def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
         # Unverified: the key is the broker's, and only the time is shown.
         expires_s = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:
-        mend = "copy the whole token: three parts separated by dots"
-        yield Finding("token", "problem", f"{source} is not a token", mend)
+        remedy = "copy the whole token: three parts separated by dots"
+        yield Finding("token", "problem", f"{source} is not a token", remedy)
         return
     if not isinstance(expires_s, int | float):
         yield Finding("token", "ok", f"{source}, which does not expire")
     elif expires_s <= now_s:
-        mend = "request a new one; the file of the option auth.tokenFile is read again when it changes"
-        yield Finding("token", "problem", f"{source} expired {now_s - expires_s:,.0f} s ago", mend)
+        remedy = "request a new one; the file of the option auth.tokenFile is read again when it changes"
+        yield Finding("token", "problem", f"{source} expired {now_s - expires_s:,.0f} s ago", remedy)
     else:
         yield Finding("token", "ok", f"{source}, valid for {expires_s - now_s:,.0f} s more")
 
@@ -289,14 +289,14 @@ def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
     except OptionError as error:
         yield Finding("broker", "problem", one_line(error), "correct it; the broker was not called")
     except TlsError as error:
-        mend = "give --tls-ca-file the authority that signed the broker's certificate; http:// is without TLS"
-        yield Finding("tls", "problem", one_line(error), mend)
+        remedy = "give --tls-ca-file the authority that signed the broker's certificate; http:// has no TLS"
+        yield Finding("tls", "problem", one_line(error), remedy)
     except AuthError as error:
-        mend = "request a token that allows LIST, and set BROKER_AUTH_TOKEN or give --auth-token-file"
-        yield Finding("broker", "problem", one_line(error), mend)
+        remedy = "request a token that allows LIST, and set BROKER_AUTH_TOKEN or give --auth-token-file"
+        yield Finding("broker", "problem", one_line(error), remedy)
     except GazetteError as error:
-        mend = "start one with `gazette-spark broker serve`, or give --broker or BROKER_ADDRESS its URL"
-        yield Finding("broker", "problem", one_line(error), mend)
+        remedy = "start one with `gazette-spark broker serve`, or give --broker or BROKER_ADDRESS its URL"
+        yield Finding("broker", "problem", one_line(error), remedy)
 
 
 def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterator[Finding]:
@@ -331,7 +331,7 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
     stores = named or used
     if not stores:
         yield Finding("store", "skipped", "no journal has one; name one with --store")
-    mend = "create the store, or give brokers and this machine access to it"
+    remedy = "create the store, or give brokers and this machine access to it"
     for store in stores:
         try:
             problem, tried = try_store(client, store)
@@ -340,10 +340,10 @@ def check_stores(client: Client, named: Sequence[str], used: Sequence[str]) -> I
             yield Finding("store", "problem", problem, "correct the URL; no store was called")
             continue
         except GazetteError as error:
-            yield Finding("store", "problem", f"{masked_url(store)}: {one_line(error)}", mend)
+            yield Finding("store", "problem", f"{masked_url(store)}: {one_line(error)}", remedy)
             continue
         state = "problem" if problem else "ok"
-        yield Finding("store", state, f"{masked_url(store)}: {problem or tried}", mend if problem else "")
+        yield Finding("store", state, f"{masked_url(store)}: {problem or tried}", remedy if problem else "")
         # Only a store that the user names: two writers leave files there for a moment. A directory has no
         # conditional puts to test.
         if store in named and not problem and not store.startswith("file:"):
@@ -358,13 +358,13 @@ def check_commits(store: str) -> Finding:
     try:
         lost = lost_commits(store)
     except OSError as error:
-        mend = "give this machine access to the store"
+        remedy = "give this machine access to the store"
         problem = f"{shown}: two writers could not commit: {one_line(str(error))}"
-        return Finding("commits", "problem", problem, mend)
+        return Finding("commits", "problem", problem, remedy)
     race = f"{shown}: of {COMMITS} commits by two writers at once"
     if lost:
-        mend = "use a store that honours If-None-Match, or let only one program write each table"
-        return Finding("commits", "problem", f"{race}, {lost} were overwritten", mend)
+        remedy = "use a store that honours If-None-Match, or let only one program write each table"
+        return Finding("commits", "problem", f"{race}, {lost} were overwritten", remedy)
     return Finding("commits", "ok", f"{race}, none was lost")
 
 

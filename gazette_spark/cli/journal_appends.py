@@ -34,7 +34,7 @@ MEMORY_BYTES = 16 << 20
 """Input kept in memory before it is appended; longer input goes to a file."""
 
 LARGE_BYTES = 64 << 20
-"""Size of an append that deserves a hint: one fragment holds it all, whatever the journal's length."""
+"""Size of an append that deserves a hint: one fragment holds it all, regardless of the journal's length."""
 
 Mapping = Callable[[bytes], tuple[str, str]]
 """Takes a record's key; returns the journal it goes to, and that journal's content type."""

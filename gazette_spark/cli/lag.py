@@ -1,6 +1,6 @@
 """``gazette-spark lag``: Burrow's verdicts; in this file, on recorded incidents, without a broker or a query.
 
-Exit codes: 0 whatever the verdict; 1 for invalid input; 2 for wrong usage.
+Exit codes: 0 for any verdict; 1 for invalid input; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
     current_lag, broker_offsets and offsets, oldest first. These are null, for slots not used yet, or have
     offset, timestamp, observedAt (0) and lag, which may be null. Times are milliseconds since 1970.
 
-    The answer is what Burrow's HTTP API has under "status". The exit code is 0 whatever the verdict, 1 if
+    The answer is what Burrow's HTTP API has under "status". The exit code is 0 for any verdict, and 1 if
     FILE is not of this form.
     """
     recording = parse_recording(decode(source.read()))

@@ -244,7 +244,7 @@ class Sequencer:
             sequence.begin = envelope.begin
         else:
             if flags != OUTSIDE_TXN:
-                _warn(f"unknown flags {flags:#x} of a UUID, taken for OUTSIDE_TXN", envelope, sequence)
+                _warn(f"unknown flags {flags:#x} of a UUID, treated as OUTSIDE_TXN", envelope, sequence)
             if clock <= sequence.min:
                 self._offsets[envelope.journal] = envelope.end
                 return Outcome.OUTSIDE_ALREADY_ACKED

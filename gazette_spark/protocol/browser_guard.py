@@ -4,7 +4,7 @@ A developer's browser reaches a server on the loopback interface, such as the em
 lag monitor, so each page that it shows could, too.
 There are two ways. A page's own host name is made to resolve to this server (DNS rebinding): then ``Host`` is
 that name, not this server's. Or a page sends a request to this server's address: then the browser adds
-``Origin`` or ``Sec-Fetch-Site``. Clients that are no browsers send neither.
+``Origin`` or ``Sec-Fetch-Site``. Clients other than browsers send neither.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def parse_selector(text: str) -> pb.LabelSelector:
     """Parse a selector's text form. An empty text matches everything.
 
     Raises:
-        ProtocolError: the text is no selector, or breaks a rule of label sets.
+        ProtocolError: the text is not a selector, or breaks a rule of label sets.
     """
     return _selector_of(list(_parse_terms(text)))
 

@@ -53,14 +53,14 @@ def test_a_store_that_is_misspelt(broker: BrokerHandle) -> None:
     """The remedy is about the URL, not about a store."""
     _, found = states("--broker", broker.endpoint, "--store", "s3://bucket")
     assert found["store"]["text"].startswith("s3://bucket: has a path that does not end in '/'")
-    assert found["store"]["mend"].startswith("correct the URL")
+    assert found["store"]["remedy"].startswith("correct the URL")
 
 
 def test_an_option_that_is_wrong(broker: BrokerHandle) -> None:
     """The remedy is not to start another broker."""
     _, found = states("--broker", broker.endpoint, "--tls-ca-file", "/not/there.pem")
     assert "'--tls-ca-file': got '/not/there.pem'" in found["broker"]["text"]
-    assert found["broker"]["mend"].startswith("correct it")
+    assert found["broker"]["remedy"].startswith("correct it")
 
 
 def test_a_broker_that_wants_a_token(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_broker_that_wants_a_token(tmp_path: Path) -> None:
     with EmbeddedBroker.start(tmp_path, auth_keys=base64.b64encode(b"k" * 32).decode()) as secured:
         _, found = states("--broker", secured.endpoint)
     assert found["broker"]["state"] == "problem"
-    assert "BROKER_AUTH_TOKEN" in found["broker"]["mend"]
+    assert "BROKER_AUTH_TOKEN" in found["broker"]["remedy"]
 
 
 @pytest.fixture

@@ -263,9 +263,9 @@ def test_two_writers_commit_to_a_store_at_once(object_store: ObjectStore, carele
     if careless:
         assert finding.state == "problem"
         assert "of 10 commits by two writers at once" in finding.text
-        assert "If-None-Match" in finding.mend
+        assert "If-None-Match" in finding.remedy
     else:
-        assert (finding.state, finding.mend) == ("ok", "")
+        assert (finding.state, finding.remedy) == ("ok", "")
         assert finding.text.endswith(": of 10 commits by two writers at once, none was lost")
     assert object_store.keys("") == []
 

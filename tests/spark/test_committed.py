@@ -184,7 +184,7 @@ def test_a_table_of_committed_messages_is_adopted(
     with pytest.raises(TableRefusedError, match="where their query began"):
         sink.adopt(ends, delta_spark)
     starts = {messages.journal: 0}
-    with pytest.raises(TableRefusedError, match="to go on at 3"):
+    with pytest.raises(TableRefusedError, match="to continue at 3"):
         sink.adopt(JournalOffsets({messages.journal: 3}, starts=starts), delta_spark)
     entry = sink.adopt(replace(ends, starts=starts), delta_spark)
     assert (entry.isolation, entry.starts) == ("read_committed", starts)

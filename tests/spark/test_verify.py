@@ -275,7 +275,7 @@ def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path:
     offsets = JournalOffsets.from_json(found.stdout)
     assert set(offsets.read_through) == {journals.name(short) for short in SHORTS}
     behind = JournalOffsets({**offsets.read_through, journals.name("a"): 3})
-    with pytest.raises(TableRefusedError, match="to go on at 3"):
+    with pytest.raises(TableRefusedError, match="to continue at 3"):
         table.sink().adopt(behind, table.spark)
     entry = table.sink().adopt(offsets, table.spark)
     assert (entry.adopted, entry.txn_version) == (True, 1024)

@@ -92,7 +92,7 @@ class MaxRate:
 
         Returns:
             The balance after it, and the seconds to delay the chunk until it is paid; 0 lets it pass. A
-            delayed chunk is paid by that time, whatever its size.
+            delayed chunk is paid by that time, regardless of its size.
         """
         if not self.rate or size <= self.balance:
             return replace(self, balance=self.balance - size if self.rate else 0.0), 0.0

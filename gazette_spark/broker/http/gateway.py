@@ -50,7 +50,7 @@ MAX_JSON_BYTES = 1 << 20
 
 BROKER_ENDED = "broker terminated RPC"
 OFFSET_JUMP = "offset jump"
-UNKNOWN_HOST = "this is no host name of the gateway; its GatewaySettings.names (--gateway-name) may list it"
+UNKNOWN_HOST = "this is not a host name of the gateway; list it in GatewaySettings.names or --gateway-name"
 CROSS_SITE = "requests from a web page of another origin are refused"
 
 _HTTP_STATUS = {
@@ -133,7 +133,7 @@ class Gateway:
         service: the broker.
         base_url: returns the gateway's address.
         names: host names that requests may be for, beside addresses and localhost.
-        serves_without_token: let GET, HEAD and PUT pass without a token, whatever keys the broker has.
+        serves_without_token: let GET, HEAD and PUT pass without a token, regardless of the broker's keys.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ scheme       opened
 ``https``    on any host, but: not on link-local addresses, and not on private or loopback ones
              if the broker's own address is public
 ``http``     on the broker's own host
-both         on listed hosts, whatever their address
+both         on listed hosts, at any address
 ===========  ===================================================================================
 
 Redirects are not followed, only status 200 is accepted, and a body is decoded according to the fragment,
@@ -96,7 +96,7 @@ class FragmentOpener:
             expected = "a folder other than /"
             # Spark's driver need not have the workers' directory. A missing one has no files.
             if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
-                raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
+                raise OptionError("fragmentRoot", f"{root!r}, which is not a folder", expected)
             # With the root of the file system, a broker's URL could name any file of this machine.
             if os.path.realpath(root) == "/":
                 raise OptionError("fragmentRoot", repr(root), expected)
@@ -261,7 +261,7 @@ def open_fragment_url(
         OptionError: the root is missing or is not a directory, or a host is invalid.
     """
     if fragment_root is not None and not Path(fragment_root).is_dir():
-        raise OptionError("fragment_root", f"{fragment_root!r}, which is no folder", "an existing folder")
+        raise OptionError("fragment_root", f"{fragment_root!r}, which is not a folder", "an existing folder")
     opener = FragmentOpener(fragment_root, frozenset(fragment_hosts))
     return opener.open(fragment, url, offset, end_offset=end_offset)
 

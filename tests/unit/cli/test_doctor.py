@@ -1,4 +1,4 @@
-"""The doctor finds broken parts, and says how to mend each."""
+"""The doctor finds broken parts, and says how to fix each."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ KEY = "k" * 32
 
 
 def only(found: Iterator[Finding]) -> Finding:
-    """Return the one finding of a check; a problem has a mend."""
+    """Return the one finding of a check; a problem has a remedy."""
     (finding,) = found
-    assert (finding.state == "problem") == bool(finding.mend)
+    assert (finding.state == "problem") == bool(finding.remedy)
     return finding
 
 
@@ -52,7 +52,7 @@ def test_python_and_that_of_workers() -> None:
     assert only(check_python((3, 9, 2), sys.executable, {})).state == "problem"
     ours, workers = check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": "/bin/sh"})
     assert (ours.state, workers.state) == ("ok", "problem")
-    assert f"export PYSPARK_PYTHON={sys.executable}" in workers.mend
+    assert f"export PYSPARK_PYTHON={sys.executable}" in workers.remedy
     assert only(check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": sys.executable})).state == "ok"
 
 
@@ -126,7 +126,7 @@ def test_spark_and_delta_belong_together(
     found = list(check_spark())
     problems = [each.text for each in found if each.state == "problem"]
     assert [problem in text for text in problems] == [True] * bool(problem)
-    assert all("pip install" in each.mend for each in found if each.state == "problem")
+    assert all("pip install" in each.remedy for each in found if each.state == "problem")
 
 
 def token(**claims: object) -> str:
@@ -184,7 +184,7 @@ def test_a_journal_whose_fragments_cannot_be_listed() -> None:
     assert "'a/journal'" in found.text
 
 
-def test_lines_show_the_mend_below() -> None:
+def test_lines_show_the_remedy_below() -> None:
     """People read the state first."""
     shown = list(lines([Finding("java", "problem", "none", "install it"), Finding("python", "ok", "3.12")]))
     assert shown == ["PROBLEM  java    none", "                 -> install it", "OK       python  3.12"]

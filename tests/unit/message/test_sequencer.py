@@ -298,7 +298,7 @@ def test_oddities_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage().split(" journal=")[0] for record in caplog.records] == [
         "ACK_TXN is less than the last one: messages may be delivered again",
         "OUTSIDE_TXN discards the producer's open transaction",
-        "unknown flags 0x3 of a UUID, taken for OUTSIDE_TXN",
+        "unknown flags 0x3 of a UUID, treated as OUTSIDE_TXN",
     ]
     assert str(messages("A4K")[0].message.get_uuid()) in caplog.text
 
