@@ -130,13 +130,16 @@ def _duration_s(_ctx: click.Context, _parameter: click.Parameter, text: str | No
     help="End after this time, such as 30s or 2m.",
 )
 @_stream_options(rate=200.0, kills=0)
-def quickstart(seconds: float, rate: float, kills: int, keep: Path | None) -> None:
+@click.pass_context
+def quickstart(ctx: click.Context, seconds: float, rate: float, kills: int, keep: Path | None) -> None:
     """Stream journals into a Delta table and watch its lag in a browser.
 
     The command starts a broker, four journals, their writers, a Spark query and the lag page, and prints the
     page's address. Ctrl-C, or --for, stops the writers. The table gets the rest, and `verify` compares it
     with the journals. The exit code is that of `verify`.
     """
+    if typed_broker(ctx) is not None:
+        raise click.UsageError("quickstart starts its own broker; leave out --broker, or run demo")
     _check_requirements(lag=True)
     import logging
 

@@ -212,6 +212,7 @@ class Interrupted(click.ClickException):
 def one_line(error: GazetteError | str) -> str:
     """Return an error's text without line breaks, for a user who gives options of commands."""
     text = " ".join(str(error).split())
+    text = text.replace("option 'brokerAddress'", "option '--broker'")
     text = text.replace("Check CONSUMER_ADDRESS and", "Check --consumer or CONSUMER_ADDRESS, and")
     return text.replace("Check brokerAddress and", "Check --broker or BROKER_ADDRESS, and")
 

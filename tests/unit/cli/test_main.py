@@ -173,6 +173,13 @@ def test_the_broker_is_named_at_any_place(words: list[str]) -> None:
     assert "option '--broker': got 'localhost:8080'; expected a URL" in answer.stderr
 
 
+def test_a_broker_that_a_command_would_not_use_is_refused(tmp_path: Path) -> None:
+    """Quickstart starts one, and its user would believe that the table is filled from another."""
+    (tmp_path / "file").write_text("")
+    answer = CliRunner().invoke(main, ["--broker", "http://a:1", "quickstart", "--keep", str(tmp_path)])
+    assert (answer.exit_code, "starts its own broker" in answer.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["journals", "list"], ["lag", "show", "--table", "x"]], ids=" ".join)
 def test_the_environment_names_the_broker(words: list[str]) -> None:
     """All commands read ``BROKER_ADDRESS``, and say so."""
